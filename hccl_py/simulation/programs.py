@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,16 +53,18 @@ class Programs:
 
     def _make_ranks(self) -> list[Rank]:
         fold, topology = self._fold, self._topology
-        machines: dict[int, Machine] = {}
-        size = max(map(len, topology.nodes))
+        places = topology.machines or range(len(topology.nodes))
+        population: Counter[int] = Counter()
+        for at, node in zip(places, topology.nodes, strict=True):
+            population[at] += len(node)
+        cores = self._costs.cores_per_machine
+        machines = {
+            at: Machine(cores if cores is not None and number > cores else None)
+            for at, number in population.items()
+        }
         ranks = []
         for number in fold.ranks:
-            node = fold.node(number)
-            at = topology.machines[node] if topology.machines else node
-            cores = self._costs.cores_per_machine
-            on_it = sum(m == at for m in topology.machines) * size if topology.machines else size
-            is_crowded = cores is not None and on_it > cores
-            machine = machines.setdefault(at, Machine(cores if is_crowded else None))
+            machine = machines[places[fold.node(number)]]
             late_us = topology.late_us.get(number, 0.0)
             rank = Rank(number, fold.local_rank(number), machine, late_us)
             rank.channels = [Channel(rank, channel) for channel in range(NUM_CHANNELS)]
@@ -111,16 +114,17 @@ class Programs:
     def _memory_us(self, mib: float) -> float:
         return self._costs.memory_us_per_mib * mib if self._uses_memory else 0.0
 
-    def _link(self, one: int, other: int) -> LinkCosts:
-        same = self._fold.node(one) == self._fold.node(other)
-        return self._costs.scale_up if same else self._costs.scale_out
+    def _link(self, one: int, other: int) -> tuple[LinkCosts, bool]:
+        """Return what messages between two ranks cost, and whether these share a node."""
+        is_local = self._fold.node(one) == self._fold.node(other)
+        return (self._costs.scale_up if is_local else self._costs.scale_out), is_local
 
     def _sent(self, channel: Channel, op: Op, num_bytes: int) -> list[Message]:
         """Shared memory writes a payload once, for all its readers."""
         messages, is_written = [], False
         me, mib = channel.rank.number, num_bytes / _MIB
         for peer in op.peers:
-            link, is_local = self._link(me, peer), self._fold.node(me) == self._fold.node(peer)
+            link, is_local = self._link(me, peer)
             moved = 0.0 if is_local and is_written else mib
             is_written |= is_local
             messages.append(
@@ -136,15 +140,14 @@ class Programs:
     def _taken(self, channel: Channel, peer: int, op: Op, mib: float) -> Message:
         """A reduction reads what shared memory holds where it is."""
         me = channel.rank.number
-        link, is_local = self._link(me, peer), self._fold.node(me) == self._fold.node(peer)
+        link, is_local = self._link(me, peer)
         moved = 0.0 if is_local and op.kind is RECV_REDUCE else mib
         thread_us = link.message_us + link.us_per_mib * moved
         return Message(thread_us, self._memory_us(moved), self._lane(peer, me, channel.number))
 
     def _lane(self, source: int, target: int, number: int) -> Lane:
         """Find the lane that stands for the one from `source` to `target`."""
-        link, is_local = self._link(source, target), False
-        is_local = self._fold.node(source) == self._fold.node(target)
+        link, is_local = self._link(source, target)
         key = (*self._fold.lane(source, target), number)
         if key not in self._lanes:
             sender, receiver = self._simulated(source, target)
@@ -158,35 +161,34 @@ class Programs:
 
     def _simulated(self, source: int, target: int) -> tuple[Rank, Rank]:
         """Find the ranks that stand for a sender and for a receiver."""
-        if self._fold.is_whole:
-            return self._by_number[source], self._by_number[target]
-        sender = self._fold.moved(source, self._fold.node(source))
-        return self._by_number[sender], self._by_number[
-            self._fold.moved(target, self._fold.node(target))
-        ]
+        fold, ranks = self._fold, self._by_number
+        if fold.is_whole:
+            return ranks[source], ranks[target]
+        sender, receiver = (fold.moved(rank, fold.node(rank)) for rank in (source, target))
+        return ranks[sender], ranks[receiver]
 
     def _way(self, source: int, target: int, mib: float) -> Way:
-        fold, link = self._fold, self._link(source, target)
-        here, there = fold.node(source), fold.node(target)
+        link, _ = self._link(source, target)
         way: list[tuple[Wire, float]] = []
         if link.wire_us_per_mib:
-            busy_us = link.wire_us_per_mib * mib
-            sender, receiver = self._simulated(source, target)
-            ends: Sequence[object]
-            if link.wiring is Wiring.PAIR:
-                ends = [("pair", source, target)]
-            elif link.wiring is Wiring.RANK:
-                ends = [("out", sender.number), ("in", receiver.number)]
-            else:
-                nodes = fold.node(sender.number), fold.node(receiver.number)
-                ends = [("node out", nodes[0]), ("node in", nodes[1])]
             burst_us = link.burst_bytes / _MIB * link.wire_us_per_mib
-            way = [(self._wire(end, burst_us), busy_us) for end in ends]
+            ends = self._ends(source, target, link.wiring)
+            way = [(self._wire(end, burst_us), link.wire_us_per_mib * mib) for end in ends]
+        here, there = self._fold.node(source), self._fold.node(target)
         gbit = self._topology.links_gbit.get((min(here, there), max(here, there)))
-        if gbit is not None and here != there:
+        if gbit is not None:
             slow = self._wire(("link", here, there), 0.0)
             way.append((slow, wire_us_per_mib(gbit) * mib))
         return tuple(way)
+
+    def _ends(self, source: int, target: int, wiring: Wiring) -> list[object]:
+        """Name the wires that a message leaves by and comes in by."""
+        if wiring is Wiring.PAIR:
+            return [(wiring, source, target)]
+        owners = [rank.number for rank in self._simulated(source, target)]
+        if wiring is Wiring.NODE:
+            owners = [self._fold.node(rank) for rank in owners]
+        return [(wiring, "out", owners[0]), (wiring, "in", owners[1])]
 
     def _wire(self, name: object, burst_us: float) -> Wire:
         if name not in self._wires:

@@ -12,6 +12,7 @@ from hccl_py.plan.tiles import Cut
 from hccl_py.simulation.candidate import Candidate, candidate_of, count_elements
 from hccl_py.simulation.costs import Costs
 from hccl_py.simulation.folding import Fold, fold_of
+from hccl_py.simulation.parts import Rank
 from hccl_py.simulation.programs import Programs, Work, averaged
 from hccl_py.simulation.steady import Steadiness
 from hccl_py.simulation.topology import Topology
@@ -31,7 +32,8 @@ class Simulated:
             back, the mean over all but the first.
         rank_us: by simulated rank, when it ended its first call.
         num_tiles: of the call.
-        num_left_out: of these, what was counted only, because tiles repeat themselves.
+        num_left_out: of these, how many were counted only, because tiles repeat themselves.
+        messages: by simulated rank, how many it sent in the tiles that were run.
     """
 
     algorithm: str
@@ -84,34 +86,34 @@ def simulate(
     candidate = _candidate(what, topology.nodes, root)
     first = candidate.write(0)
     elements = count_elements(first, num_bytes, item_bytes)
-    tiles = Cut(
-        first.shape[Buffer.DATA],
-        candidate.span,
-        topology.world_size,
-        min_message_bytes(topology.nodes),
-        item_bytes,
-    ).tiles(elements)
+    chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
+    cut = Cut(chunks, candidate.span, topology.world_size, least, item_bytes)
+    tiles = cut.tiles(elements)
     # Where there are fewer elements than chunks, some ranks have nothing to send.
     can_fold = shorten and topology.is_uniform and elements >= tiles.parts
     fold = _fold(candidate, topology.nodes) if can_fold else Fold(topology.nodes, None)
     if not fold.is_whole:
         tiles = averaged(tiles)
-    work = Work(tiles, num_bytes, item_bytes, num_calls)
-    programs = Programs(topology, costs, fold, work)
+    programs = Programs(topology, costs, fold, Work(tiles, num_bytes, item_bytes, num_calls))
     num_messages = _write_plans(programs, candidate, fold)
-    time = VirtualTime(programs.ranks, programs.steps, num_calls)
     index = {rank.number: at for at, rank in enumerate(programs.ranks)}
     steadiness = Steadiness(index, num_messages) if shorten and num_calls == 1 else None
-    time.run(tiles.number, steadiness)
-    more_us = steadiness.left_out_us if steadiness else 0.0
-    firsts = {rank.number: rank.ended_us[0] + more_us for rank in programs.ranks}
-    lasts = [rank.ended_us[-1] + more_us for rank in programs.ranks]
-    us = max(firsts.values())
-    if num_calls > 1:
-        us = (max(lasts) - us) / (num_calls - 1)
-    num_left_out = steadiness.num_left_out if steadiness else 0
-    messages = {rank.number: rank.num_messages for rank in programs.ranks}
-    return Simulated(candidate.name, us, firsts, tiles.number, num_left_out, messages)
+    VirtualTime(programs.ranks, programs.steps, num_calls).run(tiles.number, steadiness)
+    return _simulated(candidate.name, programs.ranks, tiles.number, steadiness)
+
+
+def _simulated(
+    name: str, ranks: Sequence[Rank], num_tiles: int, steadiness: Steadiness | None
+) -> Simulated:
+    more_us, num_left_out = 0.0, 0
+    if steadiness is not None:
+        more_us, num_left_out = steadiness.left_out_us, steadiness.num_left_out
+    firsts = {rank.number: rank.ended_us[0] + more_us for rank in ranks}
+    us, num_more = max(firsts.values()), len(ranks[0].ended_us) - 1
+    if num_more:
+        us = (max(rank.ended_us[-1] for rank in ranks) - us) / num_more
+    messages = {rank.number: rank.num_messages for rank in ranks}
+    return Simulated(name, us, firsts, num_tiles, num_left_out, messages)
 
 
 def _candidate(what: str | Sequence[Plan], nodes: Nodes, root: int | None) -> Candidate:

@@ -60,9 +60,9 @@ class VirtualTime:
             self._begin_call(rank, 0.0)
         events, leave = self._events, self._leave
         while events:
-            now, _, _, _, rank, left = heapq.heappop(events)
-            if rank is not None:
-                self._wake(rank, now)
+            now, _, _, _, woken, left = heapq.heappop(events)
+            if woken is not None:
+                self._wake(woken, now)
             elif left is not None:
                 leave(left, now)
         stuck = [rank for rank in self._ranks if len(rank.ended_us) < self._num_calls]

@@ -11,7 +11,7 @@ from typing import Any
 from hccl_py.bench.collective.arguments import parse_rate
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.prediction.compare import compare, table
-from hccl_py.bench.prediction.measure import Cell, Layout, measure
+from hccl_py.bench.prediction.measure import Cell, Layout, measure, merged
 from hccl_py.simulation.costs import costs_from_tuning
 from hccl_py.simulation.presets import PRESETS
 
@@ -49,7 +49,7 @@ def _measure(given: argparse.Namespace) -> int:
 
 def _compare(given: argparse.Namespace) -> int:
     read = [json.loads(path.read_text())["cells"] for path in given.cells]
-    cells = [Cell(**one) for some in read for one in some]
+    cells = merged(Cell(**one) for some in read for one in some)
     costs = costs_from_tuning(given.costs) if given.costs else PRESETS["cloud25"]
     print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0

@@ -91,7 +91,12 @@ def _table_of(title: str, compared: Sequence[Compared]) -> Iterator[str]:
 def _cell_text(one: Compared | None) -> str:
     if one is None:
         return ""
-    return f"{min(one.cell.rounds_us) / 1e3:.3g} → {one.predicted_us / 1e3:.3g} ({one.error:+.0%})"
+    us = min(one.cell.rounds_us)
+    return f"{_ms_text(us)} → {_ms_text(one.predicted_us)} ({one.error:+.0%})"
+
+
+def _ms_text(us: float) -> str:
+    return f"{us / 1e3:.0f}" if us >= 1e5 else f"{us / 1e3:.3g}"
 
 
 def _rate_text(rate_mbit: float) -> str:

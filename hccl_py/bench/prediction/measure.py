@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -44,6 +44,16 @@ class Cell(NamedTuple):
     bytes: int
     us: float  # median of the rounds, each the mean over calls and ranks
     rounds_us: tuple[float, ...]
+
+
+def merged(cells: Iterable[Cell]) -> list[Cell]:
+    """Put the rounds of equal cells of several runs together."""
+    found: dict[tuple[object, ...], Cell] = {}
+    for cell in cells:
+        key = cell[:5]
+        rounds_us = (*(found[key].rounds_us if key in found else ()), *cell.rounds_us)
+        found[key] = cell._replace(us=statistics.median(rounds_us), rounds_us=rounds_us)
+    return list(found.values())
 
 
 def measure(layout: Layout) -> Iterator[Cell]:
