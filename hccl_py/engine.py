@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hccl_py.plan.tiles import NUM_CHANNELS, slot_bytes
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
@@ -17,7 +18,6 @@ from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import VERBS
 
-_NUM_CHANNELS = 2
 _MIN_SLOTS = 8
 
 
@@ -47,9 +47,9 @@ def connect_engine(
             rank=rank,
             world_size=world_size,
             local_ranks=list(local_ranks),
-            num_channels=_NUM_CHANNELS,
+            num_channels=NUM_CHANNELS,
             num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
-            slot_bytes=_slot_bytes(world_size),
+            slot_bytes=slot_bytes(world_size),
             checksum=NetworkSettings.from_environment().checksum,
             arena=arena,
         )
@@ -60,7 +60,7 @@ def connect_engine(
         rank,
         world_size,
         make_segment=make_segment,
-        num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
+        num_lanes=NUM_CHANNELS + 1,  # the last one is for send and recv
         timeout_s=timeout_s,
         identity=identity,
         share=share,
@@ -71,14 +71,6 @@ def connect_engine(
     if mesh.listeners:
         repair = Reconnector(core, mesh.party, mesh.listeners, sockets)
     return core, mesh, sockets, repair
-
-
-def _slot_bytes(world_size: int) -> int:
-    # Two slots per local rank and channel: small ones keep a large communicator's segment small.
-    # Depends on nothing but the world size, because all ranks must cut the same tiles.
-    if world_size <= 32:
-        return 128 * 1024
-    return 64 * 1024 if world_size <= 128 else 32 * 1024
 
 
 def _cores_of(ranks: Sequence[Identity]) -> int:

@@ -118,7 +118,7 @@ def algorithm(
 ) -> Callable[[Callable[[int, int, PlanBuilder], None]], CustomAlgorithm]:
     """Make an algorithm of a function that writes the plan of rank `me` of `n`.
 
-    See docs/algorithms.md. It is proved for the ranks at hand before its first call.
+    See docs/internals/algorithms.md. It is proved for the ranks at hand before its first call.
 
     Args:
         collective: which one it is for, as torch spells it.

@@ -1,6 +1,7 @@
 """Neighbour arithmetic: who is next, who is above, who sits where. No ops here."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from hccl_py.plan.language import Nodes
@@ -102,10 +103,22 @@ def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
     which turns odd places into even ones. With n odd one rank is a leaf of both.
     """
     trees = []
-    for order in _complementary_orders(n):
-        parents = {
-            rank: None if (above := _in_order_parent(place, n)) is None else order[above - 1]
-            for place, rank in enumerate(order, start=1)
-        }
-        trees.append((parents[me], [rank for rank in order if parents[rank] == me]))
+    for parents, children in _families(n):
+        trees.append((parents[me], children[me]))
     return trees
+
+
+@lru_cache(maxsize=4)
+def _families(n: int) -> list[tuple[list[int | None], list[list[int]]]]:
+    """Return everybody's parent and children in each tree: whoever asks for one rank asks again."""
+    families = []
+    for order in _complementary_orders(n):
+        parents: list[int | None] = [None] * n
+        children: list[list[int]] = [[] for _ in range(n)]
+        for place, rank in enumerate(order, start=1):
+            above = _in_order_parent(place, n)
+            if above is not None:
+                parents[rank] = order[above - 1]
+                children[order[above - 1]].append(rank)
+        families.append((parents, children))
+    return families

@@ -1,4 +1,4 @@
-"""Every step of `docs/algorithms.md`, as it is written there: proved, and run by the engine."""
+"""Every step of `docs/internals/algorithms.md`, as written there: proved, and run by the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thread_ranks import ThreadRanks
 from hccl_py import Communicator
 from hccl_py.plan_command.main import main
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "algorithms.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "internals" / "algorithms.md").read_text()
 CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 MISTAKES = re.findall(r"```text\n(all_reduce=mine\.py:(\w+) is wrong .*?)\n```", PAGE, re.DOTALL)
 RIGHT = ("naive", "ring", "two_rings", "chain", "round_trip", "two_levels")

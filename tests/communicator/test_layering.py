@@ -33,6 +33,7 @@ LAYERS = [
     ),
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),
+    ("simulation",),  # no job imports it
     ("", "bench", "plan_command"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""

@@ -97,6 +97,10 @@ class CommunicatorContender:
         """See Contender."""
         return describe(self.communicator.statistics())
 
+    def force(self, algorithms: str) -> None:
+        """Have the calls from now on run these algorithms, named as for `HCCL_ALGORITHM`."""
+        self.communicator._state.plans.choose_by({"HCCL_ALGORITHM": algorithms})
+
     def start_profile(self) -> None:
         """Have the engine time the parts of its collectives from now on."""
         self.communicator._state.core.start_profile()

@@ -1,0 +1,9 @@
+"""Prediction against measurement: is what `hccl_py.simulate` says what the clock says?
+
+__main__  the command: start reading here
+measure   times of every algorithm on namespaces joined by slow and fast links
+compare   the same cells simulated, and the table
+
+python -m hccl_py.bench.prediction measure cells.json --tuning tuning.json
+python -m hccl_py.bench.prediction compare cells.json --tuning tuning.json
+"""

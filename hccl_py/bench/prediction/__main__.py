@@ -1,0 +1,65 @@
+"""`python -m hccl_py.bench.prediction`: measure cells into a file, or compare them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hccl_py.bench.collective.arguments import parse_rate
+from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.prediction.compare import compare, table
+from hccl_py.bench.prediction.measure import Cell, Layout, measure, merged
+from hccl_py.simulation.costs import costs_from_tuning
+from hccl_py.simulation.presets import PRESETS
+
+
+def main() -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="hccl_py.bench.prediction", description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    measuring = steps.add_parser("measure", help="measure (needs root); adds to a file's cells")
+    measuring.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    measuring.add_argument(
+        "--rates", nargs="+", default=["100mbit", "1gbit", "unlimited"], help="or none: one node"
+    )
+    measuring.add_argument("cells", type=Path)
+    comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
+    comparing.add_argument("cells", type=Path, nargs="+")
+    comparing.add_argument("--costs", type=Path, help="of hccl-bench --tune (those of cloud25)")
+    comparing.add_argument("--cores", type=int, default=2, help="of the machine measured (2)")
+    given = parser.parse_args()
+    return _measure(given) if given.step == "measure" else _compare(given)
+
+
+def _measure(given: argparse.Namespace) -> int:
+    document: dict[str, Any] = {"facts": facts(), "cells": []}
+    if given.cells.exists():
+        document = json.loads(given.cells.read_text())
+    for world_size in given.ranks:
+        for rate in given.rates:
+            for cell in measure(_layout(world_size, rate)):
+                document["cells"].append(cell._asdict())
+                given.cells.write_text(json.dumps(document, indent=1))
+                print(*cell[:6], flush=True)
+    return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    read = [json.loads(path.read_text())["cells"] for path in given.cells]
+    cells = merged(Cell(**one) for some in read for one in some)
+    costs = costs_from_tuning(given.costs) if given.costs else PRESETS["cloud25"]
+    print("\n".join(table(list(compare(cells, costs, given.cores)))))
+    return 0
+
+
+def _layout(world_size: int, rate: str) -> Layout:
+    if rate == "none":
+        return Layout(1, world_size, None)
+    return Layout(2, world_size // 2, None if rate == "unlimited" else parse_rate(rate))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""How the engine cuts a call into tiles: the arithmetic of `Tiling` in csrc/engine/plan.cc.
+
+The engine computes it in C++ for every call. What stands here serves those who ask what the engine
+will do, and holds the two numbers that all ranks must agree on.
+"""
+
+from typing import NamedTuple
+
+from hccl_py.plan.language import Buffer, Chunk
+
+NUM_CHANNELS = 2
+_CACHE_LINE = 64
+
+
+def slot_bytes(world_size: int) -> int:
+    """Return the most bytes of a message.
+
+    There are two slots per local rank and channel: small ones keep a large communicator's segment
+    small. It depends on nothing but the world size, because all ranks must cut the same tiles.
+    """
+    if world_size <= 32:
+        return 128 * 1024
+    return 64 * 1024 if world_size <= 128 else 32 * 1024
+
+
+class Tiles(NamedTuple):
+    """The tiles of a call. A tile has elements of all chunks of `data`, or of one block."""
+
+    number: int
+    full: int  # elements of every tile but the last
+    last: int
+    parts: int  # into how many chunks a tile is cut: those of `data`, or 1
+
+    def elements(self, tile: int, chunk: Chunk) -> int:
+        """Return how many elements a chunk has in a tile, as the engine partitions it."""
+        whole = self.last if tile == self.number - 1 else self.full
+        if chunk.buffer is not Buffer.DATA:
+            return whole * chunk.slots
+        each, longer = divmod(whole, self.parts)
+        begin, end = (part * each + min(part, longer) for part in (chunk.begin, chunk.end))
+        return end - begin
+
+
+class Cut(NamedTuple):
+    """What decides how a call is cut, besides its size."""
+
+    data_chunks: int  # 0: of a collective on blocks
+    span: int  # most chunks in one op of any rank
+    world_size: int
+    min_message_bytes: int
+    item_bytes: int = 4
+
+    def tiles(self, count: int) -> Tiles:
+        """Cut `count` elements: of `data`, or of the longest block."""
+        most = slot_bytes(self.world_size) // self.item_bytes // self.span
+        if not self.data_chunks:
+            return _tiles(count, most, 1)
+        line = max(1, _CACHE_LINE // self.item_bytes)
+        # Enough tiles that every channel has two to overlap, within the two limits.
+        wanted = _divide_up(count, self.data_chunks * 2 * NUM_CHANNELS)
+        least = _divide_up(_divide_up(self.min_message_bytes, self.item_bytes), self.span)
+        chunk = min(max(_divide_up(max(wanted, least), line) * line, 1), most)
+        return _tiles(count, chunk * self.data_chunks, self.data_chunks)
+
+
+def _tiles(count: int, full: int, parts: int) -> Tiles:
+    number = max(1, _divide_up(count, full))
+    return Tiles(number, full, count - (number - 1) * full, parts)
+
+
+def _divide_up(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,186 @@
+"""`hccl-plan predict`: what algorithms would take on nodes that nobody has to own."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hccl_py.algorithms.table import names_for
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.simulation.costs import Costs, costs_from_tuning
+from hccl_py.simulation.presets import PRESETS, RANKS_PER_NODE
+from hccl_py.simulation.recorded import recorded_in
+from hccl_py.simulation.report import Predicted, draw, replay_lines, row, table_head
+from hccl_py.simulation.run import simulate
+from hccl_py.simulation.topology import Topology
+from hccl_py.simulation.what_if import changed
+from hccl_py.transport.errors import InvalidArgumentError
+
+_SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_FACTOR = 4
+_EPILOG = """\
+examples:
+  hccl-plan predict --nodes 512 --preset gaudi2 --size 1M:1G --plot gaudi2.png
+  hccl-plan predict --nodes 16 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
+  hccl-plan predict --costs tuning.json --nodes 4 --ranks-per-node 2 --what-if network=1Gbit
+  hccl-plan predict --trace traces --nodes 32 --preset cloud25    a recorded job elsewhere"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code: 0, or 2 for wrong arguments."""
+    given = _parser().parse_args(argv)
+    try:
+        return _replay(given) if given.trace else _predict(given)
+    except InvalidArgumentError as error:
+        print(f"hccl-plan predict: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hccl-plan predict",
+        description="Predict the time of collectives by running their plans in virtual time.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--nodes", type=int, metavar="N", help="number of nodes (1)")
+    add(
+        "--ranks-per-node",
+        type=int,
+        metavar="N",
+        help="ranks on each (as the preset has them, or 1)",
+    )
+    costs = parser.add_mutually_exclusive_group(required=True)
+    costs.add_argument("--preset", choices=PRESETS, help="costs of a well-known machine")
+    costs.add_argument(
+        "--costs", type=Path, metavar="FILE", help="costs that hccl-bench --tune measured"
+    )
+    add("--collective", default="all_reduce", choices=COLLECTIVES, help="(all_reduce)")
+    add("--algorithm", metavar="LIST", help="only these, with commas between them")
+    add("--size", type=_sizes, default="1M:64M", metavar="SIZES", help="1M:1G or 64K,1M (1M:64M)")
+    add(
+        "--what-if",
+        default="",
+        metavar="CHANGES",
+        help="straggler=17:2ms,link=3-4:10Gbit,network=1Gbit",
+    )
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw time and busbw (PNG or SVG; needs matplotlib)",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="DIR",
+        help="predict the calls of a job's flight recorders instead",
+    )
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Read `1M:1G`, in steps of a factor of four, or sizes with commas between them."""
+    if ":" not in text:
+        return tuple(_size(part) for part in text.split(","))
+    first, last = (_size(part) for part in text.split(":", 1))
+    sizes = []
+    while first < last:
+        sizes.append(first)
+        first *= _FACTOR
+    return (*sizes, last)
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)i?B?", text.strip(), re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"expected a size such as 64K or 1M, got {text!r}")
+    return int(found[1]) * _SUFFIX[found[2].upper()]
+
+
+def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology, Costs]:
+    """Return the world that is asked for, by default on one node, or of a job's size."""
+    per_node = given.ranks_per_node or RANKS_PER_NODE.get(given.preset, 1)
+    if given.nodes is None and world_size is not None:
+        per_node = min(per_node, world_size)
+        given.nodes = -(-world_size // per_node)
+    nodes = 1 if given.nodes is None else given.nodes
+    if nodes < 1 or per_node < 1:
+        raise InvalidArgumentError(
+            f"expected nodes and ranks of 1 or more, got {nodes}, {per_node}"
+        )
+    costs = PRESETS[given.preset] if given.preset else costs_from_tuning(given.costs)
+    return changed(given.what_if, Topology.even(nodes, per_node), costs)
+
+
+def _names(given: argparse.Namespace, collective: str) -> list[str]:
+    known = names_for(collective)
+    chosen = given.algorithm.split(",") if given.algorithm else known
+    if wrong := set(chosen) - set(known):
+        raise InvalidArgumentError(
+            f"--algorithm {', '.join(sorted(wrong))}: {collective} has {', '.join(known)}"
+        )
+    return list(chosen)
+
+
+def _predict(given: argparse.Namespace) -> int:
+    topology, costs = _world(given, None)
+    names, found = _names(given, given.collective), []
+    print(_world_line(given, topology))
+    print(table_head(names))
+    for size in given.size:
+        predicted = _each(given.collective, names, topology, costs, size)
+        print(row(predicted, names), flush=True)
+        found.append(predicted)
+    for name, why in found[-1].missing.items():
+        print(f"# {name}: {why}")
+    if given.plot:
+        title = _world_line(given, topology).lstrip("# ")
+        draw(found, names, title, given.plot)
+        print(f"# wrote {given.plot}")
+    return 0
+
+
+def _each(
+    collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
+) -> Predicted:
+    times, missing = {}, {}
+    for name in names:
+        try:
+            times[name] = simulate(f"{collective}={name}", topology, costs, size).us
+        except InvalidArgumentError as error:
+            missing[name] = str(error)
+    return Predicted(collective, topology.world_size, size, times, missing)
+
+
+def _replay(given: argparse.Namespace) -> int:
+    world_size, recorded = recorded_in(given.trace)
+    topology, costs = _world(given, world_size)
+    print(f"# {given.trace}: a job of {world_size} ranks")
+    print(_world_line(given, topology))
+    predicted = []
+    for one in recorded:
+        size = one.bytes
+        if COLLECTIVES[one.collective].blocks:  # blocks of the size that they had
+            size = size // world_size * topology.world_size
+        given.algorithm = None
+        names = _names(given, one.collective)
+        predicted.append(_each(one.collective, names, topology, costs, size))
+    for line in replay_lines(recorded, predicted):
+        print(line)
+    return 0
+
+
+def _world_line(given: argparse.Namespace, topology: Topology) -> str:
+    source = given.preset or given.costs
+    per_node = len(topology.nodes[0])
+    line = f"# {topology.world_size} ranks: {len(topology.nodes)} nodes of {per_node}, {source}"
+    return line + (f", {given.what_if}" if given.what_if else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a machine and its network cost a rank: the numbers that a simulation runs on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MIB = 1 << 20
+_ETHERNET_FRAME_BYTES = 1538  # on the wire: preamble and gap included
+_TCP_PAYLOAD_BYTES = 1448
+US_PER_MIB_AT_1_GBIT = _MIB * 8e-3
+
+
+class Wiring(Enum):
+    """Whose a wire is. Messages on one wire and in one direction go one after the other."""
+
+    NODE = "node"  # one network card for all ranks of a node
+    RANK = "rank"  # one for each rank
+    PAIR = "pair"  # one for each pair of ranks
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """What messages of a class of link cost."""
+
+    latency_us: float  # from the end of a send until the receiver can see the message
+    message_us: float  # of a rank's thread, for each message sent and for each received
+    us_per_mib: float  # of a rank's thread, for each MiB sent and for each received
+    wire_us_per_mib: float = 0.0  # of the wire, in each direction; 0: no wire limits this class
+    wiring: Wiring = Wiring.NODE
+    burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Numbers of a machine and its network.
+
+    Attributes:
+        scale_up: messages inside a node.
+        scale_out: messages between nodes.
+        reduce_us_per_mib: for each MiB reduced or copied by a rank.
+        cores_per_machine: None: a core for each rank.
+        memory_us_per_mib: of the memory that all ranks of a machine share, for each MiB that a
+            thread moves, in calls whose buffers do not fit `cache_bytes`.
+        cache_bytes: of a machine.
+    """
+
+    scale_up: LinkCosts
+    scale_out: LinkCosts
+    reduce_us_per_mib: float
+    cores_per_machine: int | None = None
+    memory_us_per_mib: float = 0.0
+    cache_bytes: float = 0.0
+
+
+def wire_us_per_mib(gbit: float) -> float:
+    """Return what a MiB of payload takes on an Ethernet of this speed with frames of 1500 bytes."""
+    return US_PER_MIB_AT_1_GBIT / gbit * _ETHERNET_FRAME_BYTES / _TCP_PAYLOAD_BYTES
+
+
+def costs_from_tuning(path: Path) -> Costs:
+    """Read the numbers that `hccl-bench --tune` fitted to its measurements.
+
+    The network that was measured is part of the numbers between nodes. A class of link that the
+    measured layout lacked costs what the other one does.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or is no tuning file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        numbers = dict(zip(NUMBERS, (content["numbers"][name] for name in NUMBERS), strict=True))
+        cores = max(1, round(float(content["cores_per_node"])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
+            f"got {type(error).__name__}: {error}"
+        ) from error
+    links = [_link(numbers, name) for name in ("scale_up", "scale_out")]
+    up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
+    if up is None or out is None:
+        raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
+    return Costs(up, out, numbers["reduce_us_per_mib"] or 0.0, cores_per_machine=cores)
+
+
+def _link(numbers: dict[str, float | None], name: str) -> LinkCosts | None:
+    parts = [numbers[f"{name}_{part}"] for part in ("latency_us", "message_us", "us_per_mib")]
+    latency_us, message_us, us_per_mib = (part or 0.0 for part in parts)
+    return None if None in parts else LinkCosts(latency_us, message_us, us_per_mib)

@@ -1,0 +1,132 @@
+"""`hccl-plan predict`: tables, pictures, other worlds, recorded jobs; and 4,096 ranks in time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from thread_ranks import ThreadRanks
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.table import names_for
+from hccl_py.simulation.command import main
+from hccl_py.simulation.costs import costs_from_tuning
+from hccl_py.simulation.presets import PRESETS
+from hccl_py.simulation.topology import Topology
+from hccl_py.simulation.what_if import changed
+from hccl_py.transport.errors import InvalidArgumentError
+
+MOST_SECONDS = 10.0
+MOST_BYTES = 2 << 30
+
+
+def rows_of(output: str) -> list[str]:
+    return [line for line in output.splitlines() if not line.startswith("#")]
+
+
+def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "cloud25", "--size", "64K:1M"]
+    assert main(command) == 0
+    head, *rows = rows_of(capsys.readouterr().out)
+    assert head.split()[1:-1] == list(names_for("all_reduce"))
+    assert [row.split()[0] for row in rows] == ["64K", "256K", "1M"]
+    assert all(row.count("GB/s") == len(names_for("all_reduce")) for row in rows)
+    assert rows[-1].split()[-1] == "hierarchical"
+
+
+@pytest.mark.nightly("bench")
+def test_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "predicted.svg"
+    words = ["--preset", "gaudi2", "--size", "1M,4M", "--algorithm", "mesh,ring", "--plot"]
+    assert main([*words, str(path)]) == 0
+    assert "<svg" in path.read_text() and f"wrote {path}" in capsys.readouterr().out
+
+
+def test_gaudi_box_moves_what_its_wires_move() -> None:
+    pair = PRESETS["gaudi2"].scale_up.wire_us_per_mib
+    assert (1 << 20) / pair / 1e3 == pytest.approx(37.5 * 512.96 / 525)  # GB/s of three ports
+
+
+def test_what_if_changes_the_world() -> None:
+    text = "straggler=17:2ms, link=4-3:10Gbit,network=100mbit"
+    topology, costs = changed(text, Topology.even(8, 4), PRESETS["office1"])
+    assert topology.late_us == {17: 2000.0} and topology.links_gbit == {(3, 4): 10.0}
+    before = PRESETS["office1"].scale_out.wire_us_per_mib
+    assert costs.scale_out.wire_us_per_mib == pytest.approx(10 * before)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--what-if", "straggler=17"], "straggler=RANK:TIME"),
+        (["--what-if", "link=0-1:10"], "expected a positive number of kbit"),
+        (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
+        (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
+        (["--nodes", "0"], "expected nodes and ranks of 1 or more"),
+        (["--trace", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--preset", "gaudi2", "--size", "1M", *words]) == 2
+    error = capsys.readouterr().err
+    assert problem in error and error.count("\n") == 1
+
+
+def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    numbers: dict[str, float | None] = dict(zip(NUMBERS, range(1, 8), strict=True))
+    content = {"format": 1, "cores_per_node": 2.0, "numbers": numbers}
+    path.write_text(json.dumps(content))
+    costs = costs_from_tuning(path)
+    assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 6)
+    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == (7, 2)
+    only_up = numbers | {name: None for name in NUMBERS if name.startswith("scale_out")}
+    path.write_text(json.dumps(content | {"numbers": only_up}))
+    assert costs_from_tuning(path).scale_out == costs_from_tuning(path).scale_up
+    path.write_text("{}")
+    with pytest.raises(InvalidArgumentError, match="expected a file of format 1"):
+        costs_from_tuning(path)
+
+
+def test_recorded_calls_are_predicted_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadRanks("aa") as ranks:
+
+        def work(comm: object) -> None:
+            for _ in range(3):
+                comm.all_reduce(np.zeros(1 << 16, np.float32))  # type: ignore[attr-defined]
+            comm.broadcast(np.zeros(1 << 12, np.float32), 0)  # type: ignore[attr-defined]
+            comm.dump_flight_recorder(tmp_path)  # type: ignore[attr-defined]
+
+        ranks.run(work)
+    assert main(["--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert f"# {tmp_path}: a job of 2 ranks" in output and "4 ranks: 4 nodes of 1" in output
+    lines = {tuple(line.split()[:3]) for line in rows_of(output)[1:]}
+    assert lines == {("all_reduce", "256K", "3"), ("broadcast", "16K", "1")}
+    assert "# all calls: took" in output
+
+
+@pytest.mark.nightly("scale")
+def test_4096_ranks_take_seconds_and_little_memory() -> None:
+    """Every all_reduce algorithm at 64 MB, in processes of their own: their time and memory."""
+    script = """
+import resource, sys
+from hccl_py import Topology, simulate
+from hccl_py.simulation.presets import PRESETS
+done = simulate(sys.argv[1], Topology.even(512, 8), PRESETS["gaudi2"], 64 << 20)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(done.us, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+"""
+    for name in names_for("all_reduce"):
+        command = [sys.executable, "-c", script, f"all_reduce={name}"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        us, seconds, num_bytes = map(float, ran.stdout.split())
+        assert us > 0 and seconds < MOST_SECONDS and num_bytes < MOST_BYTES, (name, ran.stdout)
