@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "-d",
         "--device",
         default="tcp",
-        help="shm, tcp, zmq, or verbs:NAME for an RDMA device, verbs for the one that is chosen (default: tcp)",
+        help="shm, tcp or zmq; verbs: an RDMA device, verbs:NAME: this one (default: tcp)",
     )
     parser.add_argument(
         "--devices", action="store_true", help="list RDMA devices, and which one would be used"

@@ -146,6 +146,8 @@ void RdmaQueuePair::modify(QueuePairState to) {
     if (to == state_) return;
   }
   if (to == QueuePairState::rtr && peer_.mtu == 0) throw InvalidVerb("RTR needs a connection");
+  // The kernel knows no step from RESET to ERROR.
+  if (to == QueuePairState::error && state_ == QueuePairState::reset) step(QueuePairState::init);
   step(to);
   state_ = to;
   if (to == QueuePairState::reset) forget();
