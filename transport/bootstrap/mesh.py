@@ -8,7 +8,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
@@ -35,7 +35,9 @@ from hccl_py.transport.network.sockets import (
 )
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, VARIABLE, VERBS, provider_class
-from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+if TYPE_CHECKING:
+    from hccl_py.transport.providers.verbs.lanes import RdmaLanes
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class _Resources:
         provider_card = self._open_provider(site)
         self._rdma: RdmaLanes | None = None
         if settings.transport == VERBS:
-            self._rdma = RdmaLanes(num_lanes, [endpoint.interface for endpoint in endpoints])
+            self._rdma = _open_rdma(num_lanes, endpoints)
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -290,6 +292,13 @@ class _Resources:
             self._tls,
             shares_memory,
         )
+
+
+def _open_rdma(num_lanes: int, endpoints: Sequence[Endpoint]) -> "RdmaLanes":
+    # Imported when used: it brings all of verbs along.
+    from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+    return RdmaLanes(num_lanes, [endpoint.interface for endpoint in endpoints])
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:

@@ -203,6 +203,8 @@ std::shared_ptr<RdmaQueuePair> rdma_pair_for_lane(std::shared_ptr<RdmaDomain> do
                                                   double timeout_s, int retry_count) {
   QueuePairAttributes attributes = LaneOverQueuePair::attributes();
   attributes.max_inline = rdma_inline_bytes;
+  // What was not signaled keeps its place until a later request completes.
+  attributes.max_send_wr *= 2;
   attributes.timeout = duration_of(timeout_s);
   attributes.retry_count = retry_count;
   auto pair = std::make_shared<RdmaQueuePair>(std::move(domain), nullptr, nullptr, attributes);
