@@ -16,7 +16,7 @@ from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import VERBS
+from hccl_py.transport.providers.registry import VERBS_OVER_TCP
 
 _MIN_SLOTS = 8
 
@@ -89,7 +89,7 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     here = [one for one in identities if one.host == identities[rank].host]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
-    uses_verbs = NetworkSettings.from_environment().transport == VERBS
+    over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
     sockets = OpenSockets()
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
@@ -101,7 +101,10 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_lanes(link.rank, link.provided, control)
         elif link.shared is not None:
             core.add_shm_peer(link.rank, *link.shared, *link.controls)
-        elif uses_verbs:
+        elif link.queue_pairs:
+            (control,) = link.controls
+            core.add_rdma_peer(link.rank, list(link.queue_pairs), control)  # type: ignore[arg-type]
+        elif over_tcp:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
             core.add_verbs_peer(progress_thread(), link.rank, first_paths, control)  # type: ignore[arg-type]
         else:

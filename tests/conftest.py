@@ -11,7 +11,14 @@ import pytest
 _HERE = Path(__file__).parent
 
 HARNESSES = (
-    *("harness", "harness/clusters", "faults", "observe/trace", "torch_backend/harness"),
+    *(
+        "harness",
+        "harness/clusters",
+        "harness/machines",
+        "faults",
+        "observe/trace",
+        "torch_backend/harness",
+    ),
     *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
 )
 """Folders whose modules tests import by their bare names."""

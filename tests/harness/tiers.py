@@ -18,6 +18,7 @@ SECTIONS = {
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
+    "roce": "RDMA over soft-RoCE, in virtual machines",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
 }
 """Names that the marker `nightly` takes."""
@@ -46,6 +47,10 @@ PACKAGES = {
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),
         *("slurmctld", "slurmd", "slurm-client", "munge"),
+    ),
+    "roce": (
+        *("qemu-system-x86", "busybox-static", "cpio", "kmod", "xz-utils", "iproute2"),
+        *("ibverbs-providers", "ibverbs-utils", "perftest"),
     ),
 }
 """Debian packages by section; `.ci/nightly` installs them where it may."""

@@ -16,7 +16,7 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
 from selectors import DefaultSelector
@@ -117,6 +117,21 @@ class FullMesh(Connector):
         else:
             self._exchange({0: controls[0].send(_JOINED)})
             self._exchange({0: controls[0].receive(1)})
+
+    def exchange(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Send each of these ranks a message and return theirs; all have the same, small size.
+
+        BootstrapError: a rank ended, or its message did not come.
+        """
+        received: dict[int, bytes] = {}
+
+        def both(rank: int, message: bytes) -> Generator[int, None, Any]:
+            control = self._finished[Key(rank, CONTROL, 0)]
+            yield from control.send(message)
+            received[rank] = yield from control.receive(len(message))
+
+        self._exchange({rank: both(rank, message) for rank, message in messages.items()})
+        return received
 
     def _exchange(self, steps: dict[int, Generator[int, None, Any]]) -> None:
         """Run the steps of some ranks' control connections side by side."""

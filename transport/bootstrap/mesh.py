@@ -8,8 +8,9 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
@@ -33,7 +34,10 @@ from hccl_py.transport.network.sockets import (
     bind_unix,
 )
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
-from hccl_py.transport.providers.registry import AUTO, VARIABLE, provider_class
+from hccl_py.transport.providers.registry import AUTO, VARIABLE, VERBS, provider_class
+
+if TYPE_CHECKING:
+    from hccl_py.transport.providers.verbs.lanes import RdmaLanes
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Link:
         shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
             where no memory is shared.
         provided: the lanes of a provider in Python.
+        queue_pairs: of an RDMA device, in RTS, one for each lane.
     """
 
     rank: int
@@ -56,6 +61,7 @@ class Link:
     paths: tuple[str, ...]
     shared: tuple[int, ...] | None = None
     provided: tuple[Lane, ...] = ()
+    queue_pairs: tuple[_core.RdmaQueuePair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,6 +190,9 @@ class _Resources:
         self._provider: Provider | None = None
         site = Site(rank, world_size, num_lanes, host, settings.ports)
         provider_card = self._open_provider(site)
+        self._rdma: RdmaLanes | None = None
+        if settings.transport == VERBS:
+            self._rdma = _open_rdma(num_lanes, endpoints)
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -243,8 +252,14 @@ class _Resources:
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
             provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
+        queue_pairs: Mapping[int, tuple[_core.RdmaQueuePair, ...]] = {}
+        if self._rdma is not None:
+            # Only over connections that are authenticated; none sends before all can receive.
+            self._rdma.attach(full_mesh.exchange(self._rdma.describe(remote)))
         full_mesh.join()
-        links = _links(party, made, provided)
+        if self._rdma is not None:
+            queue_pairs = self._rdma.start()
+        links = _links(party, made, provided, queue_pairs)
         full_mesh.close()
         # Only the engine's own connections can be replaced.
         kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
@@ -259,7 +274,7 @@ class _Resources:
             Member(rank, card.identity, card.unix_name, card.endpoints, card.certificate)
             for rank, card in enumerate(meeting.cards)
         )
-        shares_memory = self.settings.transport == AUTO
+        shares_memory = self.settings.transport in (AUTO, VERBS)
         node = self.card.identity.node
         on_node = tuple(one.rank for one in members if one.identity.node == node)
         local_ranks = on_node if shares_memory else (self._rank,)
@@ -271,12 +286,19 @@ class _Resources:
             meeting.communicator_id,
             meeting.secret,
             make_segment(local_ranks),
-            self.card.num_lanes if self._provider is None else 0,
+            self.card.num_lanes if self._provider is None and self._rdma is None else 0,
             self.settings.has_paths,
             self.card.num_connections,
             self._tls,
             shares_memory,
         )
+
+
+def _open_rdma(num_lanes: int, endpoints: Sequence[Endpoint]) -> "RdmaLanes":
+    # Imported when used: it brings all of verbs along.
+    from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+    return RdmaLanes(num_lanes, [endpoint.interface for endpoint in endpoints])
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
@@ -304,7 +326,10 @@ def _log_unused(party: Party) -> None:
 
 
 def _links(
-    party: Party, made: Mapping[Key, PendingConnection], provided: Mapping[int, Sequence[Lane]]
+    party: Party,
+    made: Mapping[Key, PendingConnection],
+    provided: Mapping[int, Sequence[Lane]],
+    queue_pairs: Mapping[int, tuple[_core.RdmaQueuePair, ...]],
 ) -> tuple[Link, ...]:
     """Hand finished connections over; nothing can fail once the first is detached."""
     links = []
@@ -320,5 +345,6 @@ def _links(
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))
-        links.append(Link(peer, controls, tuple(lanes), names, None, of_provider))
+        of_device = queue_pairs.get(peer, ())
+        links.append(Link(peer, controls, tuple(lanes), names, None, of_provider, of_device))
     return tuple(links)

@@ -6,11 +6,12 @@ A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANS
 |---|---|---|
 | `auto` (default) | shared memory | TCP |
 | `tcp` | TCP | TCP |
-| `verbs` | queue pairs over TCP | queue pairs over TCP |
+| `verbs` | shared memory | queue pairs of an RDMA device, see `verbs/` |
+| `verbs_over_tcp` | software queue pairs over TCP | software queue pairs over TCP |
 | `zmq` | ZeroMQ with CURVE | ZeroMQ with CURVE |
 | `module:Class` | that provider | that provider |
 
-shm and tcp are C++; the others are Python, see `interface.py`. `register` adds an endpoint.
+Those of Python implement `interface.py`; the others are C++. `register` adds an endpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ VARIABLE = "HCCL_TRANSPORT"
 AUTO = "auto"
 TCP = "tcp"
 VERBS = "verbs"
-_IN_CPP = AUTO, TCP, VERBS
+VERBS_OVER_TCP = "verbs_over_tcp"
+_IN_CPP = AUTO, TCP, VERBS, VERBS_OVER_TCP
 _IN_PYTHON = {"zmq": "hccl_py.transport.providers.zmq.provider:ZmqProvider"}
 
 

@@ -11,13 +11,20 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import endpoint_maker, register
+from hccl_py.transport.providers.registry import VERBS, Endpoint, endpoint_maker, register
+from hccl_py.transport.providers.verbs.opened import OpenedPort
 from hccl_py.transport.verbs import endpoints
+from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
+from hccl_py.transport.verbs.types import QueuePairAttributes
 
 register("loopback", endpoints.LoopbackEndpoint)
 register("shm", endpoints.ShmSocketEndpoint)
 register("tcp", endpoints.TcpSocketEndpoint)
 register("zmq", lambda: endpoints.PythonProviderEndpoint("zmq"))
+
+Domain = _core.ProtectionDomain | _core.RdmaDomain
+Pair = _core.QueuePair | _core.RdmaQueuePair
+Queues = tuple[_core.CompletionQueue, _core.CompletionQueue]
 
 Core = TypeVar("Core")
 R = TypeVar("R", bound="Resource[Any]")
@@ -108,8 +115,8 @@ class Device(Resource[_core.ProgressThread]):
     The progress thread of the process answers the peers of its queue pairs while no thread polls.
 
     Attributes:
-        provider: its name.
-        open_endpoint: opens one end of a connection, for a queue pair.
+        provider: its name; `verbs` for every RDMA device.
+        rdma: the port of a real device; None where queue pairs are software.
     """
 
     def __init__(self, provider: str) -> None:
@@ -117,15 +124,41 @@ class Device(Resource[_core.ProgressThread]):
 
         Args:
             provider: `loopback` (this process), `shm` (this host), `tcp`, `zmq`, or one that
-                `providers.registry.register` added.
+                `providers.registry.register` added. `verbs:DEVICE` or `verbs:DEVICE:PORT` is an
+                RDMA device, `verbs` the one that HCCL_IB_HCA chooses.
 
         Raises:
             InvalidArgumentError: no such provider.
+            BootstrapError: no such RDMA device, or no library for it.
         """
-        self.provider = provider
-        self.open_endpoint = endpoint_maker(provider)
+        self.provider, _, name = provider.partition(":")
+        self.rdma: OpenedPort | None = None
+        if self.provider == VERBS:
+            self.rdma = OpenedPort.by_name(name)
+        else:
+            self.provider = provider
+            self._make_endpoint = endpoint_maker(provider)
         super().__init__(None, progress_thread())
         _open.add(self)
+
+    def new_domain(self) -> Domain:
+        """Make the engine's protection domain."""
+        return _core.RdmaDomain(self.rdma.core) if self.rdma else _core.ProtectionDomain()
+
+    def new_queue_pair(
+        self, domain: Domain, queues: Queues, attributes: QueuePairAttributes
+    ) -> Pair:
+        """Make the engine's queue pair; `queues` are those of sends and of RECVs."""
+        if isinstance(domain, _core.RdmaDomain):
+            return _core.RdmaQueuePair.create(domain, *queues, attributes)
+        return _core.QueuePair.create(self.core, domain, *queues, attributes)
+
+    def open_endpoint(self, pair: Pair) -> Endpoint | RdmaEndpoint:
+        """Open one end of a connection for a queue pair."""
+        if isinstance(pair, _core.RdmaQueuePair):
+            assert self.rdma is not None
+            return RdmaEndpoint(self.rdma, pair)
+        return self._make_endpoint()
 
 
 _open: "weakref.WeakSet[Device]" = weakref.WeakSet()

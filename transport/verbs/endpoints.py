@@ -14,7 +14,6 @@ import threading
 import weakref
 from contextlib import closing
 from dataclasses import astuple, dataclass
-from typing import BinaryIO
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -206,7 +205,7 @@ class PythonProviderEndpoint(RendezvousEndpoint):
             provider = self._make(Site(party.rank, 2, 1, here, ports))
             try:
                 rendezvous.settimeout(deadline.remaining_s)
-                cards = _exchange_cards(party, rendezvous, provider.card())
+                cards = exchange_cards(party, rendezvous, provider.card())
                 [lane] = provider.connect(cards, deadline)[1 - party.rank]
             except BaseException:
                 provider.close()
@@ -214,17 +213,20 @@ class PythonProviderEndpoint(RendezvousEndpoint):
         return _core.python_underlying_lane(provider, lane)
 
 
-def _exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:
+def exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:
+    """Send a card to the peer and return both ends' cards, by rank; the socket has a timeout.
+
+    BootstrapError: the peer ended, or its card was not signed by it.
+    """
     cards = [card, card]
     peer = 1 - party.rank
     try:
         mac = party.sign(b"card %d" % party.rank, card)
         rendezvous.sendall(_CARD_HEADER.pack(len(card), mac) + card)
-        with rendezvous.makefile("rb") as stream:
-            num_bytes, mac = _CARD_HEADER.unpack(_read(stream, _CARD_HEADER.size))
-            if num_bytes > MAX_PROVIDER_CARD_BYTES:
-                raise BootstrapError(f"the peer's card has {num_bytes} bytes")
-            cards[peer] = _read(stream, num_bytes)
+        num_bytes, mac = _CARD_HEADER.unpack(_read(rendezvous, _CARD_HEADER.size))
+        if num_bytes > MAX_PROVIDER_CARD_BYTES:
+            raise BootstrapError(f"the peer's card has {num_bytes} bytes")
+        cards[peer] = _read(rendezvous, num_bytes)
     except OSError as error:
         raise BootstrapError(f"exchanging cards with the peer: {error}") from error
     if not hmac.compare_digest(mac, party.sign(b"card %d" % peer, cards[peer])):
@@ -232,8 +234,12 @@ def _exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> lis
     return cards
 
 
-def _read(stream: BinaryIO, num_bytes: int) -> bytes:
-    received = stream.read(num_bytes)
-    if len(received) < num_bytes:
-        raise BootstrapError("the peer closed the connection; look at its log first")
+def _read(connected: socket.socket, num_bytes: int) -> bytes:
+    """Receive exactly so many bytes: those after them belong to the next step."""
+    received = b""
+    while len(received) < num_bytes:
+        part = connected.recv(num_bytes - len(received))
+        if not part:
+            raise BootstrapError("the peer closed the connection; look at its log first")
+        received += part
     return received

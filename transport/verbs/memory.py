@@ -2,11 +2,11 @@
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.verbs.device import Device, Resource
+from hccl_py.transport.verbs.device import Device, Domain, Resource
 from hccl_py.transport.verbs.types import Access, ScatterGather
 
 
-class ProtectionDomain(Resource[_core.ProtectionDomain]):
+class ProtectionDomain(Resource[Domain]):
     """Keeps memory regions and the queue pairs that may use them together; ibv_pd.
 
     A context manager: closes its queue pairs, then its regions. A region that is still open is kept
@@ -14,7 +14,7 @@ class ProtectionDomain(Resource[_core.ProtectionDomain]):
     """
 
     def __init__(self, device: Device) -> None:
-        super().__init__(device, _core.ProtectionDomain())
+        super().__init__(device, device.new_domain())
         self.device = device
 
     def register(self, buffer: object, access: Access = Access.LOCAL_WRITE) -> "MemoryRegion":
@@ -32,7 +32,7 @@ class ProtectionDomain(Resource[_core.ProtectionDomain]):
         return MemoryRegion(self, buffer, access)
 
 
-class MemoryRegion(Resource[_core.ProtectionDomain]):
+class MemoryRegion(Resource[Domain]):
     """Registered memory; ibv_mr. A context manager. `ProtectionDomain.register` makes one.
 
     close() makes both keys invalid at once (ibv_dereg_mr).
@@ -57,8 +57,7 @@ class MemoryRegion(Resource[_core.ProtectionDomain]):
                 f"cannot register {type(buffer).__name__}: {error}"
             ) from error
         self.length = self._view.nbytes
-        self.lkey = domain.core.register_memory(self.address, self.length, int(access))
-        self.rkey = self.lkey
+        self.lkey, self.rkey = domain.core.register_memory(self.address, self.length, int(access))
         super().__init__(domain, domain.core)
 
     def piece(self, offset: int = 0, length: int | None = None) -> ScatterGather:

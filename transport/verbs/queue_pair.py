@@ -11,13 +11,14 @@ from hccl_py.transport.providers.registry import Endpoint
 from hccl_py.transport.verbs.completion_queue import CompletionQueue
 from hccl_py.transport.verbs.device import Resource
 from hccl_py.transport.verbs.memory import ProtectionDomain
+from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
 from hccl_py.transport.verbs.types import QueuePairAttributes, RecvRequest, SendRequest, State
 
 _ADDRESS_VERSION = 3
 _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 
 
-class QueuePair(Resource[_core.QueuePair]):
+class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
     """One end of a reliable connection; ibv_qp of type RC. A context manager; threads may share it.
 
     Ordered and exactly once. An error moves it and its peer to ERROR, and ends all requests, posted
@@ -50,9 +51,9 @@ class QueuePair(Resource[_core.QueuePair]):
         # Kept: the engine's objects must outlive this one.
         self._queues = (send_queue.core, (recv_queue or send_queue).core)
         self._device = device = domain.device
-        core = _core.QueuePair.create(device.core, domain.core, *self._queues, self.attributes)
+        core = device.new_queue_pair(domain.core, self._queues, self.attributes)
         self.number = core.number()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: Endpoint | RdmaEndpoint | None = None
         super().__init__(domain, core)
 
     @property
@@ -79,7 +80,7 @@ class QueuePair(Resource[_core.QueuePair]):
         if self.state is not State.INIT:
             raise InvalidArgumentError(f"a queue pair in {self.state.name} has no address")
         if self._endpoint is None:
-            self._endpoint = self._device.open_endpoint()
+            self._endpoint = self._device.open_endpoint(self._core)
         address = [_ADDRESS_VERSION, self._device.provider, self._endpoint.address]
         return bytes(msgpack.packb(address))
 
@@ -94,15 +95,17 @@ class QueuePair(Resource[_core.QueuePair]):
         """
         self.address  # noqa: B018 - opens the endpoint, or raises
         assert self._endpoint is not None
-        lane = self._endpoint.connect(self._endpoint_of(remote_address), timeout_s)
-        self._close_endpoint()
-        self.attach(lane)
+        link = self._endpoint.connect(self._endpoint_of(remote_address), timeout_s)
+        self.attach(link)
         self.modify(State.RTR)
+        if isinstance(self._endpoint, RdmaEndpoint):
+            self._endpoint.await_peer()
+        self._close_endpoint()
         self.modify(State.RTS)
 
-    def attach(self, lane: _core.UnderlyingLane) -> None:
+    def attach(self, link: "_core.UnderlyingLane | _core.RdmaPeer") -> None:
         """Give a queue pair in INIT a connection that was made by other means than `connect`."""
-        self._core.attach(lane)
+        self._core.attach(link)  # type: ignore[arg-type]
 
     def modify(self, state: State, **attributes: Any) -> None:
         """Step to another state (ibv_modify_qp).

@@ -43,6 +43,10 @@ class Status(IntEnum):
     """IBV_WC_RETRY_EXC_ERR: the peer has ended, or is silent for timeout_s x (retry_count + 1)."""
     RNR_RETRY_EXCEEDED = 8
     """IBV_WC_RNR_RETRY_EXC_ERR: the peer had no RECV posted, however often it was asked."""
+    LOCAL_OPERATION_ERROR = 9
+    """IBV_WC_LOC_QP_OP_ERR: the device could not carry the request out."""
+    DEVICE_ERROR = 10
+    """Any other status of a device, or the device is gone; `QueuePair.reason` says which."""
 
 
 class State(IntEnum):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
+from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Setup, Trial
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.verbs.report import Report, Row
@@ -49,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.latency and options.op == "write" and options.size == 0:
         parser.error("--op write --latency: expected -s 1 or more, its last byte shows the arrival")
     try:
-        if options.local:
+        if options.devices:
+            print("\n".join(device_lines()))
+        elif options.local:
             with _local_server() as link:
                 _run_client(options, link)
         elif options.host is None:
@@ -72,7 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--local", action="store_true", help="run both ends on this host")
     parser.add_argument("-p", "--port", type=int, default=_PORT, help="(default: %(default)s)")
-    parser.add_argument("-d", "--device", default="tcp", help="shm, tcp or zmq (default: tcp)")
+    parser.add_argument(
+        "-d",
+        "--device",
+        default="tcp",
+        help="shm, tcp or zmq; verbs: an RDMA device, verbs:NAME: this one (default: tcp)",
+    )
+    parser.add_argument(
+        "--devices", action="store_true", help="list RDMA devices, and which one would be used"
+    )
     parser.add_argument(
         "--op", choices=("write", "send", "read"), default="write", help="(default: write)"
     )

@@ -14,6 +14,7 @@
 namespace hccl {
 
 class ProgressThread;
+class RdmaQueuePair;
 class UnderlyingLane;
 
 using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
@@ -58,10 +59,13 @@ nanobind::object python_exception(const CommunicatorFailed& error);
 // The same names for lanes and for queue pairs.
 Counts device_statistics(const DeviceStatistics& statistics);
 
-// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair.
+// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain and RdmaQueuePair.
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
                     int peer, const std::vector<int>& lane_fds, int control_fd);
+// The same over queue pairs of an RDMA device, in RTS: one for each lane.
+void add_rdma_peer(Communicator& communicator, int peer,
+                   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs, int control_fd);
 
 }  // namespace hccl

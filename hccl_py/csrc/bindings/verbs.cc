@@ -1,4 +1,4 @@
-// The Python face of verbs, one-to-one with verbs.h, queue_pair.h and completion_queue.h.
+// The Python face of verbs, one-to-one with verbs.h, queue_pair.h, completion_queue.h and rdma/.
 //
 // Everything that may take a queue pair's lock releases the GIL first: the holder of the lock may
 // need it for a lane that is written in Python.
@@ -17,12 +17,16 @@
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
 #include "verbs/queue_pair.h"
+#include "verbs/rdma/queue_pair.h"
 
 namespace nb = nanobind;
 
 namespace hccl {
 
 namespace {
+
+// Less than every device offers; a larger message gains nothing from it.
+constexpr size_t rdma_inline_bytes = 128;
 
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 
@@ -40,6 +44,8 @@ void raise_verbs_error(const std::exception_ptr& pointer, void*) {
     raise("QueueFullError", error);
   } catch (const CompletionQueueOverflow& error) {
     raise("CompletionQueueOverflowError", error);
+  } catch (const RdmaError& error) {
+    raise("VerbsError", error);
   }
 }
 
@@ -75,7 +81,8 @@ size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
   return pieces.size();
 }
 
-void post_send(QueuePair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
+template <class Pair>
+void post_send(Pair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
                uint32_t rkey, uint64_t remote_address, const Pieces& pieces) {
   ScatterGather list[max_scatter_gather];
   SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address,
@@ -84,7 +91,8 @@ void post_send(QueuePair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint
   pair.post_send(request);
 }
 
-void post_recv(QueuePair& pair, uint64_t wr_id, const Pieces& pieces) {
+template <class Pair>
+void post_recv(Pair& pair, uint64_t wr_id, const Pieces& pieces) {
   ScatterGather list[max_scatter_gather];
   RecvRequest request{wr_id, {list, gather(pieces, list)}};
   nb::gil_scoped_release release;
@@ -125,7 +133,8 @@ CompletionList wait(CompletionQueue& queue, size_t max_completions, double timeo
   });
 }
 
-Counts queue_pair_statistics(const QueuePair& pair) {
+template <class Pair>
+Counts queue_pair_statistics(const Pair& pair) {
   const QueuePairStatistics& s = pair.statistics();
   Counts result = device_statistics(s);
   result["received_messages"] = s.received_messages.value();
@@ -153,6 +162,94 @@ std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<ProgressThread> progr
   return {made, destroy_without_gil};
 }
 
+// What Python's QueuePair asks of either kind.
+template <class Pair>
+void bind_queue_pair(nb::class_<Pair>& pair) {
+  pair.def("number", &Pair::number)
+      .def("state", [](Pair& self) { return static_cast<int>(self.state()); }, Released())
+      .def("reason", &Pair::reason, Released())
+      .def("attach", &Pair::attach, Released())
+      .def("set_attributes",
+           [](Pair& self, const nb::object& given) {
+             QueuePairAttributes attributes = attributes_of(given);
+             nb::gil_scoped_release release;
+             self.set_attributes(attributes);
+           })
+      .def(
+          "modify",
+          [](Pair& self, int state) { self.modify(static_cast<QueuePairState>(state)); },
+          Released())
+      .def("post_send", &post_send<Pair>)
+      .def("post_recv", &post_recv<Pair>)
+      .def("statistics", &queue_pair_statistics<Pair>)
+      .def("close", &Pair::close, Released());
+}
+
+template <class Domain>
+void bind_domain(nb::class_<Domain>& domain) {
+  domain
+      .def("register_memory",
+           [](Domain& self, uint64_t address, uint64_t length, uint32_t access) {
+             nb::gil_scoped_release release;
+             MemoryRegion region = self.register_memory(address, length, access);
+             return std::tuple(region.lkey, region.rkey);
+           })
+      .def("deregister_memory", &Domain::deregister_memory, Released());
+}
+
+// For one lane of a communicator. A peer that is silent is the communicator's to judge, but a device
+// cannot ask for ever.
+std::shared_ptr<RdmaQueuePair> rdma_pair_for_lane(std::shared_ptr<RdmaDomain> domain,
+                                                  double timeout_s, int retry_count) {
+  QueuePairAttributes attributes = LaneOverQueuePair::attributes();
+  attributes.max_inline = rdma_inline_bytes;
+  // What was not signaled keeps its place until a later request completes.
+  attributes.max_send_wr *= 2;
+  attributes.timeout = duration_of(timeout_s);
+  attributes.retry_count = retry_count;
+  auto pair = std::make_shared<RdmaQueuePair>(std::move(domain), nullptr, nullptr, attributes);
+  pair->modify(QueuePairState::init);
+  return pair;
+}
+
+void bind_rdma(nb::module_& module) {
+  nb::class_<RdmaDevice>(module, "RdmaDevice")
+      .def(
+          "__init__",
+          [](RdmaDevice* device, const std::string& name, std::array<uint8_t, 4> route) {
+            new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
+          })
+      .def("mtu", &RdmaDevice::mtu);
+  nb::class_<RdmaDomain> domain(module, "RdmaDomain");
+  domain.def(nb::init<std::shared_ptr<RdmaDevice>>());
+  bind_domain(domain);
+  nb::class_<RdmaPeer>(module, "RdmaPeer")
+      .def("__init__", [](RdmaPeer* peer, std::array<uint8_t, 16> gid, uint32_t qp_num,
+                          uint32_t psn, size_t mtu) { new (peer) RdmaPeer{gid, qp_num, psn, mtu}; });
+  nb::class_<RdmaQueuePair> pair(module, "RdmaQueuePair");
+  bind_queue_pair(pair);
+  pair.def("psn", &RdmaQueuePair::psn)
+      .def_static("create",
+                  [](std::shared_ptr<RdmaDomain> its_domain, std::shared_ptr<CompletionQueue> sends,
+                     std::shared_ptr<CompletionQueue> recvs, const nb::object& attributes) {
+                    return std::make_shared<RdmaQueuePair>(std::move(its_domain), std::move(sends),
+                                                           std::move(recvs),
+                                                           attributes_of(attributes));
+                  })
+      .def_static("for_lane", &rdma_pair_for_lane);
+}
+
+std::vector<std::unique_ptr<Lane>> lanes_over(
+    const std::vector<std::shared_ptr<QueuePairFace>>& pairs, int peer,
+    Communicator& communicator) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (const auto& pair : pairs) {
+    lanes.push_back(std::make_unique<LaneOverQueuePair>(
+        peer, pair, communicator.options().slot_bytes, communicator.statistics()));
+  }
+  return lanes;
+}
+
 void bind_underlying_lanes(nb::module_& module) {
   nb::class_<UnderlyingLane>(module, "UnderlyingLane");
   nb::class_<ShmEndpoint>(module, "ShmEndpoint")
@@ -174,29 +271,30 @@ void bind_underlying_lanes(nb::module_& module) {
 
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
                     int peer, const std::vector<int>& lane_fds, int control_fd) {
-  auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<Descriptor> sockets(lane_fds.begin(), lane_fds.end());
-  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::shared_ptr<QueuePairFace>> pairs;
+  auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   for (Descriptor& socket : sockets) {
-    auto pair = QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
-                                     LaneOverQueuePair::attributes());
-    lanes.push_back(std::make_unique<LaneOverQueuePair>(
-        peer, std::move(pair), communicator.options().slot_bytes, communicator.statistics()));
+    pairs.push_back(QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
+                                         LaneOverQueuePair::attributes()));
   }
-  communicator.add_peer(peer, std::move(lanes), {std::move(control)});
+  communicator.add_peer(peer, lanes_over(pairs, peer, communicator), {std::move(control)});
+}
+
+void add_rdma_peer(Communicator& communicator, int peer,
+                   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs, int control_fd) {
+  auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
+  std::vector<std::shared_ptr<QueuePairFace>> faces(pairs.begin(), pairs.end());
+  communicator.add_peer(peer, lanes_over(faces, peer, communicator), {std::move(control)});
 }
 
 void bind_verbs(nb::module_& module) {
   nb::register_exception_translator(raise_verbs_error);
   bind_underlying_lanes(module);
 
-  nb::class_<ProtectionDomain>(module, "ProtectionDomain")
-      .def(nb::init<>())
-      .def("register_memory",
-           [](ProtectionDomain& domain, uint64_t address, uint64_t length, uint32_t access) {
-             return domain.register_memory(address, length, access).key;
-           })
-      .def("deregister_memory", &ProtectionDomain::deregister_memory, Released());
+  nb::class_<ProtectionDomain> domain(module, "ProtectionDomain");
+  domain.def(nb::init<>());
+  bind_domain(domain);
 
   nb::class_<CompletionQueue>(module, "CompletionQueue")
       .def(nb::init<size_t>())
@@ -204,26 +302,10 @@ void bind_verbs(nb::module_& module) {
       .def("wait", &wait)
       .def("close", &CompletionQueue::close, Released());
 
-  nb::class_<QueuePair>(module, "QueuePair")
-      .def_static("create", &make_queue_pair)
-      .def("number", &QueuePair::number)
-      .def("state", [](const QueuePair& pair) { return static_cast<int>(pair.state()); })
-      .def("reason", &QueuePair::reason, Released())
-      .def("attach", &QueuePair::attach, Released())
-      .def("set_attributes",
-           [](QueuePair& pair, const nb::object& given) {
-             QueuePairAttributes attributes = attributes_of(given);
-             nb::gil_scoped_release release;
-             pair.set_attributes(attributes);
-           })
-      .def(
-          "modify",
-          [](QueuePair& pair, int state) { pair.modify(static_cast<QueuePairState>(state)); },
-          Released())
-      .def("post_send", &post_send)
-      .def("post_recv", &post_recv)
-      .def("statistics", &queue_pair_statistics)
-      .def("close", &QueuePair::close, Released());
+  nb::class_<QueuePair> pair(module, "QueuePair");
+  pair.def_static("create", &make_queue_pair);
+  bind_queue_pair(pair);
+  bind_rdma(module);
 }
 
 }  // namespace hccl

@@ -75,7 +75,7 @@ class Target {
     constexpr Opcode opcodes[] = {Opcode::send, Opcode::rdma_write, Opcode::rdma_read,
                                   Opcode::send_with_imm};
     ScatterGather piece{open_.registered.address, feed_.take<uint16_t>() % 4000u,
-                        open_.registered.key};
+                        open_.registered.rkey};
     SendRequest request;
     request.opcode = opcodes[feed_.below(4)];
     request.flags = feed_.flag() ? send_signaled : send_signaled | send_fence;
@@ -89,7 +89,7 @@ class Target {
     ScatterGather pieces[2];
     for (ScatterGather& piece : pieces) {
       piece = {open_.registered.address + feed_.below(256), feed_.take<uint16_t>() % 2000u,
-               open_.registered.key};
+               open_.registered.rkey};
     }
     try {
       pair_->post_recv({1, {pieces, 1 + feed_.below(2)}});
@@ -104,13 +104,13 @@ class Target {
     packet.size = packet.length = feed_.take<uint8_t>();
     packet.last = true;
     packet.number = number_;
-    packet.rkey = open_.registered.key;
+    packet.rkey = open_.registered.rkey;
     packet.remote_address = open_.registered.address + feed_.below(256);
     if (changes & 1) packet.size = feed_.take<uint32_t>();
     if (changes & 2) packet.last = false;
     if (changes & 4) packet.number = feed_.take<uint16_t>();
     if (changes & 8) packet.acked = feed_.take<uint8_t>() % 20u;
-    if (changes & 16) packet.rkey = feed_.flag() ? shut_.registered.key : feed_.take<uint32_t>();
+    if (changes & 16) packet.rkey = feed_.flag() ? shut_.registered.rkey : feed_.take<uint32_t>();
     if (changes & 32) packet.remote_address += feed_.take<uint16_t>();
     if (changes & 64) packet.size = 300 + feed_.take<uint16_t>();
     if (changes & 128) {

@@ -21,6 +21,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, InvalidArgumentError, PeerLostError, ReduceOp
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.providers.verbs.devices import list_ports
 
 # None, few, uneven parts, more than a slot.
 SIZES = (0, 1, 5, 1001, 100_003)
@@ -28,7 +29,7 @@ KINDS = [("float32", ReduceOp.SUM), ("bfloat16", ReduceOp.AVG), ("int64", Reduce
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@pytest.fixture(scope="module", params=["tcp", "verbs", "zmq"])
+@pytest.fixture(scope="module", params=["tcp", "verbs_over_tcp", "zmq"])
 def transport(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HCCL_TRANSPORT", request.param)
@@ -154,7 +155,11 @@ def test_ranks_that_disagree_are_told_both_values() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("pigeon", "HCCL_TRANSPORT=pigeon: expected one of auto, tcp, verbs, zmq, or module:Class"),
+        (
+            "pigeon",
+            "HCCL_TRANSPORT=pigeon: expected one of auto, tcp, verbs, verbs_over_tcp, zmq, or "
+            "module:Class",
+        ),
         ("no_such_module:Provider", "No module named 'no_such_module'"),
         ("zmq:Pigeon", "has no attribute 'Pigeon'"),
     ],
@@ -164,4 +169,11 @@ def test_unknown_transport_lists_those_there_are(
 ) -> None:
     monkeypatch.setenv("HCCL_TRANSPORT", value)
     with pytest.raises(InvalidArgumentError, match=message):
+        Communicator(MemoryStore(), 1, 2)
+
+
+@pytest.mark.skipif(bool(list_ports()), reason="this host has an RDMA device")
+def test_verbs_without_a_device_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_TRANSPORT", "verbs")
+    with pytest.raises(BootstrapError, match="verbs: this host has no RDMA device.*modprobe rdma"):
         Communicator(MemoryStore(), 1, 2)

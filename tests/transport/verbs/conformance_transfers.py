@@ -64,6 +64,7 @@ class Provider:
     """What the suites are told."""
 
     provider: str
+    small_mtu = 100
 
     def connected(self, **options: float | Access) -> Connected:
         return Connected(self.provider, **options)  # type: ignore[arg-type]
@@ -124,7 +125,7 @@ class Transfers(Provider):
             assert arrived == [(i, i) for i in range(count)]
 
     def test_scatter_and_gather_lists_are_one_message(self) -> None:
-        with self.connected(path_mtu=100, max_sge=4) as (a, b):
+        with self.connected(path_mtu=self.small_mtu, max_sge=4) as (a, b):
             data = pattern(1000)
             a.memory[:1000] = data
             pieces = [(0, 1), (1, 498), (499, 0), (499, 501)]

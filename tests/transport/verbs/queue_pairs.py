@@ -25,7 +25,7 @@ from hccl_py.transport.verbs import (
     Status,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 GUARD = 0xA5
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "verbs/queue_pair.h"
-
 namespace hccl {
 
 namespace {
@@ -60,7 +58,7 @@ size_t CompletionQueue::take(std::span<Completion> out) {
 bool CompletionQueue::drive() {
   std::lock_guard lock(pairs_mutex_);
   bool moved = false;
-  for (QueuePair* pair : pairs_) moved |= pair->drive();
+  for (DrivenPair* pair : pairs_) moved |= pair->drive();
   return moved;
 }
 
@@ -105,7 +103,7 @@ bool CompletionQueue::prepare_sleep(Sleep& sleep) {
   bool moved = false;
   {
     std::lock_guard lock(pairs_mutex_);
-    for (QueuePair* pair : pairs_) moved |= pair->announce_sleep(sleep);
+    for (DrivenPair* pair : pairs_) moved |= pair->announce_sleep(sleep);
   }
   return moved || size_.load(std::memory_order_seq_cst) > 0 ||
          closed_.load(std::memory_order_seq_cst);
@@ -137,12 +135,12 @@ void CompletionQueue::wake() {
   signal_event(bell_);
 }
 
-void CompletionQueue::attach(QueuePair* pair) {
+void CompletionQueue::attach(DrivenPair* pair) {
   std::lock_guard lock(pairs_mutex_);
   if (std::find(pairs_.begin(), pairs_.end(), pair) == pairs_.end()) pairs_.push_back(pair);
 }
 
-void CompletionQueue::detach(QueuePair* pair) {
+void CompletionQueue::detach(DrivenPair* pair) {
   std::lock_guard lock(pairs_mutex_);
   std::erase(pairs_, pair);
 }

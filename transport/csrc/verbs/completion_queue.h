@@ -15,7 +15,16 @@
 
 namespace hccl {
 
-class QueuePair;
+// A queue pair, as its completion queues drive it.
+class DrivenPair {
+ public:
+  virtual ~DrivenPair() = default;
+  // Moves what can move; nothing if another thread is at it. True if anything did.
+  virtual bool drive() = 0;
+  // Announces a sleep until something comes for this queue pair, and drives once more. True if
+  // anything moved.
+  virtual bool announce_sleep(Sleep& sleep) = 0;
+};
 
 // More completions came than the queue holds; IBV_EVENT_CQ_ERR.
 class CompletionQueueOverflow : public std::runtime_error {
@@ -55,8 +64,10 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
 
   // For queue pairs. False: no room, the queue has overflowed.
   bool push(const Completion& completion);
-  void attach(QueuePair* pair);
-  void detach(QueuePair* pair);
+  void attach(DrivenPair* pair);
+  void detach(DrivenPair* pair);
+  // How many more it holds; a hint.
+  size_t room() const { return capacity_ - size_.load(std::memory_order_relaxed); }
   // Ends the sleep of the threads that wait.
   void wake();
 
@@ -78,7 +89,7 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   SpinRecord spins_;
   // Taken before the lock of a queue pair; held while driving, so that none goes away meanwhile.
   std::mutex pairs_mutex_;
-  std::vector<QueuePair*> pairs_;
+  std::vector<DrivenPair*> pairs_;
 
   std::mutex mutex_;  // ring_, head_; an innermost lock
   std::vector<Completion> ring_;

@@ -34,7 +34,7 @@ LaneOverQueuePair::LaneOverQueuePair(int peer, std::shared_ptr<QueuePairFace> pa
       stride_((sizeof(Header) + slot_bytes + alignment - 1) / alignment * alignment),
       memory_(2 * num_slots * stride_ + 2 * sizeof(Advertisement)),
       pair_(std::move(pair)) {
-  lkey_ = pair_->register_memory(memory_, access_local_write).key;
+  lkey_ = pair_->register_memory(memory_, access_local_write).lkey;
   advertise();
 }
 
@@ -42,7 +42,7 @@ void LaneOverQueuePair::advertise() {
   std::byte* mine = &memory_[2 * num_slots * stride_];
   MemoryRegion region = pair_->register_memory(
       std::span(memory_).first(num_slots * stride_), access_local_write | access_remote_write);
-  Advertisement advertisement{magic_number, region.address, slot_bytes_, num_slots, region.key};
+  Advertisement advertisement{magic_number, region.address, slot_bytes_, num_slots, region.rkey};
   std::memcpy(mine, &advertisement, sizeof advertisement);
   ScatterGather theirs{reinterpret_cast<uint64_t>(mine + sizeof advertisement),
                        sizeof advertisement, lkey_};
@@ -65,6 +65,11 @@ LaneOverQueuePair::~LaneOverQueuePair() {
     }
   } catch (const std::exception&) {
     // The queue pair has failed: nothing more can reach the peer.
+  }
+  try {
+    pair_->close();  // the slots are freed next
+  } catch (const LaneInterrupted&) {
+    // A destructor cannot raise it.
   }
 }
 
@@ -126,7 +131,7 @@ void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t f
   ScatterGather piece{reinterpret_cast<uint64_t>(source), static_cast<uint32_t>(length), lkey_};
   SendRequest request{.wr_id = sent_,
                       .opcode = Opcode::rdma_write_with_imm,
-                      .flags = flags,
+                      .flags = length > 0 && length <= pair_->max_inline() ? flags | send_inline : flags,
                       .imm = imm | static_cast<uint32_t>(released_ & credit_mask),
                       .rkey = their_rkey_};
   if (length > 0) {

@@ -4,16 +4,20 @@
 
 namespace hccl {
 
-MemoryRegion ProtectionDomain::register_memory(uint64_t address, uint64_t length,
-                                               uint32_t access) {
+void check_region(uint64_t address, uint64_t length, uint32_t access) {
   if ((access & access_remote_write) && !(access & access_local_write)) {
     throw InvalidVerb("REMOTE_WRITE needs LOCAL_WRITE as well");
   }
   if (address + length < address) throw InvalidVerb("the range wraps around");
+}
+
+MemoryRegion ProtectionDomain::register_memory(uint64_t address, uint64_t length,
+                                               uint32_t access) {
+  check_region(address, length, access);
   std::unique_lock lock(mutex_);
   uint32_t key = 0;
   while (key == 0 || regions_.contains(key)) key = random_();
-  return regions_[key] = {address, length, key, access};
+  return regions_[key] = {address, length, key, key, access};
 }
 
 void ProtectionDomain::deregister_memory(uint32_t key) {

@@ -14,10 +14,14 @@ namespace hccl {
 
 class QueuePair;
 
+// Throws InvalidVerb where remote writing is allowed but local writing is not, as verbs does, and for
+// a range that wraps around.
+void check_region(uint64_t address, uint64_t length, uint32_t access);
+
 // Thread-safe. Must outlive its queue pairs.
 class ProtectionDomain {
  public:
-  // Throws InvalidVerb where remote writing is allowed but local writing is not, as verbs does.
+  // Throws InvalidVerb, see check_region.
   MemoryRegion register_memory(uint64_t address, uint64_t length, uint32_t access);
   // Makes the key invalid at once and returns when no transfer uses the memory any more.
   void deregister_memory(uint32_t key);

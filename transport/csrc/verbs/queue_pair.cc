@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "verbs/checks.h"
+
 namespace hccl {
 
 namespace {
@@ -14,22 +16,8 @@ constexpr auto takeover_time = std::chrono::milliseconds(2);
 
 std::atomic<uint32_t> next_number{1};  // relaxed: only unique
 
-QueuePairAttributes checked(QueuePairAttributes attributes) {
-  if (attributes.max_send_wr < 1 || attributes.max_send_wr > max_work_requests ||
-      attributes.max_recv_wr < 1 || attributes.max_recv_wr > max_work_requests) {
-    throw InvalidVerb("max_send_wr and max_recv_wr must be 1 to 16384");
-  }
-  if (attributes.max_sge < 1 || attributes.max_sge > max_scatter_gather) {
-    throw InvalidVerb("max_sge must be 1 to 32");
-  }
-  if (attributes.max_rd_atomic < 1) throw InvalidVerb("max_rd_atomic must be at least 1");
-  if (attributes.retry_count < 0 || attributes.rnr_retry < 0 ||
-      attributes.rnr_retry > infinite_rnr_retry) {
-    throw InvalidVerb("retry_count must be at least 0, rnr_retry 0 to 7");
-  }
-  if (attributes.timeout.count() <= 0 || attributes.min_rnr_timer.count() < 0) {
-    throw InvalidVerb("timeout must be positive, min_rnr_timer not negative");
-  }
+QueuePairAttributes checked(const QueuePairAttributes& attributes) {
+  check_attributes(attributes);
   return attributes;
 }
 
@@ -163,9 +151,7 @@ void QueuePair::step(QueuePairState from, QueuePairState to) {
   if (closed_) throw InvalidVerb("the queue pair is closed");
   if (to == reset) return forget();
   if (to == error) return fail(Fault{.text = "it was moved to ERROR"});
-  bool forward = (from == reset && to == init) || (from == init && to == rtr) ||
-                 (from == rtr && to == rts) || (from == to && from != error);
-  if (!forward) throw InvalidVerb("no such step: RESET -> INIT -> RTR -> RTS, one at a time");
+  check_step(from, to);
   if (to == rtr) {
     if (!underlying_) throw InvalidVerb("RTR needs a connection");
     size_t slot = underlying_->slot_bytes();

@@ -19,7 +19,9 @@
 namespace hccl {
 
 // Thread-safe; owned by a shared_ptr.
-class QueuePair final : public QueuePairFace, public std::enable_shared_from_this<QueuePair> {
+class QueuePair final : public QueuePairFace,
+                        public DrivenPair,
+                        public std::enable_shared_from_this<QueuePair> {
  public:
   QueuePair(std::shared_ptr<ProgressThread> progress, std::shared_ptr<ProtectionDomain> domain,
             std::shared_ptr<CompletionQueue> send_queue,
@@ -56,13 +58,12 @@ class QueuePair final : public QueuePairFace, public std::enable_shared_from_thi
   std::vector<int> descriptors() override;
   bool prepare_sleep(Sleep& sleep) override;
 
-  // Moves what can move; nothing if another thread is at it. True if anything did.
-  bool drive();
-  // Announces a sleep until something comes for this queue pair, and drives once more. True if
-  // anything moved.
-  bool announce_sleep(Sleep& sleep);
+  size_t max_inline() const override { return packets_.attributes.max_inline; }
+
+  bool drive() override;
+  bool announce_sleep(Sleep& sleep) override;
   // Sends a goodbye, waits a moment for the peer's, and releases the lane. No completions.
-  void close();
+  void close() override;
 
   const QueuePairStatistics& statistics() const { return packets_.statistics; }
 

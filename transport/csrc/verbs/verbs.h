@@ -38,6 +38,8 @@ enum class Status : uint8_t {
   remote_operation_error = 6,        // IBV_WC_REM_OP_ERR: the peer's own RECV was faulty
   retry_exceeded = 7,                // IBV_WC_RETRY_EXC_ERR: the peer is silent or has ended
   rnr_retry_exceeded = 8,            // IBV_WC_RNR_RETRY_EXC_ERR: it never posted a RECV
+  local_operation_error = 9,         // IBV_WC_LOC_QP_OP_ERR: the device could not carry it out
+  device_error = 10,                 // any other status of a device, or the device is gone
 };
 
 enum class QueuePairState : uint8_t { reset = 0, init = 1, rtr = 2, rts = 3, error = 4 };
@@ -57,11 +59,12 @@ inline constexpr size_t max_work_requests = 16384;
 inline constexpr size_t max_scatter_gather = 32;
 inline constexpr int infinite_rnr_retry = 7;
 
-// A registered range. Its lkey and its rkey are one number, as on most hardware.
+// A registered range. `lkey` names it in requests of this side, `rkey` in those of the peer.
 struct MemoryRegion {
   uint64_t address = 0;
   uint64_t length = 0;
-  uint32_t key = 0;
+  uint32_t lkey = 0;
+  uint32_t rkey = 0;
   uint32_t access = 0;
 };
 
@@ -124,9 +127,8 @@ class QueueFull : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a lane needs of a connected queue pair. QueuePair implements it over any lane. A libibverbs
-// provider implements it with ibv_post_send, ibv_post_recv, ibv_poll_cq, ibv_reg_mr, and the descriptor
-// of its completion channel.
+// What a lane needs of a connected queue pair. QueuePair implements it over any lane, RdmaQueuePair on
+// an RDMA device.
 class QueuePairFace {
  public:
   virtual ~QueuePairFace() = default;
@@ -140,11 +142,15 @@ class QueuePairFace {
   virtual size_t poll(std::span<Completion> out) = 0;
   // Why it is in ERROR, for people.
   virtual std::string reason() = 0;
+  // Bytes of an INLINE request.
+  virtual size_t max_inline() const = 0;
+  // Ends it: from then on nothing touches memory that was registered or posted. Idempotent.
+  virtual void close() = 0;
 
   // Descriptors that a sleeper has to watch.
   virtual std::vector<int> descriptors() = 0;
-  // Before a sleep: each completion from here on makes a descriptor readable, as after
-  // ibv_req_notify_cq. True: something came meanwhile, so do not sleep.
+  // Before a sleep, and before the last poll: each completion from here on makes a descriptor
+  // readable, as after ibv_req_notify_cq. True: something came meanwhile, so do not sleep.
   virtual bool prepare_sleep(Sleep& sleep) = 0;
 };
 

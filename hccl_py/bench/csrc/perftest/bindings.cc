@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "perftest/loops.h"
+#include "verbs/queue_pair.h"
+#include "verbs/rdma/queue_pair.h"
 
 namespace nb = nanobind;
 
@@ -20,14 +22,16 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+using Memory = std::tuple<uint64_t, uint32_t>;  // address and key
+
 // Keeps both objects alive.
 struct PyPerftestEnd {
-  std::shared_ptr<QueuePair> pair;
+  std::shared_ptr<QueuePairFace> pair;
   std::shared_ptr<CompletionQueue> queue;
   PerftestEnd end;
 
-  PyPerftestEnd(std::shared_ptr<QueuePair> its_pair, std::shared_ptr<CompletionQueue> its_queue,
-                std::tuple<uint64_t, uint32_t> local, std::tuple<uint64_t, uint32_t> remote)
+  PyPerftestEnd(std::shared_ptr<QueuePairFace> its_pair, std::shared_ptr<CompletionQueue> its_queue,
+                Memory local, Memory remote)
       : pair(std::move(its_pair)),
         queue(std::move(its_queue)),
         end{*pair,
@@ -40,6 +44,12 @@ struct PyPerftestEnd {
             check_signals} {}
 };
 
+template <class Pair>
+void make_end(PyPerftestEnd* end, std::shared_ptr<Pair> pair, std::shared_ptr<CompletionQueue> queue,
+              Memory local, Memory remote) {
+  new (end) PyPerftestEnd(std::move(pair), std::move(queue), local, remote);
+}
+
 std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 }  // namespace
@@ -47,8 +57,8 @@ std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(addre
 void bind_perftest(nb::module_& module) {
   using End = PyPerftestEnd;
   nb::class_<End>(module, "PerftestEnd")
-      .def(nb::init<std::shared_ptr<QueuePair>, std::shared_ptr<CompletionQueue>,
-                    std::tuple<uint64_t, uint32_t>, std::tuple<uint64_t, uint32_t>>())
+      .def("__init__", &make_end<QueuePair>)
+      .def("__init__", &make_end<RdmaQueuePair>)
       .def("set_size", [](End& e, size_t size) { e.end.size = size; })
       .def(
           "send_ping_pong",

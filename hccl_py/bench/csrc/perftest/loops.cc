@@ -67,7 +67,7 @@ void post_recv(PerftestEnd& end) {
 }
 
 uint32_t flags_of(PerftestEnd& end) {
-  return end.size <= end.pair.attributes().max_inline ? send_inline : 0;
+  return end.size <= end.pair.max_inline() ? send_inline : 0;
 }
 
 [[noreturn]] void throw_errno(const char* call) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "verbs/completion_queue.h"
-#include "verbs/queue_pair.h"
+#include "verbs/verbs.h"
 
 namespace hccl {
 
@@ -12,7 +12,7 @@ namespace hccl {
 //
 // Its buffer has two halves of `size` bytes: what it sends, and what it receives.
 struct PerftestEnd {
-  QueuePair& pair;
+  QueuePairFace& pair;
   CompletionQueue& queue;  // for sends and RECVs; the loop takes all that comes
   uint64_t address = 0;
   uint32_t lkey = 0;

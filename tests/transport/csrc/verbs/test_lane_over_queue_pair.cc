@@ -22,8 +22,9 @@ struct Advertisement {
 class ScriptedQueuePair final : public QueuePairFace {
  public:
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override {
-    regions.push_back({reinterpret_cast<uint64_t>(memory.data()), memory.size(),
-                       static_cast<uint32_t>(regions.size() + 1), access});
+    auto key = static_cast<uint32_t>(regions.size() + 1);
+    regions.push_back(
+        {reinterpret_cast<uint64_t>(memory.data()), memory.size(), key, key, access});
     return regions.back();
   }
   void post_send(const SendRequest& request) override {
@@ -41,6 +42,8 @@ class ScriptedQueuePair final : public QueuePairFace {
     return count;
   }
   std::string reason() override { return "the test says so"; }
+  size_t max_inline() const override { return inline_bytes; }
+  void close() override { closed = true; }
   std::vector<int> descriptors() override { return {}; }
   bool prepare_sleep(Sleep&) override { return false; }
 
@@ -72,7 +75,8 @@ class ScriptedQueuePair final : public QueuePairFace {
   std::deque<Completion> completions;
   size_t num_recvs = 0;
   uint64_t advertised_to = 0;
-  bool full = false;
+  bool full = false, closed = false;
+  size_t inline_bytes = 0;
 };
 
 struct Fixture {

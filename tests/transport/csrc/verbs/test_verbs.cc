@@ -37,7 +37,7 @@ struct End {
   }
 
   ScatterGather piece(size_t offset, size_t length) const {
-    return {region.address + offset, static_cast<uint32_t>(length), region.key};
+    return {region.address + offset, static_cast<uint32_t>(length), region.lkey};
   }
 
   void post_send(Opcode opcode, size_t offset, size_t length, const End& to, uint64_t wr_id = 0) {
@@ -46,7 +46,7 @@ struct End {
     request.wr_id = wr_id;
     request.opcode = opcode;
     request.remote_address = to.region.address + offset;
-    request.rkey = to.region.key;
+    request.rkey = to.region.rkey;
     request.pieces = {&one, 1};
     pair->post_send(request);
   }
@@ -153,7 +153,7 @@ OVER_EVERY_LANE(a_revoked_region_is_not_touched) {
       status = next;
     }
   });
-  ends->b.domain->deregister_memory(ends->b.region.key);
+  ends->b.domain->deregister_memory(ends->b.region.lkey);
   // From here on the memory is the owner's: address sanitizer sees whoever still reads it.
   std::vector<std::byte>().swap(ends->b.memory);
   reader.join();

@@ -21,14 +21,6 @@ ScatterGather locate(std::span<const ScatterGather> pieces, size_t offset) {
   return {};
 }
 
-size_t checked_length(std::span<const ScatterGather> pieces, size_t max_pieces) {
-  if (pieces.size() > max_pieces) throw InvalidVerb("more scatter/gather pieces than max_sge");
-  size_t total = 0;
-  for (const ScatterGather& piece : pieces) total += piece.length;
-  if (total > max_message_bytes) throw InvalidVerb("a message has 2^31 bytes at most");
-  return total;
-}
-
 Delivery PacketLane::deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length,
                              uint32_t access) {
   if (length == 0) return Delivery::done;

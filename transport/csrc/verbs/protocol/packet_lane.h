@@ -79,7 +79,5 @@ struct PacketLane {
 
 // What is left of the piece that holds `offset` of a list.
 ScatterGather locate(std::span<const ScatterGather> pieces, size_t offset);
-// Bytes of all pieces. Throws InvalidVerb for too many.
-size_t checked_length(std::span<const ScatterGather> pieces, size_t max_pieces);
 
 }  // namespace hccl

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "verbs/checks.h"
+
 namespace hccl {
 
 Requester::Requester(PacketLane& packets, CompletionQueue& queue)
@@ -14,14 +16,8 @@ Requester::Requester(PacketLane& packets, CompletionQueue& queue)
 
 void Requester::post(const SendRequest& request) {
   const QueuePairAttributes& attributes = packets_.attributes;
-  size_t size = checked_length(request.pieces, attributes.max_sge);
+  size_t size = checked_length(request, attributes);
   bool is_copied = request.flags & send_inline;
-  if (request.opcode < Opcode::send || request.opcode > Opcode::rdma_read) {
-    throw InvalidVerb("not an opcode that can be sent: " +
-                      std::to_string(static_cast<int>(request.opcode)));
-  }
-  if (is_copied && request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
-  if (is_copied && size > attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
   if (tail_ - head_ == attributes.max_send_wr) throw QueueFull("max_send_wr requests are under way");
   size_t slot = tail_++ % entries_.size();
   ScatterGather* kept = &pieces_[slot * attributes.max_sge];

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "verbs/checks.h"
+
 namespace hccl {
 
 namespace {

@@ -1,0 +1,175 @@
+"""Runs on each of two virtual machines: two ranks here, two there, collectives over RDMA.
+
+    NUMBER=1 python guest_ranks.py collectives
+
+Everything is checked against numpy. It imports no torch, which an emulated processor loads for a
+minute.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hccl_py import Communicator, HcclError, ReduceOp
+from hccl_py.transport.errors import PeerLostError
+
+RANKS_HERE = 2
+WORLD_SIZE = 4
+# None, few, uneven parts, more than a slot.
+COUNTS = (0, 1, 7, 1001, 70_001)
+SHARED = Path(os.environ["SHARED"])
+LOSSES = ("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err")
+COUNTERS = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters")
+
+
+class FileStore:
+    """A rendezvous store in a folder that both machines see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write it in one step."""
+        written = self._file(key).with_suffix(".new")
+        written.write_bytes(value)
+        written.rename(self._file(key))
+
+    def get(self, key: str) -> bytes:
+        """Wait for it."""
+        until_s = time.monotonic() + 300
+        while not self._file(key).exists():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"nobody set {key}")
+            time.sleep(0.2)
+        return self._file(key).read_bytes()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Say whether all are set."""
+        return all(self._file(key).exists() for key in keys)
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"key-{key.replace('/', '-')}"
+
+
+def check_collectives(comm: Communicator) -> None:
+    """Compare every collective with numpy, on integers and on floats that hold them."""
+    for dtype in ("int64", "float32"):
+        for count in COUNTS:
+            _check_reductions(comm, count, dtype)
+            _check_moves(comm, count, dtype)
+    _check_transfers(comm)
+
+
+def _part(rank: int, count: int, dtype: str) -> np.ndarray:
+    return ((np.arange(count) * (rank + 3) + rank) % 1000).astype(dtype)
+
+
+def _check_reductions(comm: Communicator, count: int, dtype: str) -> None:
+    n = comm.world_size
+    parts = [_part(rank, n * count, dtype) for rank in range(n)]
+    total = np.sum(parts, 0, dtype=dtype)
+    data = parts[comm.rank].copy()
+    comm.all_reduce(data)
+    np.testing.assert_array_equal(data, total)
+    data = parts[comm.rank].copy()
+    comm.all_reduce(data, ReduceOp.MAX)
+    np.testing.assert_array_equal(data, np.max(parts, 0) if count else data)
+    block = np.zeros(count, dtype)
+    comm.reduce_scatter(block, parts[comm.rank].copy())
+    np.testing.assert_array_equal(block, total[comm.rank * count :][:count])
+    data = parts[comm.rank].copy()
+    comm.reduce(data, n - 1)
+    if comm.rank == n - 1:
+        np.testing.assert_array_equal(data, total)
+
+
+def _check_moves(comm: Communicator, count: int, dtype: str) -> None:
+    n, me = comm.world_size, comm.rank
+    blocks = [_part(rank, n * count, dtype).reshape(n, count) for rank in range(n)]
+    gathered = np.zeros((n, count), dtype)
+    comm.all_gather(gathered, blocks[me][0].copy())
+    np.testing.assert_array_equal(gathered, [one[0] for one in blocks])
+    exchanged = np.zeros((n, count), dtype)
+    comm.all_to_all(exchanged, blocks[me])
+    np.testing.assert_array_equal(exchanged, [one[me] for one in blocks])
+    data = blocks[me].copy()
+    comm.broadcast(data, 1)
+    np.testing.assert_array_equal(data, blocks[1])
+
+
+def _check_transfers(comm: Communicator) -> None:
+    n, me = comm.world_size, comm.rank
+    received = np.zeros(100_003)
+    work = comm.nonblocking.send(np.full(received.size, float(me)), (me + 1) % n)
+    comm.recv(received, (me - 1) % n)
+    work.wait()
+    assert (received == (me - 1) % n).all()
+    comm.barrier()
+
+
+def collectives(comm: Communicator) -> None:
+    """Check everything; print what the lanes counted."""
+    check_collectives(comm)
+    devices = comm.statistics()["devices"]
+    assert devices["verbs"]["messages"] > 0 < devices["shm"]["messages"], devices
+    assert devices["tcp"]["messages"] == 0, devices
+    if comm.rank == 0:
+        print("lanes:", devices["verbs"])
+    # At rest again: no packet was lost, none was sent twice.
+    if comm.rank % RANKS_HERE == 0:
+        counted = {file.name: int(file.read_text()) for file in sorted(COUNTERS.iterdir())}
+        print("device:", counted)
+        assert not any(counted[name] for name in LOSSES), counted
+
+
+def until_it_fails(comm: Communicator) -> None:
+    """Call on until the other machine, or the link to it, is gone; the error says so."""
+    comm.all_reduce(np.ones(1000))
+    (SHARED / f"ready{comm.rank}").touch()
+    began_s = time.monotonic()
+    try:
+        while True:
+            comm.all_reduce(np.ones(50_000))
+    except HcclError as error:
+        print(f"rank {comm.rank} after {time.monotonic() - began_s:.1f} s: {error!r}", flush=True)
+        assert isinstance(error, PeerLostError), error
+
+
+TASKS: dict[str, Callable[[Communicator], None]] = {
+    "collectives": collectives,
+    "until_it_fails": until_it_fails,
+}
+
+
+def run_rank(task: str, rank: int) -> None:
+    """Be one rank."""
+    with Communicator(FileStore(SHARED.parent), rank, WORLD_SIZE, timeout_s=200) as comm:
+        assert comm.nodes == ((0, 1), (2, 3))
+        TASKS[task](comm)
+    print(f"rank {rank}: {task} done", flush=True)
+
+
+def main(task: str) -> int:
+    """Run the ranks of this machine; return the exit code."""
+    os.environ.update(
+        HCCL_TRANSPORT="verbs",
+        HCCL_SECRET="of two virtual machines",
+        HCCL_SOCKET_IFNAME="eth0",
+    )
+    first = RANKS_HERE * (int(os.environ["NUMBER"]) - 1)
+    child = os.fork()
+    if child == 0:
+        run_rank(task, first + 1)
+        return 0
+    run_rank(task, first)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""Which RDMA port and GID is chosen on hosts of other shapes, from files as in /sys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.providers.verbs.choice import candidates, choose
+from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.settings import RdmaSettings
+
+V1, V2 = "IB/RoCE v1", "RoCE v2"
+LINK_LOCAL = "fe80:0000:0000:0000:0200:00ff:fe00:0001"
+IPV4 = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+IPV6 = "2001:0db8:0000:0000:0000:0000:0000:0001"
+USUAL = [(LINK_LOCAL, V1), (LINK_LOCAL, V2), (IPV6, V2), (IPV4, V1), (IPV4, V2)]
+
+
+def make_port(
+    sysfs: Path,
+    device: str,
+    interface: str,
+    gids: list[tuple[str, str]] = USUAL,
+    *,
+    state: str = "4: ACTIVE",
+    layer: str = "Ethernet",
+    number: int = 1,
+) -> None:
+    port = sysfs / device / "ports" / str(number)
+    for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+        (port / folder).mkdir(parents=True)
+    (port / "state").write_text(f"{state}\n")
+    (port / "link_layer").write_text(f"{layer}\n")
+    (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
+    for index, (address, kind) in enumerate([*gids, ("0:0:0:0:0:0:0:0", "")]):
+        (port / "gids" / str(index)).write_text(f"{address}\n")
+        if kind:
+            (port / "gid_attrs" / "types" / str(index)).write_text(f"{kind}\n")
+            (port / "gid_attrs" / "ndevs" / str(index)).write_text(f"{interface}\n")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """Two cards of one kind, one of another kind that is down, one InfiniBand card."""
+    make_port(tmp_path, "mlx5_0", "eth0")
+    make_port(tmp_path, "mlx5_1", "eth1")
+    make_port(tmp_path, "rxe0", "eth2", state="1: DOWN")
+    make_port(tmp_path, "ib0", "", layer="InfiniBand")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("hca", "interfaces", "chosen"),
+    [
+        (None, [], "mlx5_0"),
+        (None, ["eth1"], "mlx5_1"),
+        (None, ["eth7"], "mlx5_0"),
+        ("mlx5_1", ["eth0"], "mlx5_1"),
+        ("mlx5_1,mlx5_0", ["eth0"], "mlx5_1"),
+        ("mlx5", ["eth0"], "mlx5_0"),
+        ("^mlx5_0", [], "mlx5_1"),
+        ("=mlx5_1:1", [], "mlx5_1"),
+    ],
+)
+def test_port_of_the_ranks_interface_is_chosen_unless_one_is_named(
+    host: Path, hca: str | None, interfaces: list[str], chosen: str
+) -> None:
+    port, gid = choose(list_ports(host), RdmaSettings(hca), interfaces)
+    assert port.device == chosen
+    assert (gid.index, str(gid.ip)) == (4, "10.0.0.1")  # RoCE v2 over IPv4
+
+
+@pytest.mark.parametrize(
+    ("gids", "index"),
+    [
+        ([(LINK_LOCAL, V2), (IPV6, V2)], 1),
+        ([(LINK_LOCAL, V1), (LINK_LOCAL, V2)], 1),
+        ([(IPV6, V1), (IPV4, V2), (IPV6, V2)], 1),
+    ],
+)
+def test_gid_is_the_most_routable_of_roce_v2(
+    tmp_path: Path, gids: list[tuple[str, str]], index: int
+) -> None:
+    make_port(tmp_path, "rxe0", "eth0", gids)
+    assert choose(list_ports(tmp_path), RdmaSettings())[1].index == index
+
+
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        (
+            RdmaSettings("rxe0,ib0"),
+            {
+                "rxe0": "it is DOWN: ip link set eth2 up",
+                "ib0": "its link layer is InfiniBand, expected Ethernet",
+                "mlx5_0": "HCCL_IB_HCA=rxe0,ib0 leaves it out",
+            },
+        ),
+        (
+            RdmaSettings(gid_index=9),
+            {"mlx5_0": "HCCL_IB_GID_INDEX=9 is not set; there are 0: fe80"},
+        ),
+        (RdmaSettings(gid_index=3), {"mlx5_1": "is not RoCE v2; unset HCCL_IB_GID_INDEX"}),
+    ],
+)
+def test_port_that_cannot_be_used_says_why(
+    host: Path, settings: RdmaSettings, problems: dict[str, str]
+) -> None:
+    found = {one.port.device: one.problem for one in candidates(list_ports(host), settings)}
+    for device, problem in problems.items():
+        assert problem in found[device]
+    with pytest.raises(BootstrapError, match="no RDMA port can be used"):
+        choose(list_ports(host), settings)
+
+
+def test_host_without_devices_is_told_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(BootstrapError, match="rdma link add rxe0 type rxe netdev"):
+        choose(list_ports(tmp_path / "absent"), RdmaSettings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HCCL_IB_TIMEOUT", "32", "a number from 1 to 31, got '32'"),
+        ("HCCL_IB_RETRY_CNT", "many", "a number from 0 to 7, got 'many'"),
+        ("HCCL_IB_QPS_PER_CONNECTION", "4", "expected 1, got '4'"),
+        ("HCCL_IB_GID_INDEX", "-1", "a number from 0 to 255, got '-1'"),
+    ],
+)
+def test_setting_that_makes_no_sense_is_named(name: str, value: str, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        RdmaSettings.from_environment({name: value})
+    assert f"{name}: expected" in str(caught.value)
+    assert expected in str(caught.value)

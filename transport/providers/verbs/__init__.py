@@ -1,0 +1,1 @@
+"""RDMA devices: which there are, which one a rank uses, and the queue pairs of a communicator."""

@@ -1,0 +1,123 @@
+"""Which RDMA port and which of its GIDs a rank uses, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.interfaces import select_interfaces
+from hccl_py.transport.providers.verbs.devices import ACTIVE, ETHERNET, ROCE_V2, Gid, RdmaPort
+from hccl_py.transport.providers.verbs.settings import RdmaSettings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A port, with the GID that it would be used with, or with what is in the way.
+
+    Attributes:
+        problem: why it cannot be used, and the command or setting that mends it; empty: it can.
+    """
+
+    port: RdmaPort
+    gid: Gid | None = None
+    problem: str = ""
+
+
+def candidates(
+    ports: Sequence[RdmaPort], settings: RdmaSettings, interfaces: Collection[str] = ()
+) -> tuple[Candidate, ...]:
+    """Look at every port; the ones to use come first, and of them those on `interfaces`.
+
+    Args:
+        ports: of this host.
+        settings: HCCL_IB_*.
+        interfaces: network interfaces that the ranks use for their control connections.
+    """
+    selected = _selected(ports, settings.devices)
+    found = [_candidate(port, port in selected, settings, interfaces) for port in ports]
+
+    def place(one: Candidate) -> tuple[bool, bool, int]:
+        wanted = selected.index(one.port) if settings.devices and one.port in selected else 0
+        is_near = one.gid is not None and one.gid.interface in interfaces
+        return bool(one.problem), not is_near and not settings.devices, wanted
+
+    return tuple(sorted(found, key=place))
+
+
+def choose(
+    ports: Sequence[RdmaPort], settings: RdmaSettings, interfaces: Collection[str] = ()
+) -> tuple[RdmaPort, Gid]:
+    """Return the port and the GID to use; BootstrapError: there is none, and why."""
+    looked_at = candidates(ports, settings, interfaces)
+    if looked_at and looked_at[0].gid is not None:
+        return looked_at[0].port, looked_at[0].gid
+    if not looked_at:
+        raise BootstrapError(
+            "this host has no RDMA device (/sys/class/infiniband is empty); "
+            "is the driver loaded? Soft-RoCE on any interface: "
+            "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE"
+        )
+    problems = "; ".join(f"{one.port}: {one.problem}" for one in looked_at)
+    raise BootstrapError(f"no RDMA port can be used: {problems}")
+
+
+def choose_gid(
+    port: RdmaPort, settings: RdmaSettings, interfaces: Collection[str] = ()
+) -> Gid | None:
+    """Return the GID that HCCL_IB_GID_INDEX names; else the best RoCE v2 one; None: there is none.
+
+    Routable addresses come first, then those of `interfaces`, then IPv4-mapped ones.
+    """
+    if settings.gid_index is not None:
+        return next((gid for gid in port.gids if gid.index == settings.gid_index), None)
+    usable = [gid for gid in port.gids if gid.kind == ROCE_V2]
+
+    def place(gid: Gid) -> tuple[bool, bool, bool, int]:
+        is_ipv6 = gid.address.ipv4_mapped is None
+        return gid.ip.is_link_local, gid.interface not in interfaces, is_ipv6, gid.index
+
+    return min(usable, key=place, default=None)
+
+
+def _candidate(
+    port: RdmaPort, is_selected: bool, settings: RdmaSettings, interfaces: Collection[str]
+) -> Candidate:
+    if not is_selected:
+        return Candidate(port, problem=f"HCCL_IB_HCA={settings.devices} leaves it out")
+    if port.link_layer != ETHERNET:
+        return Candidate(port, problem=f"its link layer is {port.link_layer}, expected Ethernet")
+    if port.state != ACTIVE:
+        where = next((gid.interface for gid in port.gids if gid.interface), "INTERFACE")
+        return Candidate(port, problem=f"it is {port.state}: ip link set {where} up")
+    gid = choose_gid(port, settings, interfaces)
+    if gid is None and settings.gid_index is not None:
+        there = ", ".join(map(str, port.gids)) or "none"
+        return Candidate(
+            port, problem=f"HCCL_IB_GID_INDEX={settings.gid_index} is not set; there are {there}"
+        )
+    if gid is None:
+        return Candidate(
+            port, problem="it has no RoCE v2 GID: give its interface an IP address (ip address add)"
+        )
+    if gid.kind != ROCE_V2:
+        return Candidate(port, problem=f"GID {gid} is not RoCE v2; unset HCCL_IB_GID_INDEX")
+    return Candidate(port, gid)
+
+
+def _selected(ports: Sequence[RdmaPort], pattern: str | None) -> list[RdmaPort]:
+    """Return the ports that HCCL_IB_HCA selects, in its order; all where it is unset."""
+    if not pattern:
+        return list(ports)
+    excludes = pattern.startswith("^")
+    body = pattern.removeprefix("^")
+    exact = "=" if body.startswith("=") else ""
+    matches: list[RdmaPort] = []
+    for wanted in body.removeprefix("=").split(","):
+        name, _, number = wanted.strip().partition(":")
+        devices = select_interfaces(exact + name, list(dict.fromkeys(p.device for p in ports)))
+        of_them = [port for device in devices for port in ports if port.device == device]
+        matches += [port for port in of_them if number in ("", str(port.number))]
+    if excludes:
+        return [port for port in ports if port not in matches]
+    return list(dict.fromkeys(matches))

@@ -1,0 +1,95 @@
+"""The RDMA ports of this host and their GIDs, as the kernel shows them in /sys.
+
+No library is needed to read them, so `hccl-perftest --devices` works where libibverbs is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+ROCE_V2 = "RoCE v2"
+ETHERNET = "Ethernet"
+ACTIVE = "ACTIVE"
+_SYSFS = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An address of a port.
+
+    Attributes:
+        index: in the port's table.
+        address: an IPv4 address stands as ::ffff:A.B.C.D.
+        kind: `RoCE v2`, `IB/RoCE v1`.
+        interface: which network interface it belongs to; empty where the kernel names none.
+    """
+
+    index: int
+    address: IPv6Address
+    kind: str
+    interface: str
+
+    @property
+    def ip(self) -> IPv4Address | IPv6Address:
+        """The address as people write it."""
+        return self.address.ipv4_mapped or self.address
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.ip} ({self.kind}, {self.interface or 'no interface'})"
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """A port of an RDMA device.
+
+    Attributes:
+        device: name, as in HCCL_IB_HCA.
+        number: from 1.
+        state: `ACTIVE`, `DOWN` and others.
+        link_layer: `Ethernet` (RoCE) or `InfiniBand`.
+        rate: as the kernel writes it.
+        gids: those that are set.
+    """
+
+    device: str
+    number: int
+    state: str
+    link_layer: str
+    rate: str
+    gids: tuple[Gid, ...]
+
+    def __str__(self) -> str:
+        return f"{self.device} port {self.number}"
+
+
+def list_ports(sysfs: Path = _SYSFS) -> tuple[RdmaPort, ...]:
+    """Return all ports, by name of the device; none where the kernel has no RDMA."""
+    found = []
+    for device in sorted(sysfs.glob("*")):
+        for port in sorted(device.glob("ports/*"), key=lambda folder: int(folder.name)):
+            state = _read(port / "state").partition(": ")[2]
+            layer, rate = _read(port / "link_layer"), _read(port / "rate")
+            gids = _gids(port)
+            found.append(RdmaPort(device.name, int(port.name), state, layer, rate, gids))
+    return tuple(found)
+
+
+def _gids(port: Path) -> tuple[Gid, ...]:
+    found = []
+    for entry in sorted(port.glob("gids/*"), key=lambda file: int(file.name)):
+        text = _read(entry)
+        if not text or not int(address := IPv6Address(text)):
+            continue
+        kind = _read(port / "gid_attrs" / "types" / entry.name)
+        interface = _read(port / "gid_attrs" / "ndevs" / entry.name)
+        found.append(Gid(int(entry.name), address, kind, interface))
+    return tuple(found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:  # an entry that is not set answers with EINVAL; a device can go at any time
+        return ""

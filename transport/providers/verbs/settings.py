@@ -1,0 +1,57 @@
+"""HCCL_IB_*: which RDMA device, and how its packets travel. The names are NCCL's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class RdmaSettings:
+    """What the environment says about RDMA; None is unset.
+
+    Attributes:
+        devices: HCCL_IB_HCA: names or prefixes, with `:PORT` if wanted; `^` excludes, `=` is exact.
+        gid_index: HCCL_IB_GID_INDEX, instead of the choice of `choice.choose_gid`.
+        traffic_class: HCCL_IB_TC, the IP header's; its upper six bits are the DSCP.
+        service_level: HCCL_IB_SL.
+        timeout_code: HCCL_IB_TIMEOUT: a packet that is not acknowledged within 4.096 us x 2^code
+            is sent again.
+        retry_count: HCCL_IB_RETRY_CNT: how often. 7 is for ever on soft-RoCE.
+    """
+
+    devices: str | None = None
+    gid_index: int | None = None
+    traffic_class: int = 0
+    service_level: int = 0
+    timeout_code: int = 20
+    retry_count: int = 6
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> RdmaSettings:
+        """Read the settings of a process; InvalidArgumentError: one makes no sense."""
+        given = {name: value for name, value in environ.items() if value}
+        # A lane is one queue pair: to spread it over several is not written yet.
+        _number(given, "HCCL_IB_QPS_PER_CONNECTION", 1, 1, 1)
+        index = _number(given, "HCCL_IB_GID_INDEX", -1, 0, 255)
+        return cls(
+            devices=given.get("HCCL_IB_HCA"),
+            gid_index=None if index < 0 else index,
+            traffic_class=_number(given, "HCCL_IB_TC", cls.traffic_class, 0, 255),
+            service_level=_number(given, "HCCL_IB_SL", cls.service_level, 0, 15),
+            timeout_code=_number(given, "HCCL_IB_TIMEOUT", cls.timeout_code, 1, 31),
+            retry_count=_number(given, "HCCL_IB_RETRY_CNT", cls.retry_count, 0, 7),
+        )
+
+
+def _number(given: Mapping[str, str], name: str, unset: int, least: int, most: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return unset
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        expected = f"a number from {least} to {most}" if least < most else f"{least}"
+        raise InvalidArgumentError(f"{name}: expected {expected}, got {text!r}")
+    return int(text)

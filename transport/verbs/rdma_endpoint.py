@@ -1,0 +1,50 @@
+"""How two queue pairs of RDMA devices meet: over an authenticated TCP connection."""
+
+from __future__ import annotations
+
+import socket
+
+from hccl_py.transport import _core
+from hccl_py.transport.bootstrap.party import Party
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort, read_description
+from hccl_py.transport.verbs.endpoints import RendezvousEndpoint, exchange_cards
+
+_READY = b"ready"
+
+
+class RdmaEndpoint(RendezvousEndpoint):
+    """One end of a queue pair that is in INIT."""
+
+    def __init__(self, opened: OpenedPort, pair: _core.RdmaQueuePair) -> None:
+        super().__init__()
+        self._card = opened.describe(pair)
+        self._met: tuple[Party, socket.socket, Deadline] | None = None
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.RdmaPeer:
+        """Meet the other end, which does the same; both prove themselves before they describe."""
+        deadline = Deadline(timeout_s)
+        party, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
+        self._met = party, rendezvous, deadline
+        return read_description(self._exchange(self._card, DESCRIPTION.size))
+
+    def await_peer(self) -> None:
+        """Return when the peer is in RTR: what is sent before is lost, and sent again too late."""
+        if self._exchange(_READY, len(_READY)) != _READY:
+            raise BootstrapError("the peer is at another step of connecting")
+
+    def close(self) -> None:
+        """Close the connection and stop listening."""
+        if self._met is not None:
+            self._met[1].close()
+        super().close()
+
+    def _exchange(self, card: bytes, num_bytes: int) -> bytes:
+        assert self._met is not None
+        party, rendezvous, deadline = self._met
+        rendezvous.settimeout(max(deadline.remaining_s, 1e-3))
+        theirs = exchange_cards(party, rendezvous, card)[1 - party.rank]
+        if len(theirs) != num_bytes:
+            raise BootstrapError(f"the peer's card has {len(theirs)} bytes, expected {num_bytes}")
+        return theirs
