@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from quiet_clock import HANG_S, quiet_s
 from rank_processes import is_alive
 from thread_ranks import wait_until
 
@@ -22,10 +22,11 @@ from hccl_py.bench.collective.contenders import BASELINES
 from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.messages import Assignment
 from hccl_py.bench.collective.options import parse
+from hccl_py.bench.collective.output import counters
 from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
 
-_SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", "60"]
+_SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", str(HANG_S)]
 _GLOO = {"gloo": BASELINES["gloo"]}
 
 
@@ -49,7 +50,10 @@ def _no_rank_is_left_behind() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("api", ["torch", "communicator"])
+MORE = pytest.mark.nightly("bench")
+
+
+@pytest.mark.parametrize("api", [pytest.param("torch", marks=MORE), "communicator"])
 def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
     api: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,12 +65,23 @@ def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
     assert [row[6] for row in rows if row[0:1] == ["262144"]] == [*names] * 4
 
 
+BESIDE_GLOO = ["--api", "torch", "--compare", "gloo"]
+
+
 @pytest.mark.parametrize(
-    "api",
-    [["--api", "torch", "--compare", "gloo"], ["--api", "communicator"]],
-    ids=["torch", "communicator"],
+    ("op", "api"),
+    [
+        *(pytest.param(op, ["--api", "communicator"], id=op) for op in CASES),
+        *(
+            pytest.param(
+                *(op, BESIDE_GLOO),
+                id=f"{op}-torch",
+                marks=() if op in ("all_reduce", "barrier") else MORE,
+            )
+            for op in CASES
+        ),
+    ],
 )
-@pytest.mark.parametrize("op", CASES)
 def test_main_measures_every_op_and_finds_nothing_wrong(
     op: str, api: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,12 +173,13 @@ def test_run_rank_that_is_killed_is_named_with_its_signal(faulty: ModuleType) ->
         _run(["--sizes", "4"], {"hccl": faulty.Dies})
 
 
+@MORE
 def test_run_that_hangs_ends_at_its_deadline_and_names_who_is_late(faulty: ModuleType) -> None:
-    start = time.monotonic()
+    start_s = quiet_s()
     # Gloo's own limit on rank 0 is no longer than the run's: either may be noticed first.
     with pytest.raises(RankFailure, match=r"rank (0|0, 1|1) .*checking hccl at 4 B"):
         _run(["--sizes", "4", "--timeout", "6"], {"hccl": faulty.Hangs})
-    assert time.monotonic() - start < 12
+    assert quiet_s() - start_s < 12
 
 
 STOPPED = {signal.SIGKILL: -9, signal.SIGTERM: 130, signal.SIGINT: 130}
@@ -198,25 +214,27 @@ def test_main_that_is_stopped_leaves_no_rank(
     hanging: dict[int, tuple[subprocess.Popen[str], Path]], sent: int, code: int
 ) -> None:
     command, folder = hanging[sent]
-    wait_until(lambda: len(list(folder.iterdir())) == 2, "both ranks hang", 60)
+    wait_until(lambda: len(list(folder.iterdir())) == 2, "both ranks hang")
     os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
-    _, message = command.communicate(timeout=20)
+    _, message = command.communicate(timeout=HANG_S)
     assert command.returncode == code
     assert message == ("hccl-bench: interrupted\n" if sent != signal.SIGKILL else "")
     pids = [int(file.name) for file in folder.iterdir()]
     wait_until(lambda: not any(map(is_alive, pids)), "the ranks end")
 
 
+@MORE
 def test_rank_whose_command_is_gone_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     here.close()
     rank = context.Process(target=serve, args=(there, Assignment(0, None, {}, ())))
     rank.start()
-    rank.join(60)
+    rank.join(HANG_S)
     assert (rank.exitcode, capfd.readouterr().err) == (1, "")
 
 
+@MORE
 def test_wrong_algorithm_is_told_in_one_line() -> None:
     """In a process of its own: the server that ranks are forked from keeps its environment."""
     arguments = [*_SHORT, "--sizes", "4K", "--api", "communicator"]
@@ -225,7 +243,7 @@ def test_wrong_algorithm_is_told_in_one_line() -> None:
         env=os.environ | {"HCCL_ALGORITHM": "all_reduce=fastest"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     (line,) = ended.stderr.splitlines()
@@ -254,13 +272,15 @@ def test_several_collectives_have_a_table_each(capsys: pytest.CaptureFixture[str
     assert lines[lines.index(lines[4], 5) - 1] == "# barrier"
 
 
-def test_verbose_prints_no_rate_of_a_path_never_busy_nor_lanes_never_used_as_down(
+def test_verbose_prints_what_a_path_carried_and_no_lane_never_used_as_down(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--nproc", "1", "--nnodes", "2", "--sizes", "4K", "--iters", "20", "-v"]
     assert main([*_SHORT, *arguments]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert "down" not in line
-    path = line.split()
-    assert int(path[3]) > 20 * 2048, "bytes"
-    assert path[5] == "-"
+    assert int(line.split()[3]) > 20 * 2048, "bytes"
+
+
+def test_path_that_was_never_busy_has_no_rate() -> None:
+    assert [counters._rate([0.0, rate]) for rate in (0.0, 1e9)] == ["-", "1.00"]

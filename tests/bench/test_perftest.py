@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from quiet_clock import HANG_S
 
-from hccl_py.bench.verbs.link import listen
 from hccl_py.bench.verbs.main import main
+from hccl_py.schedulers.ports import free_port
 
-TIMEOUT_S = 60
+TIMEOUT_S = HANG_S
 SECRET = secrets.token_hex(8)
 SMALL = ("-n", "50", "--rounds", "2", "-t", "8")
 
@@ -31,9 +32,18 @@ def rows(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines() if re.match(r" \d", line)]
 
 
-@pytest.mark.parametrize("device", ["shm", "tcp"])
-@pytest.mark.parametrize("op", ["write", "send", "read"])
-def test_bandwidth_has_the_columns_of_ib_write_bw(device: str, op: str) -> None:
+MORE = pytest.mark.nightly("bench")
+
+
+@pytest.mark.parametrize(
+    ("op", "device"),
+    [
+        *(("write", "shm"), ("send", "tcp")),
+        *(pytest.param(*more, marks=MORE) for more in (("send", "shm"), ("write", "tcp"))),
+        *(pytest.param("read", device, marks=MORE) for device in ("shm", "tcp")),
+    ],
+)
+def test_bandwidth_has_the_columns_of_ib_write_bw(op: str, device: str) -> None:
     ends = start("--local", "-d", device, "--op", op, "-s", "4099", "--compare", *SMALL)
     out, err = ends.communicate(timeout=TIMEOUT_S)
     assert ends.returncode == 0, err
@@ -43,10 +53,15 @@ def test_bandwidth_has_the_columns_of_ib_write_bw(device: str, op: str) -> None:
     assert float(peak) >= float(average) > 0
     # Both are rounded: MB/s to 0.01, millions of messages to six places.
     assert float(rate) == pytest.approx(float(average) * 2**20 / 4099 / 1e6, abs=3e-6)
-    assert float(ratio) == pytest.approx(float(average) / float(peer), rel=0.01, abs=0.001)
+    # On a machine that is slow enough, so is this rounding.
+    ours, theirs, rounding = float(average), float(peer), 0.006
+    least, most = (ours - rounding) / (theirs + rounding), (ours + rounding) / (theirs - rounding)
+    assert least - 0.001 <= float(ratio) <= most + 0.001
 
 
-@pytest.mark.parametrize("op", ["write", "send", "read"])
+@pytest.mark.parametrize(
+    "op", ["send", *(pytest.param(op, marks=MORE) for op in ("write", "read"))]
+)
 def test_latency_has_the_columns_of_ib_send_lat(op: str) -> None:
     ends = start("--local", "-d", "shm", "--op", op, "--latency", *SMALL)
     out, err = ends.communicate(timeout=TIMEOUT_S)
@@ -79,8 +94,7 @@ def test_numbers_that_make_no_sense_are_refused(
 
 def server_and_client(*arguments: str, secret: str = SECRET) -> tuple[str, str, int, int]:
     """Return what the client printed, and the exit codes of client and server."""
-    with listen(0) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     server = start("-p", port)
     try:
         client = start("127.0.0.1", "-p", port, *arguments, secret=secret)

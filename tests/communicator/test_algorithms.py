@@ -13,7 +13,10 @@ from hccl_py import Communicator, MismatchError
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
 
-LAYOUTS = ("a", "aa", "ab", "aaa", "aaaab", "abbab", "abc", "aaaabbb", "aabbccdd")
+LAYOUTS = (
+    *("a", "aa", "ab", "aaa", "abbab", "abc", "aaaabbb"),
+    *(pytest.param(nodes, marks=pytest.mark.nightly("calls")) for nodes in ("aaaab", "aabbccdd")),
+)
 SIZES = (0, 1, 5, 3_001, 90_001)
 
 # Run i takes the i-th algorithm of every collective, so that the longest list sets the number.

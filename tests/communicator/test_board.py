@@ -6,9 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from quiet_clock import HANG_S
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
+from hccl_py.diagnosis import errors
 from hccl_py.transport.errors import CollectiveTimeoutError
 
 CALLS_AHEAD = 64
@@ -44,14 +46,15 @@ def test_ranks_that_never_read_each_other_agree_at_the_next_barrier() -> None:
         ranks.run(call)
 
 
-def test_root_that_waits_for_room_names_who_is_behind() -> None:
+def test_root_that_waits_for_room_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_WINDOW_OF_WAIT", HANG_S)  # a slow machine answers late
     expired = threading.Event()
 
     def call(comm: Communicator) -> CollectiveTimeoutError | None:
         data = np.full(1, comm.rank, np.float32)
         calls = CALLS_AHEAD + 1 if comm.rank == 1 else 1
         if comm.rank == 2:
-            expired.wait(20)
+            expired.wait(HANG_S)
         if comm.rank != 0:
             for _ in range(calls):
                 comm.broadcast(data, 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
-from thread_ranks import ThreadRanks, ranks_on
+from thread_ranks import DEADLINE_S, ThreadRanks, ranks_on
 
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, ReduceOp
 from hccl_py.transport import _core
@@ -108,7 +108,7 @@ def test_attributes_say_who_and_where(ranks: ThreadRanks) -> None:
     for rank, comm in enumerate(ranks.communicators):
         assert (comm.rank, comm.world_size, comm.name) == (rank, 3, "aab")
         assert comm.nodes == ((0, 1), (2,))
-        assert comm.timeout_s == 30.0
+        assert comm.timeout_s == DEADLINE_S
 
 
 def test_timeout_s_set_later_counts_for_later_calls() -> None:
@@ -182,7 +182,7 @@ def use_everything(rank: int, world_size: int) -> tuple[int, int]:
     return segment, heap
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.nightly("scale")), 2])
 def test_eight_ranks_take_at_most_16_mb_each(nodes: int) -> None:
     # The limit is on what shared memory takes.
     env = {"HCCL_TRANSPORT": "auto"}

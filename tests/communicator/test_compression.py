@@ -234,7 +234,7 @@ def test_ranks_that_compress_differently_name_both_calls() -> None:
         chosen = ("int8", "bf16", "none")[comm.rank]
         comm.all_reduce(np.ones(SMALLEST, np.float32), compression=chosen)
 
-    with ThreadRanks("abc", timeout_s=10) as ranks:
+    with ThreadRanks("abc") as ranks:
         errors = ranks.failures(all_reduce)
     assert all(isinstance(error, MismatchError) for error in errors), errors
     for part in ("compression=int8, float32[16384]", "compression=bf16, float32[16384]"):

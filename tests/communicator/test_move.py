@@ -13,7 +13,8 @@ from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 from hccl_py import Communicator
 
-ranks = ranks_on("a", "aa", "aaa", "aaaaa", "aaabb", "abbab", HCCL_VERIFY="1")
+MORE = [pytest.param(nodes, marks=pytest.mark.nightly("calls")) for nodes in ("aaa", "aaabb")]
+ranks = ranks_on("a", "aa", "aaaaa", "abbab", *MORE, HCCL_VERIFY="1")
 SIZES = (0, 1, 17, 70_001)  # none, one, odd, more than two tiles of eight-byte elements
 NUMPY_TYPES = [one for one in REDUCIBLE if one != "bfloat16"]
 DTYPES = (*NUMPY_TYPES, "complex64", "complex128", "datetime64[s]", "S3", "i4, f8")

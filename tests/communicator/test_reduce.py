@@ -14,7 +14,8 @@ from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
 
-ranks = ranks_on("a", "aa", "aaa", "aaaaa", "aaabb", HCCL_VERIFY="1")
+MORE = [pytest.param(nodes, marks=pytest.mark.nightly("calls")) for nodes in ("aaa", "aaaaa")]
+ranks = ranks_on("a", "aa", "aaabb", *MORE, HCCL_VERIFY="1")
 # None, one, an odd number, more than one tile of two ranks, many tiles with a short last one.
 SIZES = (0, 1, 17, 20_011, 150_001)
 

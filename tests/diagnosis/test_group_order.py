@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
-
-Story = tuple[str, int | None, float]
+from hccl_py.diagnosis.stall import STUCK_S
 
 
 def _in_other_order(rank: int) -> tuple[Communicator, Communicator]:
@@ -22,18 +19,17 @@ def _in_other_order(rank: int) -> tuple[Communicator, Communicator]:
     return (one, other) if rank != 1 else (other, one)
 
 
-def calls_in_other_order(rank: int, world_size: int) -> list[Story]:
+def calls_in_other_order(rank: int, world_size: int) -> list[str]:
     first, second = _in_other_order(rank)
-    began = time.monotonic()
-    stories = []
+    texts = []
     for comm in (first, second):
         if comm is second:
             # Not before: all would have called in that group, and the other rank's call ended well.
             wait_until(comm._state.core.failed, "the verdict comes")
         with pytest.raises(MismatchError) as caught:
             comm.all_reduce(np.ones(7))
-        stories.append((str(caught.value), caught.value.rank, time.monotonic() - began))
-    return stories
+        texts.append(str(caught.value))
+    return texts
 
 
 @pytest.mark.parametrize(("world_size", "nodes"), [(2, 1), (3, 2)])
@@ -41,14 +37,12 @@ def test_both_groups_end_on_all_ranks_with_the_same_story(world_size: int, nodes
     results = run_ranks(
         calls_in_other_order, world_size, env=lambda rank: {"HCCL_NODE_ID": str(rank % nodes)}
     )
-    texts = {text for stories in results for text, _, _ in stories}
+    texts = {text for told in results for text in told}
     assert len(texts) == 1, texts
     (text,) = texts
     assert "ranks wait for each other in different groups" in text
     assert "all_reduce(sum, float64[7]) number 2 of this group" in text
     assert "all_reduce(sum, float64[7]) number 2 of group " in text
-    for stories in results:
-        assert all(seconds < 10 for _, _, seconds in stories)
 
 
 def waits_for_who_computes(rank: int, world_size: int) -> str:
@@ -56,9 +50,9 @@ def waits_for_who_computes(rank: int, world_size: int) -> str:
     comm = Communicator()
     comm.barrier()
     if rank == 1:
-        time.sleep(2.5)
+        wait_until(comm._state.core.failed, "the time of rank 0 is up")
     with pytest.raises(CollectiveTimeoutError) as caught:
-        comm.barrier(timeout_s=2.0)
+        comm.barrier(timeout_s=1.25 * STUCK_S)  # a deadlock would be seen by then
     return str(caught.value)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quiet_clock import HANG_S
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, MismatchError, ReduceOp
@@ -112,7 +113,7 @@ class Seen:
 def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
     """All make the usual call, but one; then calls in which all talk to all, until they raise."""
     n = len(layout)
-    all_are_connected = threading.Barrier(n, timeout=10.0)
+    all_are_connected = threading.Barrier(n, timeout=HANG_S)
 
     def call(comm: Communicator) -> Seen:
         make_the_call = prepared(other if comm.rank == deviant else usual, comm.rank, n)
@@ -129,7 +130,7 @@ def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
                 return Seen(error, False)
         raise AssertionError(f"rank {comm.rank} noticed nothing")
 
-    with ThreadRanks(layout, timeout_s=10.0) as ranks:
+    with ThreadRanks(layout) as ranks:
         return ranks.run(call)
 
 

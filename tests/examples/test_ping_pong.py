@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from quiet_clock import HANG_S
 
-from hccl_py.bench.verbs.link import listen
+from hccl_py.schedulers.ports import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "03_ping_pong.py"
 SECRET = secrets.token_hex(8)
-TIMEOUT_S = 60
+TIMEOUT_S = HANG_S
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -26,15 +27,19 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp", "zmq"])
+MORE = pytest.mark.nightly("bench")
+
+
+@pytest.mark.parametrize(
+    "provider", ["shm", *(pytest.param(name, marks=MORE) for name in ("tcp", "zmq"))]
+)
 def test_two_processes_play(provider: str) -> None:
     out, err = start("--device", provider).communicate(timeout=TIMEOUT_S)
     assert re.fullmatch(rf"{provider}: 1000 turns, [0-9.]+ us each way\n", out), err
 
 
 def test_two_hosts_play() -> None:
-    with listen(0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = start("--listen", port)
     try:
         # The server may not listen yet.

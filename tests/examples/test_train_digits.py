@@ -119,6 +119,14 @@ def test_killed_rank_costs_a_restart_and_not_a_bit(
     assert_same_end(folder, tmp_path)
 
 
+def test_epoch_is_told_and_saved(tmp_path: Path) -> None:
+    assert train(tmp_path, "--epochs", 1).startswith("epoch  1/1")
+    assert torch.load(tmp_path / "digits.pt", weights_only=True)["epoch"] == 1
+    found = losses(tmp_path / "loss.jsonl", 1)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.nightly("training")
 def test_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, unharmed: tuple[Path, str]
 ) -> None:
@@ -142,25 +150,26 @@ def test_runs_unchanged_under_python_and_torchrun(tmp_path: Path, runner: str) -
     assert done.stdout.startswith("epoch  1/1")
 
 
-def say_why_not(rank: int, world_size: int, arguments: list[str]) -> str:
-    with pytest.raises(SystemExit) as caught:
-        be_the_example(rank, world_size, arguments)
-    return str(caught.value)
+WRONG = {
+    "--epochs many": "error: argument --epochs: invalid int value: 'many'\n",
+    "--lr -1": "error: argument --lr: expected more than 0, got -1.0\n",
+    "--batch-size 7": "expected a multiple of 2 (ranks) from 2 to 1437, got 7\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--epochs", "many"], "error: argument --epochs: invalid int value: 'many'\n"),
-        (["--lr", "-1"], "error: argument --lr: expected more than 0, got -1.0\n"),
-        (["--batch-size", "7"], "expected a multiple of 2 (ranks) from 2 to 1437, got 7\n"),
-    ],
-)
-def test_wrong_argument_ends_every_rank_with_one_reason(
-    arguments: list[str], expected: str
-) -> None:
-    told, other = run_ranks(say_why_not, 2, arguments)
-    assert expected in told
+def say_why_not(rank: int, world_size: int) -> list[str]:
+    told = []
+    for arguments in WRONG:
+        with pytest.raises(SystemExit) as caught:
+            be_the_example(rank, world_size, arguments.split())
+        told.append(str(caught.value))
+    return told
+
+
+def test_wrong_argument_ends_every_rank_with_one_reason() -> None:
+    told, other = run_ranks(say_why_not, 2)
+    for text, expected in zip(told, WRONG.values(), strict=True):
+        assert expected in text
     assert other == told  # and so hccl-launch tells it once, as what --resume misses, above
 
 

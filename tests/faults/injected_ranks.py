@@ -7,7 +7,6 @@ import dataclasses
 import os
 import random
 import tempfile
-import time
 from typing import NoReturn
 
 from broken_sockets import noisy_lanes, open_socket_inodes
@@ -17,6 +16,7 @@ from injected_groups import GROUPS, Group
 from injected_strikes import LeftError, ModelExplodedError, Striker
 from injections import HARMLESS, STUCK, Injection, Story, note_strike, write_mark
 from leftovers import settled_holdings, wait_for_return
+from quiet_clock import Moment, quiet_s
 from random_calls import KINDS, NativeCalls, RandomCalls
 
 from hccl_py import Communicator, CommunicatorError
@@ -72,14 +72,14 @@ def _live(rank: int, injection: Injection) -> Story:
         if striker is not None and isinstance(failure, MemoryError):
             striker.note_failure()
         _end_by_exception(group, closes, failure)
-    raised_s = time.monotonic()
+    raised = Moment.now()
     write_mark(injection.mark(f"raised-{rank}"))
     if striker is not None:
         striker.close()
     later = _later(group, calls) if error is not None else ()
     if injection.extended and injection.kind in ("sigkill", "sigsegv", "os_exit"):
         _shrink(group, injection)
-    began_s = time.monotonic()
+    began_s = quiet_s()
     group.close()
     return Story(
         rank,
@@ -88,9 +88,9 @@ def _live(rank: int, injection: Injection) -> Story:
         error and type(error).__name__,
         str(error or ""),
         tuple(getattr(error, field, None) for field in FIELDS),
-        raised_s,
+        raised,
         later,
-        time.monotonic() - began_s,
+        quiet_s() - began_s,
     )
 
 

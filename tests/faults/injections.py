@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from namespaces import Hosts
+from quiet_clock import Moment
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -155,27 +156,31 @@ class Story:
     error: str | None = None
     text: str = ""
     fields: tuple[object, ...] = ()
-    raised_s: float = 0.0
+    raised: Moment = Moment(0.0, 0.0)
     later_texts: tuple[str, ...] = ()
     close_s: float = 0.0
+    """On the quiet clock."""
     leftovers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a round; `struck_s` is when, on the clock of the stories."""
+    """What came of a round; `struck` is when, on the clocks of the stories."""
 
     injection: Injection
     victim_pid: int
-    struck_s: float
+    struck: Moment
     stories: tuple[Story, ...]
 
     @property
     def worst_s(self) -> float:
         """How long after the strike the last raised, or for a stopped rank after the timeout."""
+        return self._worst(lambda at: at.s)
+
+    def _worst(self, clock: Callable[[Moment], float]) -> float:
         is_stopped = self.injection.kind in STUCK
         raised = [
-            story.raised_s - self.struck_s
+            clock(story.raised) - clock(self.struck)
             for story in self.stories
             # A rank that is stuck raises once it goes on.
             if story.error and not (is_stopped and story.rank == self.injection.victim)
@@ -208,8 +213,8 @@ class Result:
         if not all(story.error for story in told):
             yield "every survivor raises"
             return
-        if not self.worst_s < RAISE_S:
-            yield f"all raise in time: {self.worst_s:.3f} s"
+        if not (worst_s := self._worst(lambda at: at.quiet_s)) < RAISE_S:
+            yield f"all raise in time: {worst_s:.3f} s"
         first = told[0]
         for story in told:
             theirs = (story.error, story.text, story.fields)
@@ -280,8 +285,8 @@ def play(
         struck = injection.mark("struck")
         seen = "\n".join(map(str, survivors))
         assert struck.exists(), f"{injection}:\n- not so: all goes well until the strike\n{seen}"
-        pid, struck_s = struck.read_text().split()
-        return Result(injection, int(pid), float(struck_s), survivors)
+        pid, *times = struck.read_text().split()
+        return Result(injection, int(pid), Moment(*map(float, times)), survivors)
 
 
 def write_mark(mark: Path, text: str = "") -> None:
@@ -293,7 +298,8 @@ def write_mark(mark: Path, text: str = "") -> None:
 
 def note_strike(injection: Injection, pid: int) -> None:
     """Write down when it happens: now."""
-    write_mark(injection.mark("struck"), f"{pid} {time.monotonic()}")
+    now = Moment.now()
+    write_mark(injection.mark("struck"), f"{pid} {now.s} {now.quiet_s}")
 
 
 def _strike_from_outside(injection: Injection) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from quiet_clock import HANG_S, quiet_s
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -40,7 +40,8 @@ def block(comm: Communicator) -> None:
 
 def released(calls: list[Future[Any]], began_s: float) -> set[str]:
     """Return what the calls raised, all of them in time."""
-    errors = [call.exception(RELEASED_S + began_s - time.monotonic()) for call in calls]
+    errors = [call.exception(HANG_S) for call in calls]
+    assert quiet_s() - began_s < RELEASED_S
     assert all(isinstance(error, AbortedError) for error in errors), errors
     return {str(error) for error in errors}
 
@@ -51,7 +52,7 @@ def test_every_waiter_on_every_rank_is_released_with_one_text(nodes: str) -> Non
         calls = ranks.start(block)
         first = ranks.communicators[0]
         wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        began_s = time.monotonic()
+        began_s = quiet_s()
         ranks.communicators[2].abort("stop here")
         (text,) = released(calls, began_s)
         assert "rank 2" in text
@@ -69,13 +70,13 @@ def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
             for number in range(3):
                 comm.abort(f"reason {number} of rank {comm.rank}")
 
-        began_s = time.monotonic()
+        began_s = quiet_s()
         threads = [threading.Thread(target=abort, args=(one,)) for one in ranks.communicators]
         for thread in threads:
             thread.start()
         (text,) = released(calls, began_s)
         for thread in threads:
-            thread.join(RELEASED_S)
+            thread.join(HANG_S)
             assert not thread.is_alive()
         assert sum(f"reason 0 of rank {rank}" in text for rank in range(4)) == 1
         later = ranks.failures(lambda comm: comm.barrier())
@@ -87,7 +88,7 @@ def test_close_from_another_thread_ends_the_calls_of_its_rank() -> None:
         first = ranks.communicators[0]
         call, _ = ranks.start(lambda comm: comm.rank or comm.recv(np.zeros(1), 1))
         wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        began_s = time.monotonic()
+        began_s = quiet_s()
         first.close()
         released([call], began_s)
 
@@ -106,9 +107,9 @@ def test_works_in_flight_tell_why_they_failed_without_being_waited_for() -> None
 
 def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
     comm = Communicator()
-    comm.barrier()
     signal.signal(signal.SIGUSR1, lambda *_: comm.abort("SIGUSR1 came"))
     if rank == 1:
+        comm.barrier()
 
         def interrupt() -> None:
             slept = comm.statistics()["sleeps"]
@@ -117,6 +118,8 @@ def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
 
         threading.Thread(target=interrupt).start()
     with pytest.raises(AbortedError) as caught:
+        if rank == 0:
+            comm.barrier()  # a slow rank is still here
         comm.recv(np.zeros(1), 1 - rank)
     comm.close()
     return str(caught.value)
@@ -144,17 +147,17 @@ def aborts_a_group(rank: int, world_size: int, how: str) -> None:
             sub_group.abort()
         else:
             dist.distributed_c10d._abort_process_group(sub_group)
-    began_s = time.monotonic()
+    began_s = quiet_s()
     with pytest.raises(dist.DistBackendError, match="abort"):
         work.wait()
-    assert told.wait(RELEASED_S)
-    assert time.monotonic() - began_s < RELEASED_S
+    assert told.wait(HANG_S)
+    assert quiet_s() - began_s < RELEASED_S
     if rank or how == "abort":
         with pytest.raises(dist.DistBackendError, match="abort"):
             dist.barrier(group=sub_group)
-        began_s = time.monotonic()
+        began_s = quiet_s()
         dist.destroy_process_group(sub_group)
-        assert time.monotonic() - began_s < RELEASED_S
+        assert quiet_s() - began_s < RELEASED_S
     dist.barrier()  # the default group is as it was
 
 

@@ -35,8 +35,14 @@ def _layouts(kind: str) -> tuple[Layout, ...]:
     return ((ONE_NODE, TWO_NODES)[KINDS.index(kind) % 2],)
 
 
+ALIKE = {"sigsegv", "os_exit", "path_closed", "path_half_frame", "path_garbage"}
+"""Kinds that end as others do, which are always tried."""
 CELLS = [
-    pytest.param(kind, layout, id=f"{kind}-{layout.name}")
+    pytest.param(
+        *(kind, layout),
+        id=f"{kind}-{layout.name}",
+        marks=pytest.mark.nightly("faults") if kind in ALIKE else (),
+    )
     for kind in KINDS
     for layout in _layouts(kind)
 ]

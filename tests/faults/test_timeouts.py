@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch.distributed as dist
 from injections import ONE_NODE, TWO_NODES, Layout, write_mark
+from quiet_clock import Moment
+from rank_processes import wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import CollectiveTimeoutError, Communicator
 
-START_S = 0.2
-"""How long ranks get to come to the same moment."""
 ABSENT = 2
 COUNT = 30_000
 
@@ -32,82 +30,77 @@ layouts = pytest.mark.parametrize(
 
 OF_WAIT = "Work.wait"
 """What only gives up its own wait; any other timeout ends the call, on all ranks."""
-Late = tuple[str, float, float, float, str]
+
+
+Late = tuple[str, float, Moment, Moment, str]
 """One timeout as a rank saw it: what was late, what it was allowed, its begin and end, the text."""
-
-
-def _undisturbed() -> None:
-    """Go before whatever else this machine does, where that is allowed: it is not what is timed."""
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def _env(layout: Layout, folder: Path) -> Callable[[int], dict[str, str]]:
     return lambda rank: {"HCCL_NODE_ID": str(layout.node_of(rank)), "TEST_FOLDER": str(folder)}
 
 
-def _together(rank: int, step: str) -> None:
-    """Return on all ranks at the same moment."""
-    mark = Path(os.environ["TEST_FOLDER"], step)
-    if rank == 0:
-        write_mark(mark, str(time.monotonic() + START_S))
-    wait_until(mark.exists, "rank 0 names the moment", 60)
-    time.sleep(max(float(mark.read_text()) - time.monotonic(), 0))
+def _mark(rank: int, step: str) -> None:
+    write_mark(Path(os.environ["TEST_FOLDER"], f"{step}-{rank}"))
+
+
+def _wait_for_others(rank: int, world_size: int, step: str) -> None:
+    """Wait until all other ranks but the absent one have left their marks."""
+    folder = Path(os.environ["TEST_FOLDER"])
+    others = [folder / f"{step}-{one}" for one in range(world_size) if one not in (rank, ABSENT)]
+    wait_until(lambda: all(other.exists() for other in others), f"the others: {step}")
 
 
 def _timed(what: str, timeout_s: float, call: Callable[[], object]) -> Late:
-    began_s = time.monotonic()
+    began = Moment.now()
     with pytest.raises(
         (CollectiveTimeoutError, dist.DistBackendError), match="(?i)timed out"
     ) as told:
         call()
-    return what, timeout_s, began_s, time.monotonic(), str(told.value)
-
-
-def _wait_for_others(rank: int, world_size: int, step: str) -> None:
-    """Have the absent rank do something else until all others have raised."""
-    folder = Path(os.environ["TEST_FOLDER"])
-    if rank != ABSENT:
-        write_mark(folder / f"{step}-{rank}")
-        return
-    others = [folder / f"{step}-{one}" for one in range(world_size) if one != rank]
-    wait_until(lambda: all(other.exists() for other in others), "the others raise", 60)
+    return what, timeout_s, began, Moment.now(), str(told.value)
 
 
 def one_does_not_come(rank: int, world_size: int) -> list[Late]:
-    _undisturbed()
+    """Rank 0 calls last, and its time is up first: the text names the others as arrived."""
+    wait_for_every_report()
     seen = []
     data = np.ones(COUNT, np.float32)
-    calls: dict[str, Callable[[Communicator], Callable[[], object]]] = {
-        "default": lambda comm: lambda: comm.all_reduce(data),
-        "per call": lambda comm: lambda: comm.all_reduce(data, timeout_s=1.0),
+    calls: dict[str, Callable[[Communicator], object]] = {
+        "default": lambda comm: comm.all_reduce(data),
+        "per call": lambda comm: comm.all_reduce(data, timeout_s=1.0),
     }
-    for what, make in calls.items():
+    for what, call in calls.items():
+        limit_s = 0.5 if what == "default" else 1.0
         comm = Communicator(name=what.replace(" ", "-"))
         comm.barrier()
-        if what == "default":
-            comm.timeout_s = 0.5
-        _together(rank, what)
-        if rank != ABSENT:
-            seen.append(_timed(what, 0.5 if what == "default" else 1.0, make(comm)))
-        _wait_for_others(rank, world_size, what)
+        if rank == 0:
+            _wait_for_others(rank, world_size, f"{what} called")
+            if what == "default":
+                comm.timeout_s = limit_s
+            seen.append(_timed(what, limit_s, lambda comm=comm, call=call: call(comm)))  # type: ignore[misc]
+        elif rank != ABSENT:
+            work = comm.nonblocking.all_reduce(data)
+            _mark(rank, f"{what} called")
+            seen.append(_timed(what, limit_s, work.wait))
+        _mark(rank, f"{what} raised")
+        if rank == ABSENT:  # it does something else meanwhile
+            _wait_for_others(rank, world_size, f"{what} raised")
         comm.close()
     return seen
 
 
 def one_does_not_wait(rank: int, world_size: int) -> list[Late]:
     """Work.wait gives up; the call itself goes on and ends well."""
-    _undisturbed()
     comm = Communicator()
     data = np.ones(COUNT, np.float32)
     comm.barrier()
-    _together(rank, "wait")
     seen = []
     if rank != ABSENT:
         work = comm.nonblocking.all_reduce(data)
         seen = [_timed(OF_WAIT, limit, lambda at=limit: work.wait(at)) for limit in (0.5, 1.0)]
-    _wait_for_others(rank, world_size, "wait")
-    if rank == ABSENT:
+        _mark(rank, "waited")
+    else:
+        _wait_for_others(rank, world_size, "waited")
         work = comm.nonblocking.all_reduce(data)
     work.wait()
     assert data.tolist() == [world_size] * COUNT
@@ -116,15 +109,16 @@ def one_does_not_wait(rank: int, world_size: int) -> list[Late]:
 
 
 def check_times(stories: list[list[Late]], layout: Layout) -> None:
-    """The time of a call runs from the first that calls and is up for all; a wait's is its own."""
+    """The time of a call is up for all; a wait's is its own."""
     assert stories[ABSENT] == []
     others = [story for story in stories if story]
     assert len(others) == layout.world_size - 1
     for told in zip(*others, strict=True):
-        first_s = min(began_s for _, _, began_s, _, _ in told)
-        for what, timeout_s, began_s, ended_s, text in told:
-            took_s = ended_s - (began_s if what == OF_WAIT else first_s)
-            assert abs(took_s - timeout_s) <= 0.1 * timeout_s, (what, took_s, text)
+        last_to_call = told[0][2]
+        for what, timeout_s, own, ended, text in told:
+            began = own if what == OF_WAIT else last_to_call
+            assert ended.s - began.s >= 0.9 * timeout_s, text
+            assert ended.quiet_s - began.quiet_s <= 1.1 * timeout_s, text
 
 
 def check_texts(stories: list[list[Late]], layout: Layout) -> None:

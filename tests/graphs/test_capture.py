@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quiet_clock import HANG_S
 from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 import hccl_py
@@ -107,7 +108,7 @@ def test_replay_in_the_background_gives_one_work(ranks: ThreadRanks) -> None:
         gc.collect()
         comm.all_reduce(np.ones(1))  # in order behind it
         assert work is not None
-        work.wait(10.0)
+        work.wait(HANG_S)
         assert work.done()
         assert work.exception() is None
         return after_two, float(data[0])
@@ -129,9 +130,9 @@ def test_replay_of_two_threads_at_a_time_is_rejected(ranks: ThreadRanks) -> None
                 with pytest.raises(InvalidArgumentError, match="no other thread"):
                     graph.replay()
                 rejected.set()
-                first.result(10)
+                first.result(HANG_S)
         else:
-            assert rejected.wait(10)
+            assert rejected.wait(HANG_S)
             graph.replay()
         return float(data[0])
 

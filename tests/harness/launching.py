@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from quiet_clock import HANG_S, over_after
+
 COMMAND = (sys.executable, "-m", "hccl_py.launcher.main", "--prefix", "never")
-LIMIT_S = 100.0
+LIMIT_S = HANG_S
 _TAG = "HCCL_TEST_JOB"
 
 
@@ -26,8 +28,8 @@ def _environment_that_ends() -> Iterator[dict[str, str]]:
     tag = uuid.uuid4().hex
     try:
         yield {**os.environ, _TAG: tag}
-        deadline_s = time.monotonic() + 5.0  # the kernel needs a moment to end what was killed
-        while (left := _processes(tag)) and time.monotonic() < deadline_s:
+        is_over = over_after(5.0)  # the kernel needs a moment to end what was killed
+        while (left := _processes(tag)) and not is_over():
             time.sleep(0.02)
         assert not left, f"still running after the job's end: {left}"
     finally:

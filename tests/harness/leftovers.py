@@ -17,11 +17,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from quiet_clock import over_after
+
 Holdings = Counter[str]
 """How many there are of each, e.g. `descriptor socket`, `mapping memfd:hccl-arena`."""
 
 RETURN_S = 2.0
-"""How long what ends in the background may take: threads, and mappings that a thread lets go."""
+"""What ends in the background may take so many quiet seconds: threads, and what they hold."""
 
 
 def holdings(folder: str | Path | None = None) -> Holdings:
@@ -35,9 +37,9 @@ def holdings(folder: str | Path | None = None) -> Holdings:
 def settled_holdings(folder: str | Path | None = None) -> Holdings:
     """Count once nothing has changed for a moment: what ends in the background has ended."""
     gc.collect()
-    deadline = time.monotonic() + RETURN_S
+    is_over = over_after(RETURN_S)
     before, now = None, holdings(folder)
-    while before != now and time.monotonic() < deadline:
+    while before != now and not is_over():
         time.sleep(0.02)
         before, now = now, holdings(folder)
     return now
@@ -46,9 +48,9 @@ def settled_holdings(folder: str | Path | None = None) -> Holdings:
 def wait_for_return(before: Holdings, folder: str | Path | None = None) -> list[str]:
     """Wait until nothing is left that was not there before; say what still is after the time."""
     gc.collect()
-    deadline = time.monotonic() + RETURN_S
+    is_over = over_after(RETURN_S)
     while left := holdings(folder) - before:
-        if time.monotonic() > deadline:
+        if is_over():
             return [f"{count} x {what}" for what, count in sorted(left.items())]
         time.sleep(0.005)
     return []

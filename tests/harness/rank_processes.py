@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from quiet_clock import HANG_S
+from thread_ranks import wait_until
 
-from hccl_py import Communicator
+from hccl_py import Communicator, communicator
+from hccl_py.diagnosis import errors, reporter
+from hccl_py.transport.control import coordinator
 
 
 def on_nodes(nodes: int, world_size: int = 4) -> Callable[[int], dict[str, str]]:
@@ -25,6 +31,37 @@ class Pids:
 
     def __getitem__(self, rank: int) -> int:
         return int(self._pids[rank])
+
+
+def wait_for_every_report() -> None:
+    """Have the diagnoses of this process wait for slow ranks, until these are known to be dead.
+
+    A diagnosis comes soon, and of a rank that has not answered by then it says so. What it says
+    depends on the load of the machine, unless the ranks of a test call this first.
+    """
+    coordinator.WINDOW_S = HANG_S
+    reporter._WINDOW_OF_TIMEOUT = errors._WINDOW_OF_WAIT = HANG_S
+    communicator.DIAGNOSIS_TIMEOUT_S = reporter.DIAGNOSIS_TIMEOUT_S = HANG_S  # type: ignore[attr-defined]
+
+
+def kill_at_one_moment(pids: Sequence[int], victims: Collection[int]) -> None:
+    """Kill some ranks while the others are stopped: these see all of it, or nothing."""
+    others = [pid for rank, pid in enumerate(pids) if rank not in victims]
+    dying = [pids[rank] for rank in victims]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in dying:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(_has_threads, dying)), "the victims die")
+    for pid in others:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether a process may still have anything open: its main thread ends before the others."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return is_alive(pid) or len(os.listdir(f"/proc/{pid}/task")) > 1
+    return False
 
 
 def state_of(pid: int) -> str:

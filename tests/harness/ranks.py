@@ -31,6 +31,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -38,14 +39,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from namespaces import Hosts, call_inside, enter
+from quiet_clock import HANG_S
 from torch.distributed import TCPStore
 
-GRACE_S = 2.0
+GRACE_S = 10.0
 """How long the other ranks may go on after the first failure."""
-EXIT_S = 10.0
+EXIT_S = 30.0
 """How long a rank may take to end after its function has returned."""
-START_S = 30.0
+START_S = 60.0
 """How long processes may take to start, on a machine that does other things too."""
 
 _context = multiprocessing.get_context("forkserver")
@@ -77,7 +80,7 @@ def run_ranks(
     function: Callable[..., Any],
     world_size: int,
     *args: Any,
-    timeout_s: float = 60.0,
+    timeout_s: float = HANG_S,
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     hosts: Hosts | None = None,
@@ -111,7 +114,7 @@ def run_ranks(
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes, pipes = [], []
         for rank in range(world_size):
-            here, there = _context.Pipe(duplex=False)
+            here, there = _context.Pipe()
             settings = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(world_size),
@@ -136,6 +139,8 @@ def run_ranks(
         try:
             deadline = time.monotonic() + timeout_s + START_S
             results, failures = _collect(pipes, deadline, victims)
+            for pipe in pipes:
+                pipe.close()
             if not failures:
                 failures = _exits(processes, victims)
         finally:
@@ -228,6 +233,7 @@ def _rank_main(
     sys.stdout = sys.stderr = stream
     faulthandler.enable(stream)
     os.environ.update(settings)
+    torch.set_num_threads(1)  # more ranks than cores: threads that wait for each other would spin
     if place is not None:
         enter(place)
     rank, world_size = int(settings["RANK"]), int(settings["WORLD_SIZE"])
@@ -239,16 +245,18 @@ def _rank_main(
         pipe.send((False, traceback.format_exc()))
         # Not through the interpreter's exit: what is broken might hang there.
         os._exit(1)
+    faulthandler.cancel_dump_traceback_later()
     pipe.send((True, result))
+    # The end of this process would be news to ranks that are not so far.
+    with suppress(EOFError, ConnectionError):
+        pipe.recv()
 
 
 def _with_group(backend: str | None, timeout_s: float, body: Callable[[], Any]) -> Any:
     if backend is None:
         return body()
-    import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     result = body()
     if dist.is_initialized():

@@ -15,12 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import pytest
+from quiet_clock import HANG_S
 from stores import MemoryStore
 
 from hccl_py import Communicator
 from hccl_py.transport.network.identity import Identity
 
-DEADLINE_S = 30.0
+DEADLINE_S = HANG_S
 
 T = TypeVar("T")
 
@@ -83,8 +84,8 @@ class ThreadRanks:
         return [future.result() for future in futures]
 
 
-def ranks_on(*layouts: str, **environment: str) -> Any:
-    """Return a module's fixture: ranks that its tests share, on each of the layouts."""
+def ranks_on(*layouts: Any, **environment: str) -> Any:
+    """Return a module's fixture: ranks that its tests share, on each layout, or `pytest.param`."""
 
     @pytest.fixture(scope="module", params=layouts)
     def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
@@ -97,7 +98,7 @@ def ranks_on(*layouts: str, **environment: str) -> Any:
     return ranks
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
     """Poll until `condition` holds; fail if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from launching import launch
 from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+from quiet_clock import HANG_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "frameworks" / "horovod.py"
 
@@ -45,7 +46,7 @@ def test_ranks_of_a_program_without_torch_meet_without_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("wheel", OPTIONS)
 def test_example_learns_under_mpirun(wheel: str) -> None:
     command = [mpirun(wheel), *OPTIONS[wheel], "-n", "2", sys.executable, str(EXAMPLE)]
-    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG_S)
     assert ran.returncode == 0, ran.stderr
     losses(ran.stdout)
 
@@ -75,5 +76,5 @@ def test_open_mpi_lets_the_others_go_on_without_a_killed_rank(tmp_path: Path) ->
     program.write_text(ELASTIC)
     options = [*OPTIONS["openmpi"], "--enable-recovery", "-n", "3"]
     command = [mpirun("openmpi"), *options, sys.executable, str(program)]
-    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG_S)
     assert re.findall(r"total (\d+)", ran.stdout) == [str(3 * 3 + 3 * 2)] * 2, ran.stderr

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.distributed as dist
+from quiet_clock import HANG_S
 from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -196,7 +197,7 @@ GOOD = (
 
 def copies_that_never_were_equal() -> None:
     """Warned of while it runs."""
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + HANG_S
     for _ in train(model(dist.get_rank()), steps=10**9):
         done = torch.tensor([float("hccl: warning" in said())])
         dist.broadcast(done, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launching import COMMAND, job, launch
+from quiet_clock import HANG_S
 
 TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
 # Ends by itself after some minutes at most: a test that fails to stop it should not run for ever.
@@ -76,7 +77,7 @@ def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGINT
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from launching import COMMAND, agent_of, job, launch, ranks_of, run
+from quiet_clock import HANG_S
 
 Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
@@ -84,7 +85,7 @@ def test_real_nodes_meet_and_are_not_emulated(script: Script, port: int) -> None
     path = script(PRINT_ENVIRONMENT)
     options = (*COMMAND, "--nnodes", 2, "--master-port", port)
     with job(*options, "--node-rank", 0, path) as a, job(*options, "--node-rank", 1, path) as b:
-        outputs = [each.communicate(timeout=60) for each in (a, b)]
+        outputs = [each.communicate(timeout=HANG_S) for each in (a, b)]
     assert (a.returncode, b.returncode) == (0, 0), outputs
     assert [err for _, err in outputs] == ["", ""]
     ranks = environments("".join(out for out, _ in outputs))
@@ -196,7 +197,7 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
         assert process.stdout is not None
         assert sorted(process.stdout.readline() for _ in range(4)) == ["0\n", "1\n", "2\n", "3\n"]
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=HANG_S)
     if number == signal.SIGKILL:
         assert process.returncode == -number
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiet_clock import HANG_S
 
 from hccl_py.launcher import worker
 
@@ -20,7 +21,7 @@ def run_worker(*arguments: object, **env: object) -> subprocess.CompletedProcess
         env={**os.environ, **{name: str(value) for name, value in env.items()}},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
     )
 
 

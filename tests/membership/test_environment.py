@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from quiet_clock import HANG_S
 from ranks import run_ranks
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -106,7 +107,7 @@ def test_ranks_without_torch_meet_at_the_same_address() -> None:
         command, env = [sys.executable, "-c", WITHOUT_TORCH], {**os.environ, **place}
         ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     try:
-        assert [each.communicate(timeout=60)[0] for each in ranks] == ["6\n6\n6\n"] * 3
+        assert [each.communicate(timeout=HANG_S)[0] for each in ranks] == ["6\n6\n6\n"] * 3
     finally:
         for each in ranks:
             each.kill()

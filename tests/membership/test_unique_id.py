@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quiet_clock import HANG_S
 from ranks import run_ranks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = HANG_S
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +132,7 @@ def test_end_of_the_process_that_made_the_id_ends_the_wait(killed: bool) -> None
         if killed:
             maker.kill()
         maker.stdin.close()
-        (told,) = waiting.result(TIMEOUT_S / 2)
+        (told,) = waiting.result(TIMEOUT_S)
     assert f"pid {maker.pid}" in told
     assert ("has ended" if killed else "ended before all ranks had met") in told
 
@@ -152,4 +153,4 @@ def test_meeting_at_hccl_comm_id_that_failed_makes_room_for_the_next(
     monkeypatch.setenv("HCCL_COMM_ID", f"127.0.0.1:{free_port()}")
     (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.5)
     assert "rank 1 of 2 did not arrive" in told
-    assert join(get_unique_id(), 0, 1, 5.0) == [1.0] * 5
+    assert join(get_unique_id(), 0, 1) == [1.0] * 5

@@ -134,7 +134,7 @@ def fail_together(comm: Communicator) -> str:
     with pytest.raises(CommunicatorError) as raised:
         if comm.rank == 0:
             comm.abort("enough")
-        comm.barrier(timeout_s=10)
+        comm.barrier()
     return str(raised.value)
 
 
@@ -165,6 +165,7 @@ def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
     written: dict[str, Any] = {}
     own = Path(folder, f"hccl_trace_{os.getuid()}")
     paths = [own / f"flight_recorder_rank_{one}.json" for one in range(2)]
+    have_read = [Path(folder, f"rank {one} has read") for one in range(2)]
 
     def ask() -> None:
         try:
@@ -172,6 +173,9 @@ def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
             os.kill(os.getpid(), signal.SIGUSR2)
             wait_until(lambda: all(path.exists() for path in paths), "both have their files")
             written.update(read(paths[rank]))
+            have_read[rank].touch()
+            # The failure is written to the same file.
+            wait_until(lambda: all(path.exists() for path in have_read), "both have read it")
         finally:
             comm.abort("seen enough")
 
@@ -180,7 +184,7 @@ def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
         thread = threading.Thread(target=ask)
         thread.start()
         with pytest.raises(CommunicatorError):
-            comm.recv(np.zeros(1), 1 - rank, timeout_s=20)
+            comm.recv(np.zeros(1), 1 - rank)
         thread.join()
     return [written["reason"], *(entry["state"] for entry in written["entries"])]
 
@@ -207,11 +211,16 @@ def straggle(rank: int, _: int, folder: str) -> None:
     group = dist.distributed_c10d._get_default_group()
     if rank == 3:
         engine = group.communicator._state.core
-        wait_until(engine.failed, "the others have given up", 20)
+        wait_until(engine.failed, "the others have given up")
     options = dist.AllreduceOptions()
-    options.timeout = timedelta(seconds=1)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:  # its time is up when the two others have called
+        store.wait(["rank 1 has called", "rank 2 has called"])
+        options.timeout = timedelta(seconds=1)
     with pytest.raises(dist.DistBackendError):
-        group.allreduce([torch.ones(3)], options).wait()
+        work = group.allreduce([torch.ones(3)], options)
+        store.set(f"rank {rank} has called", "")
+        work.wait()
 
 
 def test_torchs_analyser_names_the_straggler(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import namespaces
 import pytest
 from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+from quiet_clock import HANG_S
 from scheduled_program import ORDERS, command, expected, lines_of, run
 
 from hccl_py.bench.namespaces import Hosts
@@ -67,5 +68,5 @@ def test_ranks_on_two_hosts_meet_at_the_address_of_rank_0(wheel: str, tmp_path: 
 def test_exit_code_of_a_rank_is_that_of_mpirun(wheel: str) -> None:
     program = "from hccl_py import Communicator; raise SystemExit(7 * Communicator().rank)"
     job = run([*words(wheel, 2), sys.executable, "-c", program], ENVIRONMENT)
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=HANG_S)
     assert job.returncode == 7, out + err

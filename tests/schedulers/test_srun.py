@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mpi_wheels import ENVIRONMENT, mpirun
+from quiet_clock import HANG_S
 from scheduled_program import ORDERS, command, expected, lines_of, run
 
 from hccl_py.schedulers.slurm import parse_node_list
@@ -50,7 +51,7 @@ def test_program_in_a_batch_script_is_told_to_use_srun(
     options = ["--wait", "-N", "2", "-o", str(tmp_path / "out"), "--wrap"]
     wrapped = f"{shlex.join(command())} 2>&1"
     done = run(["sbatch", *options, wrapped], slurm)
-    done.communicate(timeout=60)
+    done.communicate(timeout=HANG_S)
     printed = (tmp_path / "out").read_text()
     assert "this process is no task of Slurm job" in printed
     assert done.returncode == 1

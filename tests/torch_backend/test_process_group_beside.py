@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,17 @@ from hccl_py.schedulers.ports import free_port
 
 TIMEOUT = timedelta(seconds=30)
 NUM_VALUES = 1000
+
+
+EVERY_DAY = ("hccl", 1, True), ("hccl", 2, False), ("gloo", 2, True)
+"""Backend of the jobs, their sizes, and whether the group names its ranks."""
+
+
+def free_ports(count: int) -> list[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 def between_jobs(
@@ -73,19 +84,21 @@ def check_two_jobs(
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("default", ["hccl", "gloo"])
-@pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("ranks", [list, lambda size: list(range(size))], ids=["none", "own"])
-def test_group_between_two_jobs_delivers(
-    default: str, num_ranks: int, ranks: Callable[..., list[int]]
-) -> None:
+@pytest.mark.parametrize(
+    ("default", "num_ranks", "names_ranks"),
+    [
+        pytest.param(*case, marks=() if case in EVERY_DAY else pytest.mark.nightly("training"))
+        for case in itertools.product(("hccl", "gloo"), (1, 2), (False, True))
+    ],
+)
+def test_group_between_two_jobs_delivers(default: str, num_ranks: int, names_ranks: bool) -> None:
     size = 2 * num_ranks
-    named = ranks(size) if ranks is not list else []
-    run_ranks(check_two_jobs, size, [free_port() for _ in range(3)], default, named, 1)
+    named = list(range(size)) if names_ranks else []
+    run_ranks(check_two_jobs, size, free_ports(3), default, named, 1)
 
 
 def test_several_groups_between_two_jobs_deliver() -> None:
-    run_ranks(check_two_jobs, 4, [free_port() for _ in range(5)], "hccl", [], 3)
+    run_ranks(check_two_jobs, 4, free_ports(5), "hccl", [], 3)
 
 
 def check_pair_with_ranks_of_the_default_group(rank: int, size: int, ports: list[int]) -> None:
@@ -99,7 +112,7 @@ def check_pair_with_ranks_of_the_default_group(rank: int, size: int, ports: list
 
 
 def test_pair_that_names_ranks_of_the_default_group_meets_at_its_own_store() -> None:
-    run_ranks(check_pair_with_ranks_of_the_default_group, 4, [free_port() for _ in range(3)])
+    run_ranks(check_pair_with_ranks_of_the_default_group, 4, free_ports(3))
 
 
 def check_new_group_is_a_subset(rank: int, size: int) -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launching import launch
+from quiet_clock import HANG_S
 
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
@@ -65,7 +67,7 @@ case("gloo", setting="nccl")
 def test_names_of_gloo_give_groups_of_hccl() -> None:
     environment = {**os.environ, "HCCL_REPLACE": "gloo"}
     command = [sys.executable, "-c", SCRIPT]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert ran.returncode == 0, ran.stderr
     ours = "ProcessGroupHccl"
     derived = [f"{ours} gloo", "ProcessGroup gloo", f"{ours} gloo", f"{ours} gloo"]
@@ -86,6 +88,7 @@ def test_names_of_gloo_give_groups_of_hccl() -> None:
     assert ran.stderr.count("leaves cpu:gloo,xpu:fast alone") == 1
 
 
+@pytest.mark.nightly("launchers")
 def test_option_of_the_launcher_says_so_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -26,6 +26,14 @@ def sum_of_ones(group: dist.ProcessGroup | None = None) -> int:
     return int(data[0])
 
 
+def die_after_the_others(rank: int, victim: int, world_size: int, store: dist.Store) -> None:
+    """Kill `victim` once all ranks are here: in a call before, its death would be another error."""
+    store.set(f"here/{rank}", "")
+    if rank == victim:
+        store.wait([f"here/{other}" for other in range(world_size)])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def train_a_step(rank: int, world_size: int) -> None:
     """DistributedDataParallel averages what the ranks that are left compute."""
     torch.manual_seed(rank)
@@ -43,8 +51,7 @@ def goes_on_after_a_death(rank: int, world_size: int) -> str:
     dist.init_process_group("hccl", timeout=timedelta(seconds=30))
     sub_group = dist.new_group([0, 1, 2, 3])
     assert sum_of_ones() == world_size
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    die_after_the_others(rank, 1, world_size, dist.distributed_c10d._get_default_store())
     with pytest.raises(dist.DistBackendError) as caught:
         while True:
             sum_of_ones()
@@ -72,8 +79,7 @@ def store_dies_with_rank_0(rank: int, world_size: int, port: int) -> int | None:
     store = dist.TCPStore("127.0.0.1", port, None, rank == 0, wait_for_workers=False)
     dist.init_process_group("hccl", store=store, rank=rank, world_size=world_size)
     assert sum_of_ones() == world_size
-    if rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+    die_after_the_others(rank, 0, world_size, store)
     with pytest.raises(dist.DistBackendError):
         while True:
             sum_of_ones()

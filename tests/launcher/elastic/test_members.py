@@ -6,6 +6,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from quiet_clock import HANG_S
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
@@ -20,7 +21,7 @@ from hccl_py.launcher.elastic.members import Members
 HERE, THERE = _NodeDesc("a", 1, 0), _NodeDesc("b", 1, 0)
 KEEP_ALIVE_S = 0.05
 SILENT_S = 3 * KEEP_ALIVE_S
-LIMIT_S = 10.0
+LIMIT_S = HANG_S
 
 
 @pytest.fixture

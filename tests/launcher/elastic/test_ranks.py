@@ -35,6 +35,7 @@ def report(text: str) -> str:
     return re.sub(r"pid \d+|(?<=node 1) on [^,]*", "", found[0])
 
 
+@pytest.mark.nightly("launchers")
 def test_two_nodes_print_and_stall_and_fail_as_in_a_job_of_fixed_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

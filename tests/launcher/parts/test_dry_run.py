@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from launching import COMMAND, launch, run
 
+from hccl_py.schedulers.ports import free_port
+
 SCRIPT = """
 import json, os, sys
 os.write(1, (json.dumps({"argv": sys.orig_argv, **os.environ}) + "\\n").encode())
@@ -62,8 +64,8 @@ def of_ranks(text: str, name: str) -> list[str]:
 
 
 def test_every_variable_and_command_is_that_of_the_real_start(script: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port("127.0.0.1")
+    with socket.create_server(("127.0.0.1", port)):
         words = ("--nnodes", 2, "--nproc", 2, "--rdzv-id", "my job", "--master-port", port)
         told = launch("--dry-run", *words, script, "a b")
         assert (told.returncode, told.stderr) == (0, "")

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from launching import COMMAND
+from quiet_clock import HANG_S
 
 from hccl_py.launcher.exit_codes import MISSING_NODE, USAGE
 
@@ -37,7 +38,7 @@ def test_only_a_pod_waits_for_a_name(
         env={"PATH": "/usr/bin:/bin", **variables},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
     )
     assert done.returncode == exit_code, done.stderr
     last = done.stderr.splitlines()[-1]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_trees import Shape, write_cgroup, write_machine
+from quiet_clock import HANG_S
 
 from hccl_py.launcher.number_ranges import parse_ranges, ranges
 from hccl_py.launcher.placement.binding import Bind, Place, bound_to, place
@@ -148,6 +149,6 @@ def test_started_process_has_the_cpus_and_the_launcher_keeps_its_own() -> None:
     only = (max(before),)
     show = "import os; print(*os.sched_getaffinity(0))"
     with bound_to(Place(only, (0,), 1, is_bound=True)):
-        bound = subprocess.check_output([sys.executable, "-c", show], timeout=30)
+        bound = subprocess.check_output([sys.executable, "-c", show], timeout=HANG_S)
     assert bound.split() == [str(only[0]).encode()]
     assert os.sched_getaffinity(0) == before

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from quiet_clock import HANG_S
 
 from hccl_py.launcher.preflight.check import Ask, Job, Report, run
 from hccl_py.launcher.preflight.node.facts import Settings
@@ -105,5 +106,7 @@ def test_preflight_imports_neither_torch_nor_the_engine(module: str) -> None:
         f"import sys, hccl_py.launcher.preflight.{module}\n"
         "print({'numpy', 'torch', 'hccl_py.transport._core'} & set(sys.modules))"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S
+    )
     assert ran.stdout == "set()\n", ran.stderr

@@ -19,6 +19,7 @@ from typing import Any
 import namespaces
 import pytest
 from namespaces import Hosts, call_inside, firewall
+from quiet_clock import HANG_S
 
 from hccl_py.launcher.preflight.check import Ask, Job, Report, run
 
@@ -35,7 +36,7 @@ def _namespaces() -> None:
 
 
 def command(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
@@ -78,7 +79,7 @@ class Node:
         return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
-        self.process.communicate(timeout=20)  # closes stdin, which ends it
+        self.process.communicate(timeout=HANG_S)  # closes stdin, which ends it
         assert self.process.returncode == 0
 
 

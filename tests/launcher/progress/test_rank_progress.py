@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from quiet_clock import HANG_S
 
 from hccl_py.launcher.progress.rank_progress import RankWatch
 from hccl_py.launcher.progress.stack import stack_of
@@ -29,7 +30,7 @@ def waits_here():
     time.sleep(100)
 waits_here()
 """
-LOOK_S, LIMIT_S = 0.2, 20.0
+LOOK_S, LIMIT_S = 0.2, HANG_S
 
 
 @contextmanager

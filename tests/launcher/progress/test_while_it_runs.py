@@ -15,24 +15,41 @@ import pytest
 from launching import COMMAND, LIMIT_S, job
 from thread_ranks import wait_until
 
-RELEASED = "import os, time\ndef released(): return os.path.exists(__file__ + '.end')\n"
+RELEASED = """
+import os, time
+def released():
+    return os.path.exists(__file__ + ".end")
+def block():
+    open(__file__ + ".pipe").read()  # a loop would want a core, and a busy machine is no idle rank
+"""
 ONE_HANGS = """
 import numpy as np
 from hccl_py import Communicator
 with Communicator() as comm:
     data = np.ones(1000, np.float32)
     comm.all_reduce(data)
-    while comm.rank == 1 and not released():
-        time.sleep(0.1)
+    if comm.rank == 1:
+        block()
     comm.all_reduce(data)
 """
 ONE_IS_SILENT = """
 rank = os.environ["RANK"]
+if rank == "2":
+    block()
 while not released():
-    if rank != "0":
-        time.sleep(0.1)
     if rank == "1":
+        time.sleep(0.1)
         print("still here")
+"""
+REDUCES = """
+import numpy as np
+from hccl_py import Communicator
+with Communicator() as comm:
+    end, data = np.zeros(1), np.zeros(100_000, np.float32)
+    while not end:
+        end[0] = released()
+        comm.all_reduce(end)
+        comm.all_reduce(data)
 """
 TRAINS = """
 import torch, torch.distributed as dist
@@ -49,7 +66,7 @@ while not end:
 dist.destroy_process_group()
 """
 STATUS = re.compile(
-    rb"\r\x1b\[Ksteps (\d+), [\d.]+/s \| [\d.]+ GB/s in \d+ collectives/s \| \d\d:\d\d:\d\d"
+    rb"\r\x1b\[K(?:steps (\d+), [\d.]+/s \| )?[\d.]+ GB/s in \d+ collectives/s \| (\d\d:\d\d:\d\d)"
 )
 
 
@@ -60,13 +77,17 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
     def write(body: str) -> Path:
         path = tmp_path / "script.py"
         path.write_text(RELEASED + body)
+        os.mkfifo(f"{path}.pipe")
         return path
 
     return write
 
 
-def release(script: Path) -> None:
+def release(script: Path, num_blocked: int = 0) -> None:
+    """End the loops, and the waits of ranks that are known to block."""
     Path(f"{script}.end").touch()
+    for _ in range(num_blocked):
+        open(f"{script}.pipe", "w").close()
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
@@ -94,7 +115,7 @@ def test_rank_on_another_node_that_hangs_is_named_with_those_that_wait_for_it(
         seen = lines_until(head, r"rank 0 waits for rank 1 in all_reduce\(sum, float32\[1000\]\)")
         assert re.search(r"  rank 1 \(host .*, pid \d+\) is in no collective", seen[-2])
         stack = lines_until(head, "stack of rank 1: |pip install py-spy")
-        release(path)
+        release(path, num_blocked=1)
         for node in (head, other):
             node.communicate(timeout=LIMIT_S)
             assert node.returncode == 0
@@ -108,22 +129,26 @@ def test_only_the_rank_that_neither_computes_nor_prints_is_named(
     path = script(ONE_IS_SILENT)
     with job(*COMMAND, "--nproc", 3, path) as process:
         seen = lines_until(process, r"^  rank \d .* is in no collective")
-        release(path)
+        release(path, num_blocked=1)
         rest = process.communicate(timeout=LIMIT_S)[1]
     assert re.findall(r"  rank (\d) ", "".join(seen) + rest) == ["2"]
 
 
+MORE = pytest.mark.nightly("launchers")
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("body", "options"),
     [
-        pytest.param((), id="fixed size"),
-        pytest.param(("--role", "r"), id="elastic", marks=pytest.mark.nightly("launchers")),
+        pytest.param(REDUCES, (), id="without torch"),
+        pytest.param(TRAINS, (), id="steps", marks=MORE),
+        pytest.param(TRAINS, ("--role", "r"), id="steps, elastic", marks=MORE),
     ],
 )
-def test_terminal_shows_steps_that_grow_below_the_lines_and_is_clear_at_the_end(
-    script: Callable[[str], Path], options: tuple[str, ...]
+def test_terminal_shows_a_line_that_grows_below_the_others_and_is_clear_at_the_end(
+    script: Callable[[str], Path], body: str, options: tuple[str, ...]
 ) -> None:
-    path = script(TRAINS)
+    path = script(body)
     reader, terminal = pty.openpty()
     seen = bytearray()
 
@@ -132,13 +157,19 @@ def test_terminal_shows_steps_that_grow_below_the_lines_and_is_clear_at_the_end(
             if select.select([reader], [], [], 0.1)[0]:
                 seen.extend(os.read(reader, 1 << 16))
 
+    def shown() -> list[int]:
+        """Return the steps of each line, or the seconds where there are none."""
+        assert all(bool(steps) == (body is TRAINS) for steps, _ in STATUS.findall(seen))
+        lines = STATUS.findall(seen)
+        return [int((steps or elapsed).replace(b":", b"")) for steps, elapsed in lines]
+
     def has_shown_growth() -> bool:
         read_more()
-        return len(set(STATUS.findall(seen))) > 1
+        return len(set(shown())) > 1
 
     with job(*COMMAND, *options, "--nproc", 2, path, terminal=terminal) as process:
         os.close(terminal)
-        wait_until(has_shown_growth, "two different numbers of steps", LIMIT_S)
+        wait_until(has_shown_growth, "two different lines", LIMIT_S)
         release(path)
 
         def has_ended() -> bool:
@@ -148,7 +179,6 @@ def test_terminal_shows_steps_that_grow_below_the_lines_and_is_clear_at_the_end(
         wait_until(has_ended, "the job ends", LIMIT_S)
     read_more()
     os.close(reader)
-    steps = [int(found) for found in STATUS.findall(seen)]
-    assert steps == sorted(steps)
+    assert shown() == sorted(shown())
     assert process.returncode == 0
     assert seen.endswith(b"\r\x1b[K"), seen[-200:]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 import torch
 import torch.distributed as dist
 from features import feature
@@ -69,6 +70,7 @@ def without_workers(world_size: int) -> list[list[torch.Tensor]]:
     return [parameters_of(network)] * world_size
 
 
+@pytest.mark.nightly("training")
 @feature(
     SECTION,
     "torch.distributed.rpc beside a group",
@@ -97,6 +99,7 @@ def test_forked_workers(rank: int, world_size: int) -> list[torch.Tensor]:
     return loaded_by("fork", rank, world_size)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "DataLoader with spawned workers", alone=without_workers)
 def test_spawned_workers(rank: int, world_size: int) -> list[torch.Tensor]:
     return loaded_by("spawn", rank, world_size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed as dist
 from features import feature
@@ -50,12 +51,14 @@ def test_fully_shard_mixed_precision(rank: int, world_size: int) -> list[torch.T
     return train_low(sharded(mp_policy=policy), rank, world_size)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "HSDP: fully_shard on a mesh of 2 x 2", world_size=4, alone=trained_alone)
 def test_fully_shard_hybrid(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     return train(sharded(mesh=mesh), rank, world_size)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "reshard_after_forward: True, False, or to a number of ranks", world_size=4)
 def test_fully_shard_reshard(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     return [train(sharded(reshard_after_forward=one), rank, world_size) for one in (True, False, 2)]

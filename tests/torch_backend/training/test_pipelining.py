@@ -1,5 +1,6 @@
 """torch.distributed.pipelining: every schedule, against the model in one process."""
 
+import pytest
 import torch
 from features import feature
 from torch import nn
@@ -96,6 +97,7 @@ def test_schedules(rank: int, world_size: int) -> tuple[tuple[float, list[torch.
     return tuple(run_schedule(rank, world_size, schedule) for schedule in SCHEDULES)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "pipeline(): a model is split by tracing it")
 def test_pipeline_of_a_traced_model(rank: int, world_size: int) -> list[torch.Tensor]:
     inputs, _ = batch()

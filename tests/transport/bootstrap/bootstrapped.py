@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from quiet_clock import HANG_S
 from stores import MemoryStore
 
 from hccl_py.transport.bootstrap.mesh import Link, Mesh, connect
@@ -25,7 +26,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.sockets import Connection
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = HANG_S / 2
 SEAL_BYTES = 32
 
 
@@ -90,7 +91,7 @@ class Job:
         node_ids: Sequence[str],
         *,
         num_lanes: int = 2,
-        timeout_s: float = TIMEOUT_S,
+        timeouts_s: Mapping[int, float] = {},  # noqa: B006  # by rank; else TIMEOUT_S
         absent: Sequence[int] = (),
         stores: Callable[[int], Any] | None = None,
         before_segment: Callable[[int], None] = lambda rank: None,
@@ -102,7 +103,7 @@ class Job:
         ]
         self._node_ids = node_ids
         self._num_lanes = num_lanes
-        self._timeout_s = timeout_s
+        self._timeouts_s = timeouts_s
         self._stores = stores or (lambda rank: self.store)
         self._before_segment = before_segment
         self._pool = ThreadPoolExecutor(len(node_ids))
@@ -124,7 +125,7 @@ class Job:
             len(self.ranks),
             make_segment=make_segment,
             num_lanes=self._num_lanes,
-            timeout_s=self._timeout_s,
+            timeout_s=self._timeouts_s.get(one.rank, TIMEOUT_S),
             identity=Identity.of_this_process(self._node_ids[one.rank]),
         )
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
+from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
@@ -26,7 +27,7 @@ from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.sockets import Connection, OpenSockets
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = HANG_S / 2
 
 
 class ReportingEngine:

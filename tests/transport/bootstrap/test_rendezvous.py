@@ -9,6 +9,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch.distributed
+from quiet_clock import HANG_S
 
 from hccl_py.transport.bootstrap.rendezvous import MAX_CARD_BYTES, Card, Meeting, meet
 from hccl_py.transport.control.message import Contact
@@ -16,7 +17,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint, Identity
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = HANG_S
 dist: Any = torch.distributed  # its stubs do not export the stores
 
 

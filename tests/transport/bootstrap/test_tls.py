@@ -8,13 +8,14 @@ import threading
 import time
 
 import pytest
+from quiet_clock import HANG_S
 
 pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
 
 from hccl_py.transport.bootstrap.tls import Tls, TlsStream
 from hccl_py.transport.errors import InvalidArgumentError
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = HANG_S
 
 
 class Relay:

@@ -16,6 +16,7 @@ import pytest
 import zmq
 from bootstrapped import bootstrapped
 from fake_engine import FakeEngine
+from quiet_clock import HANG_S
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -34,7 +35,7 @@ from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.errors import BootstrapError
 
 ID = bytes(range(16))
-DEADLINE_S = 10.0
+DEADLINE_S = HANG_S
 
 
 class Server:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from quiet_clock import HANG_S
 
 from hccl_py.transport.control.loop import ControlLoop
 
@@ -25,5 +26,5 @@ def test_command_that_comes_in_the_midst_of_a_turn_waits_for_no_other(
     monkeypatch.setattr(loop.selector, "select", select_after_a_command)
     loop.start()
     loop.post(lambda: None)
-    assert ran.wait(10.0)
+    assert ran.wait(HANG_S)
     loop.stop()

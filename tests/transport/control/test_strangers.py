@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = HANG_S
 FLOOD = max(300, 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1")))
 
 

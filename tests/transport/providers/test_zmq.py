@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
+from quiet_clock import HANG_S
 
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.deadline import Deadline
@@ -23,7 +24,7 @@ from hccl_py.transport.providers.interface import Lane, Site
 from hccl_py.transport.providers.zmq.provider import QUEUED_MESSAGES, ZmqProvider
 
 SLOT_BYTES = 128 * 1024
-TIMEOUT_S = 10.0
+TIMEOUT_S = HANG_S / 2
 HEADER = struct.Struct("QQQIHH")
 
 
@@ -133,7 +134,7 @@ def test_both_directions_full_lose_no_wake_up() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(4 * TIMEOUT_S)
+            thread.join(HANG_S)
         assert [driver.received for driver in drivers] == [count, count]
 
 

@@ -214,7 +214,7 @@ class Closing(Provider):
             thread.start()
             waits.wait()
             a.device.close()
-            thread.join(PATIENCE_S / 2)
+            thread.join(PATIENCE_S)
             assert "closed" in str(errors)
 
     def test_forked_child_leaves_the_queue_pairs_to_its_parent(self) -> None:
@@ -243,7 +243,7 @@ class Closing(Provider):
             "waits = threading.Event()\n"
             "def wait():\n"
             "    waits.set()\n"
-            "    a.queue.wait(timeout_s=60)\n"
+            "    a.queue.wait(timeout_s=1000)\n"
             "threading.Thread(target=wait, daemon=True).start()\n"
             "waits.wait()\n"
         )
