@@ -87,8 +87,8 @@ class Communicator(Collectives[None]):
             compression: `bf16` or `int8`, for large sums of float32 between nodes (see
                 docs/speed/compression.md), or `none`; the same on all ranks. None: from
                 HCCL_COMPRESSION, else none.
-            algorithms: of your own (see docs/internals/algorithms.md), for the calls that each serves; the
-                same on all ranks. They are proved for these ranks here.
+            algorithms: of your own (see docs/internals/algorithms.md), for the calls that each
+                serves; the same on all ranks. They are proved for these ranks here.
             reproducible: the bits of a reduction depend on nothing but the data, the type and the
                 number of ranks (see docs/api/reproducible.md); that of rank 0 counts. None: from
                 HCCL_REPRODUCIBLE.

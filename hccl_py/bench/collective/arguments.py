@@ -374,8 +374,8 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="FILE:FUNCTION",
-        help="measure hccl with this algorithm of your own beside hccl (docs/internals/algorithms.md); "
-        "several with commas between them",
+        help="measure hccl with this algorithm of your own beside hccl "
+        "(docs/internals/algorithms.md); several with commas between them",
     )
     add(
         "--registered",
