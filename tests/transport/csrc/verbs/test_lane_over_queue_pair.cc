@@ -120,6 +120,19 @@ HCCL_TEST(nothing_is_written_before_the_peer_has_advertised) {
   CHECK(fixture.pair->sent.back().opcode == Opcode::rdma_write_with_imm);
 }
 
+HCCL_TEST(small_messages_go_inline_and_the_end_of_a_lane_closes_its_queue_pair) {
+  Fixture fixture;
+  fixture.pair->inline_bytes = sizeof(Header) + 8;
+  fixture.pair->advertise(fixture.theirs);
+  std::byte payload[9] = {};
+  fixture.lane->post_send(Fixture::header_of(8), payload);
+  CHECK(fixture.pair->sent.back().flags & send_inline);
+  fixture.lane->post_send(Fixture::header_of(9), payload);
+  CHECK(!(fixture.pair->sent.back().flags & send_inline));
+  fixture.lane.reset();
+  CHECK(fixture.pair->closed);
+}
+
 HCCL_TEST(only_the_slots_are_open_to_the_peer) {
   Fixture fixture;
   CHECK(fixture.pair->regions.size() == 2);
