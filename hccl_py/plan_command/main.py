@@ -3,8 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from hccl_py.algorithms.neighbours import count_ranks
@@ -13,15 +11,16 @@ from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm,
 from hccl_py.transport.errors import InvalidArgumentError
 
 _ALGORITHM = "all_reduce=ring for one of the table, mine.py:ring for one of your own"
-_PREDICT = "hccl_py.simulation.command"
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, 1 where an algorithm is wrong, 2 for wrong arguments."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["predict"] and _can_predict():
-        return int(import_module(_PREDICT).main(words[1:]))
+    if words[:1] == ["predict"]:
+        from hccl_py.simulation import command
+
+        return command.main(words[1:])
     options = _parser().parse_args(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
@@ -61,13 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
-    if _can_predict():
-        commands.add_parser("predict", help="predict the time of algorithms on other networks")
+    commands.add_parser("predict", help="predict the time of algorithms on other networks")
     return parser
-
-
-def _can_predict() -> bool:
-    return find_spec(_PREDICT.rpartition(".")[0]) is not None
 
 
 def _size(text: str) -> int:

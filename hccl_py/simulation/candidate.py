@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from hccl_py.algorithms.custom import CustomAlgorithm, loaded
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plan_for
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Buffer, Nodes, Plan
 from hccl_py.transport.errors import InvalidArgumentError
+
+What = str | CustomAlgorithm | Sequence[Plan]
+"""An algorithm by name or as a user wrote it, or the plans of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +25,26 @@ class Candidate:
     write: Callable[[int], Plan]
 
 
-def candidate_of(what: str | Sequence[Plan], nodes: Nodes, root: int | None) -> Candidate:
+def candidate_of(what: What, nodes: Nodes, root: int | None) -> Candidate:
     """Find what is meant.
 
     Args:
-        what: `all_reduce=ring`, as in HCCL_ALGORITHM, or the plans of all ranks.
+        what: `all_reduce=ring` or `mine.py:ring`, as in HCCL_ALGORITHM; a function under
+            `@hccl_py.algorithm`; or the plans of all ranks.
         nodes: the ranks.
         root: of a rooted collective; None: rank 0.
 
     Raises:
         InvalidArgumentError: there is no such algorithm, or plans are of other ranks.
     """
+    if isinstance(what, str) and ":" in what:
+        owner, equals, place = what.rpartition("=")
+        what = loaded(place, owner if equals else None)
     if isinstance(what, str):
         return _named(what, nodes, root)
+    if isinstance(what, CustomAlgorithm):
+        is_rooted = COLLECTIVES[what.collective].rooted
+        what = what.plans(nodes, (root or 0) if is_rooted else None)
     num_ranks = sum(map(len, nodes))
     if [plan.rank for plan in what] != list(range(num_ranks)) or not what:
         raise InvalidArgumentError(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hccl_py.algorithms.tuner import min_message_bytes
-from hccl_py.plan.language import Buffer, Nodes, Plan
+from hccl_py.plan.language import Buffer, Nodes
 from hccl_py.plan.tiles import Cut
-from hccl_py.simulation.candidate import Candidate, candidate_of, count_elements
+from hccl_py.simulation.candidate import Candidate, What, candidate_of, count_elements
 from hccl_py.simulation.costs import Costs
 from hccl_py.simulation.folding import Fold, fold_of
 from hccl_py.simulation.parts import Rank
@@ -50,7 +50,7 @@ class Simulated:
 
 
 def simulate(
-    what: str | Sequence[Plan],
+    what: What,
     topology: Topology,
     costs: Costs,
     num_bytes: int,
@@ -63,8 +63,8 @@ def simulate(
     """Run a collective in virtual time, with the engine's tiles, channels and rules.
 
     Args:
-        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`, or the plans of
-            all ranks.
+        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`; one of your own;
+            or the plans of all ranks.
         topology: where the ranks are.
         costs: of the machine and its network.
         num_bytes: of `data`; of all blocks, for a collective on blocks.
@@ -116,7 +116,7 @@ def _simulated(
     return Simulated(name, us, firsts, num_tiles, num_left_out, messages)
 
 
-def _candidate(what: str | Sequence[Plan], nodes: Nodes, root: int | None) -> Candidate:
+def _candidate(what: What, nodes: Nodes, root: int | None) -> Candidate:
     return _known(what, nodes, root) if isinstance(what, str) else candidate_of(what, nodes, root)
 
 

@@ -29,6 +29,19 @@ def test_show_prints_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.count("broadcast/direct, rank ") == 3
 
 
+def test_predict_takes_algorithms_of_the_table_and_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import hccl_py\nfrom hccl_py.algorithms import ring\n"
+        "mine = hccl_py.algorithm('all_reduce', chunks=lambda n, nodes: n)(ring.all_reduce)\n"
+    )
+    arguments = ["--preset", "office1", "--nodes", "2", "--size", "64K"]
+    assert main(["predict", *arguments, "--algorithm", "ring,mine.py:mine"]) == 0
+    assert "mine.py:mine" in capsys.readouterr().out
+
+
 def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "reduce=tree", "--nodes", "3", "--nodes", "1,1"]) == 0
     assert capsys.readouterr().out.startswith("reduce=tree is right in 5 cases: ")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from node_shapes import one_node
 from thread_ranks import ThreadRanks
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
+from hccl_py.algorithms.custom import loaded
 from hccl_py.algorithms.table import names_for, plans_for
 from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.plan.language import Plan, PlanBuilder, PlanError, Shape, data
@@ -30,6 +32,19 @@ def test_one_message_takes_what_its_parts_take() -> None:
     assert between.us == pytest.approx(2 * (1.0 + 32.0 * mib) + 512.0 * mib + 5.0)
     inside = simulate("broadcast=direct", Topology.even(1, 2), COSTS, 65536)
     assert inside.us == pytest.approx(2 * (0.25 + 16.0 * mib) + 1.0)
+
+
+def test_algorithm_of_a_user_takes_as_long_as_the_same_one_of_the_table(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import hccl_py\nfrom hccl_py.algorithms import mesh, tree\n"
+        "mine = hccl_py.algorithm('all_reduce', chunks=lambda n, nodes: n)(mesh.all_reduce)\n"
+        "other = hccl_py.algorithm('reduce')(tree.reduce)\n"
+    )
+    for name, same in (("mine", "all_reduce=mesh"), ("other", "reduce=tree")):
+        for what in (f"{file}:{name}", loaded(f"{file}:{name}")):
+            found = simulate(what, Topology.even(2, 2), COSTS, MIB)
+            assert found.us == simulate(same, Topology.even(2, 2), COSTS, MIB).us
 
 
 def test_shared_memory_writes_once_and_reduces_in_place() -> None:
