@@ -96,6 +96,8 @@ class VirtualTime:
     # ---- the thread of a rank
 
     def _wake(self, rank: Rank, now: float) -> None:
+        if now != rank.look_at:
+            return  # an earlier look has seen to it
         machine = rank.machine
         rank.look_at = math.inf
         if rank.busy_until > now:
