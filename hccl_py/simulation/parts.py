@@ -72,7 +72,7 @@ class Channel:
     rank: Rank
     number: int
     tile: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] | None = None  # of the tile; None: it has ended its last one
     at: int = 0  # the step
     missing: int | None = None  # messages that a receive still has to take; None: not begun
     arrived: list[tuple[float, float, float]] = field(default_factory=list)

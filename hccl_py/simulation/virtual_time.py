@@ -67,8 +67,8 @@ class VirtualTime:
                 leave(left, now)
         stuck = [rank for rank in self._ranks if len(rank.ended_us) < self._num_calls]
         if stuck:
-            channel = next(one for one in stuck[0].channels if one.steps or one.unsent)
-            at = channel.steps[channel.at].op_index if channel.steps else min(channel.unsent)
+            steps = [one.steps[one.at] for one in stuck[0].channels if one.steps]
+            at = steps[0].op_index if steps else None
             raise PlanError(
                 stuck[0].number, at, f"waits for ever, as do {len(stuck) - 1} more ranks"
             )
@@ -79,7 +79,8 @@ class VirtualTime:
             if channel.number < self._num_tiles:
                 rank.channels_left += 1
                 self._begin_tile(channel, channel.number)
-        self._push_run(rank, now + rank.late_us)
+        rank.busy_until = now + rank.late_us
+        self._push_run(rank, rank.busy_until)
 
     def _begin_tile(self, channel: Channel, tile: int) -> None:
         channel.tile, channel.at, channel.missing = tile, 0, None
@@ -96,6 +97,8 @@ class VirtualTime:
     # ---- the thread of a rank
 
     def _wake(self, rank: Rank, now: float) -> None:
+        if now != rank.look_at:
+            return  # an earlier look has seen to it
         machine = rank.machine
         rank.look_at = math.inf
         if rank.busy_until > now:
@@ -122,9 +125,11 @@ class VirtualTime:
         for turn in range(NUM_CHANNELS):
             at = (rank.current + turn) % NUM_CHANNELS
             channel = rank.channels[at]
-            if channel.steps and (end := self._go_on(channel, now)) is not None:
+            if channel.steps is None:
+                continue
+            if (end := self._go_on(channel, now)) is not None:
                 rank.current = at
-                rank.busy_until = end
+                rank.busy_until = end = max(end, rank.busy_until)
                 self._push_run(rank, end)
                 return True
         next_at = min((one.arrived[0][0] for one in rank.channels if one.arrived), default=None)
@@ -136,7 +141,7 @@ class VirtualTime:
         """Run ops until one must wait; return when the last one ends, None if none could run."""
         at, alone = now, channel.rank.machine.free_cores is not None
         has_moved = False
-        while channel.steps:
+        while channel.steps is not None:
             if channel.at == len(channel.steps):
                 self._end_tile(channel, at)
                 has_moved = True
@@ -270,7 +275,7 @@ class VirtualTime:
         if tile < self._num_tiles:
             self._begin_tile(channel, tile)
             return
-        channel.steps = []
+        channel.steps = None
         channel.rank.channels_left -= 1
         self._end_call_if_done(channel.rank, at)
 

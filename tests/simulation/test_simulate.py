@@ -121,6 +121,12 @@ def test_small_slots_and_wide_ops_make_small_tiles() -> None:
     assert one_shot.tiles(64 * MIB // 4)[:2] == (2048, 8192)
 
 
+def test_ranks_without_anything_to_do_end_at_once() -> None:
+    assert simulate("all_reduce=mesh", Topology.even(1, 1), COSTS, MIB).us == 0
+    few = simulate("all_reduce=mesh", Topology.even(1, 8), COSTS, 4)
+    assert 0 < few.us < 20 and few.messages[0] == few.messages[1] + 6 == 7
+
+
 def test_straggler_holds_everybody_up_by_its_lateness() -> None:
     topology = Topology.even(2, 2)
     alone = simulate("all_reduce=mesh", topology, COSTS, MIB).us
