@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,7 +77,8 @@ class Channel:
     missing: int | None = None  # messages that a receive still has to take; None: not begun
     arrived: list[tuple[float, float, float]] = field(default_factory=list)
     # A heap of the messages that a receive may take: when they are there, and what they cost.
-    unsent: set[int] = field(default_factory=set)  # ops with messages for which there is no room
+    # By op, how many of its messages have no room yet.
+    unsent: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(eq=False, slots=True)

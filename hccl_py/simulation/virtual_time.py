@@ -169,11 +169,11 @@ class VirtualTime:
                 self._enter(lane, message.way, step.ordinal + place, at)
             else:
                 lane.waiting.append((step, message, step.ordinal + place))
-                channel.unsent.add(step.op_index)
+                channel.unsent[step.op_index] += 1
         return at
 
     def _take(self, channel: Channel, step: Step, at: float) -> float | None:
-        if channel.unsent and channel.unsent & step.hazards:
+        if channel.unsent and not step.hazards.isdisjoint(channel.unsent):
             return None
         if channel.missing is None:
             self._await(channel, step)
@@ -238,8 +238,9 @@ class VirtualTime:
         step, message, ordinal = lane.waiting.popleft()
         self._enter(lane, message.way, ordinal, at)
         channel = lane.sender
-        if not any(one.lane.waiting for one in step.messages):
-            channel.unsent.discard(step.op_index)
+        channel.unsent[step.op_index] -= 1
+        if not channel.unsent[step.op_index]:
+            del channel.unsent[step.op_index]
             self._push_run(channel.rank, at)
             self._end_call_if_done(channel.rank, at)
 

@@ -134,6 +134,13 @@ def test_straggler_holds_everybody_up_by_its_lateness() -> None:
     assert 1e4 < late <= 1e4 + alone
 
 
+def test_ranks_before_a_straggler_fill_its_lane_and_go_on() -> None:
+    topology = replace(Topology.even(1, 24), late_us={5: 1e4})
+    done = simulate("all_reduce=ring", topology, COSTS, MIB)
+    plain = simulate("all_reduce=ring", Topology.even(1, 24), COSTS, MIB)
+    assert 1e4 < done.us <= 1e4 + plain.us and done.messages == plain.messages
+
+
 def test_slow_link_slows_down_what_crosses_it() -> None:
     slow = replace(Topology.even(4, 1), links_gbit={(1, 2): 0.1})
     before = simulate("all_reduce=ring", Topology.even(4, 1), COSTS, MIB).us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def main() -> int:
 
 
 def _measure(given: argparse.Namespace) -> int:
+    # As Ctrl-C: network namespaces outlive their processes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     document: dict[str, Any] = {"facts": facts(), "cells": []}
     if given.cells.exists():
         document = json.loads(given.cells.read_text())
