@@ -66,14 +66,15 @@ class TestRdma(Transfers, Pressure, Errors, Closing):
 
     @pytest.mark.parametrize("num_bytes", [11, 100_000])
     def test_message_longer_than_its_recv(self, num_bytes: int) -> None:
-        """The RECV's own memory may be written, nothing beside it."""
+        """Devices differ in the status, and may write the RECV's own memory, nothing beside it."""
         with self.connected(num_bytes=100_000, **SOON) as (a, b):
             b.post_recv(10, wr_id=1)
             b.post_recv(10, wr_id=2)
             a.memory[:] = 1
             a.post_send(num_bytes=num_bytes)
-            a.expect(Status.REMOTE_INVALID_REQUEST_ERROR)
-            b.expect(Status.LOCAL_LENGTH_ERROR, Status.FLUSHED)
+            rejected = Status.REMOTE_INVALID_REQUEST_ERROR, Status.REMOTE_OPERATION_ERROR
+            assert a.take_one().status in rejected
+            assert all(one.status is not Status.SUCCESS for one in b.take(2))
             assert (b.memory[10:] == 0).all()
 
     @pytest.mark.parametrize("retries", [0, 3])
