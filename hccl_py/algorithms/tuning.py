@@ -90,7 +90,7 @@ def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:
         return _received.get(path, b"")
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        _parse(content)
+        parse(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(
             f"{VARIABLE}={path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
@@ -106,10 +106,11 @@ def tuning_of(received: bytes, environ: Mapping[str, str] = os.environ) -> Tunin
     if not received:
         return None
     _received[environ.get(VARIABLE, "")] = received
-    return _parse(json.loads(received))
+    return parse(json.loads(received))
 
 
-def _parse(content: dict[str, Any]) -> Tuning:
+def parse(content: dict[str, Any]) -> Tuning:
+    """Read a tuning file's content; ValueError, KeyError, TypeError: it is none."""
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']!r}")
     numbers = tuple(content["numbers"][name] for name in NUMBERS)
