@@ -65,3 +65,21 @@ print(len(made))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("2\n['MainThread']\n", "")
+
+
+def test_store_that_ends_at_exit_ends_the_thread_first() -> None:
+    # The control thread may lose its core at any line; here it does before it lets go.
+    script = """
+import atexit, threading, time
+atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+import hccl_py
+from hccl_py.transport.bootstrap import unique_id_store
+release = unique_id_store.release
+def release_late(plane):
+    time.sleep(0.3)
+    release(plane)
+unique_id_store.release = release_late
+id = hccl_py.get_unique_id()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("['MainThread']\n", "")

@@ -126,12 +126,13 @@ class UniqueIdServer:
             self._farewell = self._farewell or Deadline(_FAREWELL_S)  # a rank may be about to ask
 
     def _close(self) -> None:
-        _open.discard(self)
         self._plane.loop.remove(self)
         self._plane.sockets.close_listener(self._domain, _SERVER_LINGER_MS)
         self._over.set()
-        self._closed.set()
+        # Before the process may take it for closed: at exit the thread ends with the last hold.
         release(self._plane)
+        _open.discard(self)
+        self._closed.set()
 
     def _take(self, route: bytes, message: bytes) -> None:
         serves: dict[str, Callable[..., None]] = {

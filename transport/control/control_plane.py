@@ -173,6 +173,7 @@ class ControlPlane:
 
 
 _plane: ControlPlane | None = None
+_released: ControlPlane | None = None  # the last one, whose thread may be about to end
 _num_holders = 0
 _lock = threading.RLock()  # the garbage collector may release inside hold()
 
@@ -211,24 +212,30 @@ def _require_descriptors() -> None:
 
 def release(plane: ControlPlane) -> None:
     """Release the control plane; the last release ends its thread."""
-    global _plane, _num_holders
+    global _plane, _released, _num_holders
     with _lock:
         if plane is not _plane:
             return  # a forked child's copy of its parent's
         _num_holders -= 1
         if _num_holders > 0:
             return
-        _plane = None
+        _plane, _released = None, plane
     plane.loop.stop()
 
 
+def _join_released() -> None:
+    """Wait for a thread that released its own control plane, and so could not wait for itself."""
+    if _released is not None:
+        _released.loop.stop()
+
+
 def _forget_after_fork() -> None:
-    global _plane, _num_holders, _lock
+    global _plane, _released, _num_holders, _lock
     _lock = threading.RLock()
     if _plane is not None:
         _plane.close_in_child()
         _core.leak(_plane)  # its destruction might speak to the parent's peers
-    _plane, _num_holders = None, 0
+    _plane, _released, _num_holders = None, None, 0
 
 
-register(Stage.CONTROL_PLANE, in_forked_child=_forget_after_fork)
+register(Stage.CONTROL_PLANE, at_exit=_join_released, in_forked_child=_forget_after_fork)
