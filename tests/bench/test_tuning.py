@@ -20,7 +20,7 @@ from hccl_py import Communicator
 from hccl_py.algorithms.cost import NUMBERS, cost_of, product
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuner import choose
-from hccl_py.algorithms.tuning import VARIABLE
+from hccl_py.algorithms.tuning import VARIABLE, read_for_all_ranks
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
 from hccl_py.bench.tuning.report import chosen_against_best, document, text_of, tuning_from
@@ -106,6 +106,7 @@ def test_fit_recovers_the_numbers_of_a_machine_that_keeps_to_the_model(
 def test_measured_layout_is_chosen_for_as_measured_and_others_by_the_numbers() -> None:
     swept = synthetic(nodes_by("aabb"), 2.0)
     tuning = tuning_from(text_of(file_of(swept)))
+    assert read_for_all_ranks({}) == b"", "a file that the tuner reads is no communicator's"
     *_, by_tuning, by_numbers, _ = chosen_against_best(swept, tuning)
     assert "100%" in by_tuning
     assert "100%" in by_numbers
