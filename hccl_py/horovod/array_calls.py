@@ -24,6 +24,8 @@ grouped_allreduce_async = _calls.grouped_allreduce_async
 allgather_async = _calls.allgather_async
 broadcast_async = _calls.broadcast_async
 reducescatter_async = _calls.reducescatter_async
+grouped_allgather_async = _calls.grouped_allgather_async
+grouped_reducescatter_async = _calls.grouped_reducescatter_async
 
 allreduce = waiting(
     "allreduce", allreduce_async, "Return the average over all ranks, or what `op` says."
@@ -40,7 +42,7 @@ allgather = waiting(
 )
 grouped_allgather = waiting(
     "grouped_allgather",
-    _calls.grouped_allgather_async,
+    grouped_allgather_async,
     "Gather each array of a list as `allgather` does.",
 )
 broadcast = waiting(
@@ -52,6 +54,11 @@ reducescatter = waiting(
     "reducescatter",
     reducescatter_async,
     "Reduce over all ranks, and return this rank's share of the first dimension.",
+)
+grouped_reducescatter = waiting(
+    "grouped_reducescatter",
+    grouped_reducescatter_async,
+    "Reduce and scatter each array of a list as `reducescatter` does.",
 )
 
 

@@ -319,6 +319,8 @@ hvd.init()
 assert (hvd.rank(), hvd.size(), hvd.join()) == (0, 1, 0)
 assert hvd.allreduce(np.arange(3.0), postscale_factor=2).tolist() == [0, 2, 4]
 assert hvd.reducescatter(np.arange(3)).tolist() == hvd.allgather(np.arange(3)).tolist()
+(again,) = hvd.grouped_reducescatter([np.arange(3)], op=hvd.Sum)
+assert again.tolist() == hvd.grouped_allgather_async([np.arange(3)]).wait()[0].tolist()
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_S)

@@ -19,6 +19,7 @@ from hccl_py.horovod.tensorflow.calls import (
     broadcast_variables,
     grouped_allgather,
     grouped_allreduce,
+    grouped_reducescatter,
     reducescatter,
 )
 from hccl_py.horovod.tensorflow.compression import Compression
@@ -37,6 +38,7 @@ __all__ = [
     "elastic",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "reducescatter",
 ]
 __all__ += without_tensors.__all__

@@ -132,8 +132,34 @@ def reducescatter(
 ) -> Any:
     """Reduce over all ranks, and return this rank's share of the first dimension."""
     chosen = reduction(op, None, prescale_factor, postscale_factor)
-    travelling, restore = compressed(compression, [tf.convert_to_tensor(tensor)])
-    return restore(_differentiable(ReduceScatter(chosen, process_set), travelling)[:-1])[0]
+    return _scattered([tensor], chosen, compression, process_set)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """Reduce and scatter each tensor of a list as `reducescatter` does."""
+    chosen = reduction(op, None, prescale_factor, postscale_factor)
+    return _scattered(tensors, chosen, compression, process_set) if tensors else []
+
+
+def _scattered(
+    tensors: Sequence[Any],
+    chosen: Reduction,
+    compression: type[Compressor],
+    process_set: ProcessSet,
+) -> list[Any]:
+    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    travelling, restore = compressed(compression, given)
+    return list(restore(_differentiable(ReduceScatter(chosen, process_set), travelling)[:-1]))
 
 
 def reduce_all(

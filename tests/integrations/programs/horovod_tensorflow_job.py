@@ -61,6 +61,10 @@ def scatter(given: Any) -> Any:
     return hvd.reducescatter(given, op=hvd.Sum)
 
 
+def scatter_two(given: Any) -> Any:
+    return hvd.grouped_reducescatter([given, given[:2]], op=hvd.Sum)
+
+
 check(hvd.allreduce, mine, [1.5, 1.5])
 check(doubled_sum, mine, [6, 6])
 check(group, mine, [2, 2], [2, 2])
@@ -70,6 +74,7 @@ check(from_1, mine, [2, 2])
 check(hvd.alltoall, tf.range(4) + 10 * me, [2 * me, 2 * me + 1, 10 + 2 * me, 11 + 2 * me])
 check(split, mine, [1, 2], [1, 1])
 check(scatter, tf.range(3) + me, [[1, 3], [5]][me])
+check(scatter_two, tf.range(3) + me, [[1, 3], [5]][me], [[1], [3]][me])
 
 check(derivative(hvd.allreduce), mine, [1.5, 3])
 check(derivative(doubled_sum), mine, [6, 12])
