@@ -7,6 +7,7 @@ with bootstrapped("aab") as job:                 # three ranks on two emulated n
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import time
@@ -152,6 +153,8 @@ def bootstrapped(node_ids: Sequence[str], **options: Any) -> Iterator[Job]:
 
 
 def open_descriptors() -> int:
+    """Count them; what earlier tests left may still go, so a later count may be smaller."""
+    gc.collect()
     with bootstrapped("aa"):  # the control plane of an earlier test's communicator keeps its port
         pass
     return len(os.listdir("/proc/self/fd"))

@@ -41,7 +41,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.party.members)) == (((0,),), (), 1)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_connect_every_layout_links_all_pairs(
                 assert (link.shared is not None) == is_local
         check_connections(job)
         check_shared_memory(job)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.Monk
         assert all(isinstance(one, int) for _, one in connections(job.ranks[1].link(2)))
         for value in job.store.values.values():
             assert b"PRIVATE" not in value
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_connect_listens_in_the_port_range_and_names_one_that_is_used_up(
@@ -136,7 +136,7 @@ def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:
         for rank in (0, 2, 4):
             assert "ranks 1, 3 of 5 did not arrive" in job.error(rank)
         assert quiet_s() - start_s < 5
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("node_ids", ["aaa", "abc"])
@@ -153,7 +153,7 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
                 f"rank {rank}: cannot connect: rank 1 on {socket.gethostname()}: "
                 "MemoryError: no room for the segment"
             )
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 class TamperedStore(WaitingStore):
@@ -185,7 +185,7 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
             assert "rank 1" in job.error(rank)
             assert "HCCL_SECRET" in job.error(rank)
     assert "does not know this communicator's secret" in caplog.text
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_connect_with_a_certificate_that_was_swapped_is_rejected(
@@ -249,7 +249,7 @@ def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
     for address in ("127.0.0.1:", f"pid {os.getpid()}"):
         reasons = [line.rpartition(": ")[2] for line in refused if address in line]
         assert len(reasons) == len(set(reasons)) == 2, refused
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_connect_flood_of_silent_clients_drops_the_oldest(

@@ -184,7 +184,7 @@ def test_reconnect_broken_connection_is_replaced_on_both_sides(
                 "the log tells of as many recoveries as breaks",
             )
             assert 1 <= broke <= 3
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])

@@ -86,7 +86,7 @@ def test_port_that_one_rank_cannot_reach_is_named_by_all_before_the_deadline(
     assert cause.startswith("cannot connect: rank 1 on ")
     assert f"could not reach rank 0 on {socket.gethostname()}" in cause
     assert f'at 127.0.0.1:{port} through lo in step "control": {why}' in cause
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("culprit", [0, 1])

@@ -82,7 +82,7 @@ def coordinator() -> Iterator[Coordinator]:
     yield made
     made.member.close()
     made.server.close()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_strangers_flood_of_silent_clients_takes_few_descriptors_and_members_get_in(
