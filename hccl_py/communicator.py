@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -90,8 +90,8 @@ class Communicator(Collectives[None]):
             algorithms: of your own (see docs/internals/algorithms.md), for the calls that each
                 serves; the same on all ranks. They are proved for these ranks here.
             reproducible: the bits of a reduction depend on nothing but the data, the type and the
-                number of ranks (see docs/api/reproducible.md); that of rank 0 counts. None: from
-                HCCL_REPRODUCIBLE.
+                number of ranks (see docs/api/reproducible.md). Rank 0 decides for all; a rank that
+                asks for it in vain raises. None: from HCCL_REPRODUCIBLE.
 
         Raises:
             InvalidArgumentError: a number makes no sense, or the environment lacks one; one of
@@ -104,7 +104,8 @@ class Communicator(Collectives[None]):
         reproducible = is_reproducible() if reproducible is None else reproducible
         if reproducible and chosen is not Compression.NONE:
             raise InvalidArgumentError(
-                f"reproducible: expected no compression with it, got {chosen.name.lower()}"
+                f"reproducible: expected no compression with it, got {chosen.name.lower()}; leave "
+                "one of the two out (HCCL_REPRODUCIBLE, HCCL_COMPRESSION)"
             )
         own = _in_effect(algorithms)
 
@@ -148,19 +149,24 @@ class Communicator(Collectives[None]):
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
         _open.add(self)
+        if reproducible and not self._reproducible:
+            self._refuse("is to be reproducible, rank 0 is not")
+        if own and not of_rank_0.algorithms and world_size > 1:
+            self._refuse(f"was given {', '.join(map(str, own))}, rank 0 no algorithm")
         if own or of_rank_0.algorithms:
             self._agree_on(own, of_rank_0.algorithms)
+
+    def _refuse(self, problem: str) -> NoReturn:
+        """End by what this rank was given and rank 0 was not; all other ranks hear it."""
+        error = f"rank {self.rank} {problem}"
+        self._leave_by(error)
+        self.close()
+        raise InvalidArgumentError(f"{error}; give all ranks the same")
 
     def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
         from hccl_py import own_algorithms
 
         try:
-            if not of_rank_0 and self.world_size > 1:
-                error = (
-                    f"rank {self.rank} was given {', '.join(map(str, own))}, rank 0 no algorithm"
-                )
-                self._leave_by(error)
-                raise InvalidArgumentError(f"{error}; give all ranks the same")
             agreed = own_algorithms.agree(own, self.rank, self.nodes, of_rank_0, self.all_gather)
         except BaseException:
             self.close()

@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hccl_py.transport.errors import InvalidArgumentError
+
 REPRODUCIBLE = "HCCL_REPRODUCIBLE"
 
 
@@ -32,5 +34,11 @@ class Shared(NamedTuple):
 
 
 def is_reproducible(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout."""
-    return environ.get(REPRODUCIBLE, "") not in ("", "0")
+    """Tell whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout.
+
+    Raise InvalidArgumentError for anything but 0 and 1.
+    """
+    text = environ.get(REPRODUCIBLE) or "0"
+    if text not in ("0", "1"):
+        raise InvalidArgumentError(f"{REPRODUCIBLE}: expected 0 or 1, got {text!r}")
+    return text == "1"

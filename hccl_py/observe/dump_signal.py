@@ -18,6 +18,7 @@ from hccl_py.transport.process_lifecycle import Stage, register
 logger = logging.getLogger("hccl_py")
 
 _STOP = 1 << 32  # more than signals can add up to
+_LONGEST_DUMP_S = 5.0  # that the end of the process waits for
 
 
 class Bell:
@@ -27,6 +28,7 @@ class Bell:
         self._lock = threading.RLock()  # the garbage collector may release inside hold()
         self._num_holders = 0
         self._fd: int | None = None
+        self._thread: threading.Thread | None = None  # the last one
 
     def hold(self, action: Callable[[], None]) -> None:
         """Listen, if nobody does yet."""
@@ -45,7 +47,10 @@ class Bell:
                 return
             self._fd = fd
             listener = partial(_listen, fd, action)
-            threading.Thread(target=listener, name="hccl-flight-recorder", daemon=True).start()
+            self._thread = threading.Thread(
+                target=listener, name="hccl-flight-recorder", daemon=True
+            )
+            self._thread.start()
 
     def release(self) -> None:
         """Stop listening with the last holder. From then on the signal does nothing."""
@@ -59,6 +64,11 @@ class Bell:
             os.eventfd_write(self._fd, _STOP)  # the thread closes it
             self._fd = None
 
+    def await_end(self) -> None:
+        """At exit: wait for the thread that the last release has told to stop."""
+        if self._thread is not None and self._fd is None:
+            self._thread.join(_LONGEST_DUMP_S)
+
     def forget(self) -> None:
         """In a forked child: the signal is for the parent alone, its thread is not here."""
         _core.forget_signal_bell()
@@ -66,7 +76,7 @@ class Bell:
             os.close(self._fd)
         self._lock = threading.RLock()
         self._num_holders = 0
-        self._fd = None
+        self._fd = self._thread = None
 
 
 def _listen(fd: int, action: Callable[[], None]) -> None:
@@ -81,4 +91,4 @@ def _listen(fd: int, action: Callable[[], None]) -> None:
 BELL = Bell()
 """Of the process, as the signal is."""
 
-register(Stage.DUMP_SIGNAL, in_forked_child=BELL.forget)
+register(Stage.DUMP_SIGNAL, at_exit=BELL.await_end, in_forked_child=BELL.forget)

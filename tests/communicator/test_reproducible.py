@@ -12,7 +12,7 @@ from node_shapes import nodes_by
 from stores import MemoryStore
 from thread_ranks import ThreadRanks
 
-from hccl_py import Communicator, InvalidArgumentError
+from hccl_py import Communicator, CommunicatorError, InvalidArgumentError
 from hccl_py.algorithms.shared import Shared, is_reproducible
 from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan_cache import PlanCache
@@ -119,10 +119,28 @@ def test_rank_0_decides_for_all_and_for_subgroups() -> None:
         assert list(threads.map(run, range(3))) == [[True], [True] * 2, [True] * 2]
 
 
+def test_a_rank_that_asks_in_vain_says_so_and_rank_0_hears_it() -> None:
+    store = MemoryStore(60)
+
+    def run(rank: int) -> str:
+        with (
+            pytest.raises((InvalidArgumentError, CommunicatorError)) as caught,
+            Communicator(store, rank, 2, timeout_s=60, reproducible=rank == 1) as comm,
+        ):
+            comm.all_reduce(torch.ones(3))
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as threads:
+        texts = list(threads.map(run, range(2)))
+    assert all("rank 1 is to be reproducible, rank 0 is not" in text for text in texts), texts
+
+
 def test_settings_of_rank_0_are_packed_beside_the_tuning() -> None:
     assert Shared.parse(Shared(reproducible=True, tuning=b"{}").packed()) == ("", True, b"{}")
     assert Shared.parse(Shared(tuning=b"{}").packed()) == ("", False, b"{}")
     assert [is_reproducible({"HCCL_REPRODUCIBLE": text}) for text in ("", "0", "1")] == [0, 0, 1]
+    with pytest.raises(InvalidArgumentError, match="HCCL_REPRODUCIBLE: expected 0 or 1, got 'no'"):
+        is_reproducible({"HCCL_REPRODUCIBLE": "no"})
 
 
 def test_compression_is_refused() -> None:

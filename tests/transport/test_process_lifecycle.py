@@ -83,3 +83,22 @@ id = hccl_py.get_unique_id()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("['MainThread']\n", "")
+
+
+def test_thread_that_listens_to_sigusr2_has_ended_before_the_process() -> None:
+    script = """
+import atexit, os, threading, time
+atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+read = os.eventfd_read
+def read_late(descriptor):
+    value = read(descriptor)
+    if threading.current_thread().name == "hccl-flight-recorder":
+        time.sleep(0.3)
+    return value
+os.eventfd_read = read_late
+from hccl_py.observe.dump_signal import BELL
+BELL.hold(lambda: None)
+BELL.release()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("['MainThread']\n", "")

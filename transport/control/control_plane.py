@@ -234,7 +234,8 @@ def _forget_after_fork() -> None:
     _lock = threading.RLock()
     if _plane is not None:
         _plane.close_in_child()
-        _core.leak(_plane)  # its destruction might speak to the parent's peers
+    for plane in filter(None, (_plane, _released)):
+        _core.leak(plane)  # its destruction might speak to the parent's peers
     _plane, _released, _num_holders = None, None, 0
 
 
