@@ -64,7 +64,7 @@ def agree(
     for at, case in enumerate(cases):
         try:
             plan = case.algorithm.plan(rank, nodes, case.root)
-            mine[at] = _digest_of(plan), _span(plan)
+            mine[at] = _digest_of(plan), plan.span
         except InvalidArgumentError as error:
             problem = problem or str(error)
     written = np.zeros((n, *mine.shape), np.int64)
@@ -118,11 +118,6 @@ def _digest(text: str) -> int:
 
 def _digest_of(plan: Plan) -> int:
     return _digest(f"{plan}{plan.shape}{plan.steps}")
-
-
-def _span(plan: Plan) -> int:
-    chunks = [chunk for op in plan.ops for chunk in (op.dst, op.src) if chunk is not None]
-    return max((chunk.end - chunk.begin for chunk in chunks), default=1)
 
 
 def _with_span(algorithm: CustomAlgorithm, span: int) -> CustomAlgorithm:

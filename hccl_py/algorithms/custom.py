@@ -23,6 +23,10 @@ from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
 
+class WrongAlgorithmError(InvalidArgumentError):
+    """The proof refuses an algorithm; the message draws how the block at fault came to be."""
+
+
 @dataclass(frozen=True, eq=False)
 class CustomAlgorithm:
     """An algorithm of a user, with its rules; `algorithm` makes one of a function.
@@ -78,8 +82,7 @@ class CustomAlgorithm:
     def verify(self, nodes: Nodes, root: int | None = None) -> None:
         """Prove it for these ranks, out of place and in place.
 
-        Raise InvalidArgumentError: it is wrong. The message draws how the block at fault came to
-        be.
+        Raise WrongAlgorithmError: it is wrong.
         """
         plans = self.plans(nodes, root)
         contract = self.contract
@@ -90,7 +93,7 @@ class CustomAlgorithm:
                 story = explain(plans, contract, error, in_place=in_place)
                 rooted = "" if root is None else f", root {root}"
                 where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
-                raise InvalidArgumentError(f"{self} is wrong for {where}: {story}") from error
+                raise WrongAlgorithmError(f"{self} is wrong for {where}: {story}") from error
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:

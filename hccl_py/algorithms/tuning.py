@@ -80,6 +80,21 @@ class Tuning:
         return Estimates(predicted, "predicted" if predicted else "too many ranks to predict")
 
 
+def read(path: Path) -> tuple[dict[str, Any], Tuning]:
+    """Read a tuning file: its content, and what it says.
+
+    Raise InvalidArgumentError if it cannot be read, or is no tuning file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content, parse(content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgumentError(
+            f"{path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
+            f"got {type(error).__name__}: {error}; run hccl-bench --tune {path} again"
+        ) from error
+
+
 def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:
     """Return what rank 0 hands to all ranks; empty without `HCCL_TUNING`.
 
@@ -89,13 +104,9 @@ def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:
     if not path or path in _received:
         return _received.get(path, b"")
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        parse(content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgumentError(
-            f"{VARIABLE}={path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
-            f"got {type(error).__name__}: {error}; run hccl-bench --tune {path} again"
-        ) from error
+        content, _ = read(Path(path))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{VARIABLE}={error}") from error
     for one in content["measurements"]:
         one.pop("rounds_us", None)
     return json.dumps({key: content[key] for key in _SHARED}, separators=(",", ":")).encode()

@@ -152,6 +152,12 @@ class Plan:
     # Where its steps end, as numbers of ops; empty where the algorithm does not say.
     steps: tuple[int, ...] = ()
 
+    @property
+    def span(self) -> int:
+        """Most chunks in one op."""
+        chunks = [chunk for op in self.ops for chunk in (op.dst, op.src) if chunk is not None]
+        return max((chunk.end - chunk.begin for chunk in chunks), default=1)
+
     def __str__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"
         chunks = f", {self.shape.data_chunks} chunks" if self.shape.data_chunks else ""

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hccl_py.algorithms.custom import WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(options)
     except InvalidArgumentError as error:
         print(f"hccl-plan {options.command}: {error}", file=sys.stderr)
-        return 1 if " is wrong for " in str(error) else 2
+        return 1 if isinstance(error, WrongAlgorithmError) else 2
     except OSError as error:
         print(f"hccl-plan {options.command}: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2

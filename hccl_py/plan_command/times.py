@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hccl_py.algorithms.cost import NUMBERS, share_of
-from hccl_py.algorithms.tuning import read_for_all_ranks, tuning_of
+from hccl_py.algorithms.tuning import read
 from hccl_py.observe.trace.clocks import offsets
-from hccl_py.observe.trace.files import TraceError, read
+from hccl_py.observe.trace.files import TraceError
+from hccl_py.observe.trace.files import read as read_traces
 from hccl_py.plan.history import Duration
 from hccl_py.plan.language import Nodes, Op, OpKind, Plan
 from hccl_py.transport.errors import InvalidArgumentError
@@ -28,9 +29,7 @@ def durations(tuning_file: Path, num_bytes: int, nodes: Nodes) -> Duration:
 
     Raise InvalidArgumentError: it is no tuning file, or lacks numbers for a class of link.
     """
-    environ = {"HCCL_TUNING": str(tuning_file)}
-    tuning = tuning_of(read_for_all_ranks(environ), environ)
-    assert tuning is not None
+    _, tuning = read(tuning_file)
     numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
     needed = ["reduce"] + ["scale_out"] * (len(nodes) > 1) + ["scale_up"] * any(nodes[0][1:])
     for name, number in numbers.items():
@@ -60,7 +59,7 @@ def measured(folder: Path, collective: str, n: int, number: int | None) -> Measu
     Raise InvalidArgumentError if there is none that ended on all ranks whose files are there.
     """
     try:
-        files = read([folder])
+        files = read_traces([folder])
         apart = offsets(files)
     except TraceError as error:
         raise InvalidArgumentError(f"--trace: {error}") from error

@@ -50,8 +50,7 @@ def candidate_of(what: What, nodes: Nodes, root: int | None) -> Candidate:
         raise InvalidArgumentError(
             f"plans: expected those of the ranks 0..{num_ranks - 1} in order, got {len(what)}"
         )
-    chunks = [c for plan in what for op in plan.ops for c in (op.src, op.dst) if c is not None]
-    span = max((c.end - c.begin for c in chunks), default=1)
+    span = max(plan.span for plan in what)
     return Candidate(f"{what[0].collective}={what[0].algorithm}", span, what.__getitem__)
 
 

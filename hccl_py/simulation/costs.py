@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.algorithms.tuning import read
 from hccl_py.transport.errors import InvalidArgumentError
 
 _MIB = 1 << 20
@@ -73,17 +72,9 @@ def costs_from_tuning(path: Path) -> Costs:
     Raises:
         InvalidArgumentError: the file cannot be read, or is no tuning file.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r}")
-        numbers = dict(zip(NUMBERS, (content["numbers"][name] for name in NUMBERS), strict=True))
-        cores = max(1, round(float(content["cores_per_node"])))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidArgumentError(
-            f"{path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
-            f"got {type(error).__name__}: {error}"
-        ) from error
+    _, tuning = read(path)
+    numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
+    cores = max(1, round(tuning.cores_per_node))
     links = [_link(numbers, name) for name in ("scale_up", "scale_out")]
     up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
     if up is None or out is None:

@@ -81,7 +81,8 @@ def test_wrong_options_are_one_line(
 def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
     path = tmp_path / "tuning.json"
     numbers: dict[str, float | None] = dict(zip(NUMBERS, range(1, 8), strict=True))
-    content = {"format": 1, "cores_per_node": 2.0, "numbers": numbers}
+    content = {"format": 1, "layout": [2, 2], "cores_per_node": 2.0, "measurements": []}
+    content["numbers"] = numbers
     path.write_text(json.dumps(content))
     costs = costs_from_tuning(path)
     assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 6)

@@ -7,6 +7,8 @@ its contender itself: the command needs no torch.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from hccl_py.bench.collective.contender import Contender, Endpoint, Open
@@ -34,29 +36,30 @@ def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
     return contender
 
 
+@contextmanager
+def _environment(variable: str, value: str) -> Iterator[None]:
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before
+
+
 def _open_compressed(open_contender: Open, compression: str, endpoint: Endpoint) -> Contender:
     from hccl_py.compression import VARIABLE
 
-    before = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = compression
-    try:
+    with _environment(VARIABLE, compression):
         return open_contender(endpoint)
-    finally:
-        os.environ[VARIABLE] = before
 
 
 def _open_with_algorithm(open_contender: Open, place: str, endpoint: Endpoint) -> Contender:
     from hccl_py.algorithms.tuner import VARIABLE
 
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ",".join(filter(None, (before, place)))
-    try:
+    with _environment(VARIABLE, ",".join(filter(None, (os.environ.get(VARIABLE), place)))):
         return open_contender(endpoint)
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
 
 
 def with_algorithm(api: str, place: str) -> Open:
