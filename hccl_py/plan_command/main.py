@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.bench.collective.arguments import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
 from hccl_py.transport.errors import InvalidArgumentError
@@ -19,9 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, 1 where an algorithm is wrong, 2 for wrong arguments."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["predict"]:
-        from hccl_py.simulation import command
+        from hccl_py.plan_command import predict
 
-        return command.main(words[1:])
+        return predict.main(words[1:])
     options = _parser().parse_args(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
@@ -57,20 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     add("algorithm", help=_ALGORITHM)
     _add_where(add)
     add("--tuning", type=Path, metavar="FILE", help="draw us by the numbers of hccl-bench --tune")
-    add("--size", type=_size, metavar="SIZE", help="with it: bytes of the call, such as 1M")
+    add("--size", type=parse_size, metavar="SIZE", help="with it: bytes of the call, such as 1M")
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
     commands.add_parser("predict", help="predict the time of algorithms on other networks")
     return parser
-
-
-def _size(text: str) -> int:
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
-    if scale is None or not (number.isascii() and number.isdigit() and int(number)):
-        raise argparse.ArgumentTypeError(f"expected bytes such as 4, 64K or 1M, got {text!r}")
-    return int(number) * scale
 
 
 def _add_where(add: Callable[..., object]) -> None:

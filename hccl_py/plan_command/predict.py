@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hccl_py.algorithms.table import names_for
+from hccl_py.bench.collective.arguments import parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.simulation.costs import Costs, costs_from_tuning
 from hccl_py.simulation.presets import PRESETS, RANKS_PER_NODE
 from hccl_py.simulation.recorded import recorded_in
-from hccl_py.simulation.report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.simulation.run import simulate
 from hccl_py.simulation.topology import Topology
 from hccl_py.simulation.what_if import changed
 from hccl_py.transport.errors import InvalidArgumentError
 
-_SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _FACTOR = 4
 _EPILOG = """\
 examples:
@@ -86,20 +85,13 @@ def _parser() -> argparse.ArgumentParser:
 def _sizes(text: str) -> tuple[int, ...]:
     """Read `1M:1G`, in steps of a factor of four, or sizes with commas between them."""
     if ":" not in text:
-        return tuple(_size(part) for part in text.split(","))
-    first, last = (_size(part) for part in text.split(":", 1))
+        return parse_sizes(text)
+    first, last = (parse_size(part) for part in text.split(":", 1))
     sizes = []
     while first < last:
         sizes.append(first)
         first *= _FACTOR
     return (*sizes, last)
-
-
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a size such as 64K or 1M, got {text!r}")
-    return int(found[1]) * _SUFFIX[found[2].upper()]
 
 
 def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology, Costs]:

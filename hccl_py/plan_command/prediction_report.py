@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from hccl_py.bench.collective.cases import CASES
 from hccl_py.simulation.recorded import Recorded
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -31,10 +32,7 @@ class Predicted(NamedTuple):
 
     def busbw(self, name: str) -> float:
         """Return GB/s as `hccl-bench` counts them."""
-        n = self.world_size
-        share = (n - 1) / n
-        factors = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}
-        factor = factors.get(self.collective, share)
+        factor = CASES[self.collective].busbw_factor(self.world_size)
         return self.bytes * factor / self.times_us[name] / 1e3
 
 

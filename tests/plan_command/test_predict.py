@@ -13,7 +13,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
-from hccl_py.simulation.command import main
+from hccl_py.plan_command.predict import main
 from hccl_py.simulation.costs import costs_from_tuning
 from hccl_py.simulation.presets import PRESETS
 from hccl_py.simulation.topology import Topology
