@@ -256,3 +256,32 @@ def test_wait_for_a_recv_that_expires_names_its_sender(monkeypatch: pytest.Monke
         text = ranks.run(call)[0]
         assert "recv(32 bytes from rank 1, tag 0): Timed out after 0.2 s" in text
         assert "waiting for rank 1 (host " in text
+
+
+def test_root_whose_readers_have_left_no_room_waits_for_the_slowest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(errors, "_WINDOW_OF_WAIT", HANG_S)
+    with ThreadRanks("aaa") as ranks:
+        came = threading.Event()
+
+        def call(comm: Communicator) -> str:
+            data = np.full(8 << 20, comm.rank, np.uint8)
+            text = ""
+            if comm.rank == 2:
+                assert came.wait(HANG_S)
+                comm.broadcast(data, 0)
+            else:
+                work = comm.nonblocking.broadcast(data, 0)
+                if comm.rank == 0:
+                    with pytest.raises(CollectiveTimeoutError) as caught:
+                        work.wait(0.5)
+                    text = str(caught.value)
+                    came.set()
+                work.wait()
+            assert not data.any()
+            return text
+
+        text = ranks.run(call)[0]
+        assert re.search(r"waiting for rank 2\b(?!, rank 1)", text), text
+        assert "rank 1 (" not in text, text

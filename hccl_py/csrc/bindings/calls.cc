@@ -226,6 +226,9 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
   plan->max_chunk_span = max_chunk_span;
   plan->min_message_bytes = min_message_bytes;
   plan->reduces = reduces;
+  plan->only_sends = std::all_of(plan->ops.begin(), plan->ops.end(), [](const Op& op) {
+    return op.kind == OpKind::send || op.kind == OpKind::copy;
+  });
   plan->validate(rank, world_size);
   return plan;
 }

@@ -228,15 +228,16 @@ bool Channel::run_send(const Op& op) {
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = static_cast<uint16_t>(op.rendezvous);
   header.is_only_moved = !call_->plan->reduces;
+  header.is_one_way = call_->plan->only_sends;
   if (on_board_) board_->add({peers_of(op), header, payload});
-  send_by_lanes(peers_of(op), header, payload);
-  return true;
+  return send_by_lanes(peers_of(op), header, payload);
 }
 
 // To all of `peers`; on the board, to those that it does not reach, or, once it has posted that they
-// get it by lane, to those that it does.
-void Channel::send_by_lanes(std::span<const int> peers, const Header& header,
+// get it by lane, to those that it does. False: all of it later; never of what is on the board or encoded.
+bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
                             const std::byte* payload) {
+  bool may_wait = !on_board_ && call_->compression == Compression::none;
   auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
   fan_out_.clear();
   for (int peer : peers) {
@@ -245,13 +246,16 @@ void Channel::send_by_lanes(std::span<const int> peers, const Header& header,
   bool shared = false;
   if (fan_out_.size() > 1) {
     Timed timed(profile_, *fan_out_[0]);
-    shared = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
+    Lane::Shared posted = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
+    if (posted == Lane::Shared::later && may_wait) return false;
+    shared = posted == Lane::Shared::posted;
   }
   for (int peer : peers) {
     if (is_meant(peer) && (!shared || !lane(peer).shares_payload())) {
       post(lane(peer), header, payload);
     }
   }
+  return true;
 }
 
 // Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent out of
@@ -423,6 +427,8 @@ bool Channel::run_copy(const Op& op) {
                  source.address < destination.address + num_bytes;
   if (overlap) {
     std::memmove(destination.address, source.address, num_bytes);
+  } else if (Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
+    copy_past_caches(destination.address, source.address, num_bytes);
   } else {
     hccl::copy(destination.address, source.address, num_bytes);
   }

@@ -86,7 +86,7 @@ class Channel {
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);
-  void send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
+  bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
   void look_for_stray(int peer, const Header* header, uint64_t fingerprint);
   void check(const Header& header, const Op& op, int peer_index, const Span& span);
   bool is_compressed(const Op& op, int peer_index) const {

@@ -23,7 +23,13 @@ std::vector<int> Channel::waiting_for() const {
   if (call_ == nullptr || lacks_room_) return ranks;
   if (next_op_ == call_->plan->ops.size()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
-  if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
+  if (op.kind == OpKind::copy) return ranks;
+  if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
+    for (int peer : peers_of(op)) {
+      if (!lanes_[static_cast<size_t>(peer)]->is_drained()) ranks.push_back(peer);
+    }
+    return ranks;
+  }
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
     try {

@@ -47,6 +47,7 @@ struct Plan {
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
   bool reduces = true;  // some rank reduces what it receives
+  bool only_sends = false;  // this rank receives nothing
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;

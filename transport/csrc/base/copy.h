@@ -10,7 +10,9 @@ namespace hccl {
 // at a page, and large numpy arrays 16 bytes after one.
 void copy(std::byte* to, const std::byte* from, size_t num_bytes);
 
-// With non-temporal stores: `to` is in no cache afterwards.
+// With non-temporal stores: `to` is in no cache afterwards. What is a part of min_uncached_bytes would not
+// stay in one until somebody reads all of it.
+constexpr size_t min_uncached_bytes = 4 << 20;
 void copy_past_caches(std::byte* to, const std::byte* from, size_t num_bytes);
 
 }  // namespace hccl

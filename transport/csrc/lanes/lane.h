@@ -25,7 +25,8 @@ struct Header {
   uint64_t size = 0;
   uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
-  uint16_t is_only_moved = 0;  // collectives: no rank reduces it
+  uint8_t is_only_moved = 0;  // collectives: no rank reduces it
+  uint8_t is_one_way = 0;     // collectives: its sender receives nothing in this call
 };
 static_assert(sizeof(Header) == 32);
 
@@ -96,9 +97,13 @@ class Lane {
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
-  // Posts one payload on several lanes that share it. False: no room now, nothing happened.
-  virtual bool post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
-    return false;
+  // Whether the peer is known to have received all of it.
+  virtual bool is_drained() const { return true; }
+  // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and each
+  // lane should take it alone, or all of them soon, when their readers have made room.
+  enum class Shared { posted, apart, later };
+  virtual Shared post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
+    return Shared::apart;
   }
 
   // The oldest message that was not released, or nullptr. Its payload may still be on its way.
