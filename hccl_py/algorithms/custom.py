@@ -74,7 +74,10 @@ class CustomAlgorithm:
 
     def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
         """Write the plan of a rank; InvalidArgumentError: the function raised."""
-        header = Plan(self.collective, self.name, rank, count_ranks(nodes), root)
+        n = count_ranks(nodes)
+        if self.world_size not in (None, n):
+            raise InvalidArgumentError(f"{self}: expected {self.world_size} ranks, got {n}")
+        header = Plan(self.collective, self.name, rank, n, root)
         where = f"rank {rank} of {header.world_size}"
         plan: Plan = self._call(where, write_plan, self.entry, header, nodes)
         return plan
@@ -178,7 +181,7 @@ def in_effect(
 
 
 def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
-    """Return the algorithm at `path/to/mine.py:mine` or `plan:FILE`, which must be for `collective`.
+    """Return the algorithm `path/to/mine.py:mine` or `plan:FILE`, which must be for `collective`.
 
     Raise InvalidArgumentError: there is no such file or function, or the file raised.
     """

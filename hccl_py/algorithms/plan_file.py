@@ -1,15 +1,16 @@
 """Plans in a file: `all_reduce=plan:FILE` runs the ops that are written there.
 
 `hccl-plan synthesize` writes such files; anything else may. A file is JSON: `format`, `version`,
-`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `about` (a line for people)
-and `plans`, one for each root (`null` without roots): `root`, and `ops`, for each rank the lines
-that `hccl-plan show` prints. It is an algorithm of a user: the ranks prove it before their first
-call, and all must have the same.
+`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `about` (for people) and
+`plans`, one for each root (`null` without roots): `root`, and `ops`, for each rank the lines that
+`hccl-plan show` prints, with `end_step` where a step ends. It is an algorithm of a user: the ranks
+prove it before their first call, and all must have the same.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from hccl_py.plan.parse import parse_op
 from hccl_py.transport.errors import InvalidArgumentError
 
 PREFIX = "plan:"
-_FORMAT, _VERSION = "hccl-plan", 1
+_FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
+
+_Ops = dict[int | None, list[list[Op | None]]]
+"""By root and rank; None ends a step."""
 
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
 """By root (None: the collective has none), the plans of all ranks."""
@@ -41,11 +45,17 @@ def write_plans(path: Path, plans: PlansOfRoots, about: str) -> None:
         "data_chunks": first.shape.data_chunks,
         "about": about,
         "plans": [
-            {"root": root, "ops": [list(map(str, plan.ops)) for plan in ranks]}
-            for root, ranks in plans.items()
+            {"root": root, "ops": [_lines(plan) for plan in ranks]} for root, ranks in plans.items()
         ],
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _lines(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for begin, end in pairwise((0, *plan.steps, len(plan.ops))):
+        lines += [*map(str, plan.ops[begin:end]), _END_STEP]
+    return lines[:-1]  # the last of these ends the plan
 
 
 def loaded_plans(place: str) -> CustomAlgorithm:
@@ -81,7 +91,9 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
         )
     collective, n = document.get("collective"), document.get("world_size")
     chunks, about = document.get("data_chunks"), document.get("about")
-    _require(collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective)
+    _require(
+        collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
+    )
     _require(isinstance(n, int) and n > 0, "world_size", "a number of ranks", n)
     _require(isinstance(chunks, int) and chunks >= 0, "data_chunks", "a number", chunks)
     _require(isinstance(about, str), "about", "text", about)
@@ -93,18 +105,21 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
 
     def write(me: int, _: int, plan: PlanBuilder) -> None:
         for op in ops[plan.root if contract.rooted else None][me]:
-            _append(plan, op)
+            if op is None:
+                plan.end_step()
+            else:
+                _append(plan, op)
 
     entry = Algorithm(write, lambda _nodes: chunks)
     return CustomAlgorithm(collective, name, entry, about, 0, None, None, n)
 
 
-def _ops(plans: Any, roots: list[int | None], n: int) -> dict[int | None, list[list[Op]]]:
+def _ops(plans: Any, roots: list[int | None], n: int) -> _Ops:
     _require(isinstance(plans, list), "plans", "a list", plans)
     _require(all(isinstance(one, dict) for one in plans), "plans", "objects", plans)
     got = [one.get("root") for one in plans]
     _require(got == roots, "plans", f"the roots {roots}, in order", got)
-    found: dict[int | None, list[list[Op]]] = {}
+    found: _Ops = {}
     for one in plans:
         where, ranks = f"root {one['root']}" if len(roots) > 1 else "plans", one.get("ops")
         good = isinstance(ranks, list) and len(ranks) == n
@@ -117,12 +132,15 @@ def _ops(plans: Any, roots: list[int | None], n: int) -> dict[int | None, list[l
     return found
 
 
-def _op(line: Any, where: str) -> Op:
+def _op(line: Any, where: str) -> Op | None:
+    if line == _END_STEP:
+        return None
     try:
         op = parse_op(line if isinstance(line, str) else repr(line))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    _require(not op.compressed, where, "no compressed peers: the engine adds them itself", line)
+    _require(not op.compressed, where, "no compressed peer", line)
+    _require(op.kind is not OpKind.RECV or len(op.peers) == 1, where, "one peer of a recv", line)
     return op
 
 
@@ -134,8 +152,7 @@ def _append(plan: PlanBuilder, op: Op) -> None:
     elif op.dst is not None and op.kind is OpKind.RECV_REDUCE:
         plan.recv_reduce(op.peers, op.dst)
     elif op.dst is not None:
-        for peer in op.peers:  # one, or `verify` finds a message too many
-            plan.recv(peer, op.dst)
+        plan.recv(op.peers[0], op.dst)
 
 
 def _require(is_good: bool, what: str, expected: str, got: object) -> None:

@@ -40,9 +40,7 @@ def parse_op(text: str) -> Op:
     raise ValueError(f"expected {_EXPECTED}; got {text!r}")
 
 
-def _with_peers(
-    kind: OpKind, text: str, dst: Chunk | None = None, src: Chunk | None = None
-) -> Op:
+def _with_peers(kind: OpKind, text: str, dst: Chunk | None = None, src: Chunk | None = None) -> Op:
     words = text.split()
     peers = tuple(int(word.rstrip("~")) for word in words)
     compressed = tuple(int(word[:-1]) for word in words if word.endswith("~"))

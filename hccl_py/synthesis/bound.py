@@ -85,7 +85,9 @@ def _too_narrow(network: Network, time: Fraction) -> list[set[int]]:
 def _all_reduce(network: Network) -> Bound:
     n = network.world_size
     pairs = [pair for rank in range(1, n) for pair in ((0, rank), (rank, 0))]
-    rate, side = min((max_flow(network.kbit_per_s, *pair) for pair in pairs), key=lambda cut: cut[0])
+    rate, side = min(
+        (max_flow(network.kbit_per_s, *pair) for pair in pairs), key=lambda cut: cut[0]
+    )
     best = Bound(Fraction(1, rate), _spelt(network, side))
     outward, inward = _Leaving(network), _Leaving(network.reversed)
     for groups in _groupings(n, outward):
@@ -133,8 +135,9 @@ def _groupings(n: int, leaving: _Leaving) -> Iterator[list[frozenset[int]]]:
         # The pair with the most between them: merging takes it off the links that are counted.
         one, other = max(
             combinations(groups, 2),
-            key=lambda pair: leaving.of(pair[0]) + leaving.of(pair[1])
-            - leaving.of(pair[0] | pair[1]),
+            key=lambda pair: (
+                leaving.of(pair[0]) + leaving.of(pair[1]) - leaving.of(pair[0] | pair[1])
+            ),
         )
         groups = [group for group in groups if group not in (one, other)] + [one | other]
 

@@ -22,18 +22,14 @@ class Certificate(NamedTuple):
         """Share of the bound that is reached, 0 to 1."""
         return float(self.bound.time / self.time)
 
-    def __str__(self) -> str:
-        whole = self.mbit_per_s
-        return (
-            f"{self.share:.1%} of the bound: {whole:.3g} of at most "
-            f"{float(1 / self.bound.time) / 1000:.3g} Mbit/s of the data; the bottleneck is "
-            f"{self.bound.bottleneck}"
-        )
-
     @property
-    def mbit_per_s(self) -> float:
-        """How much of the data the plans finish in a second, if links are all that takes time."""
-        return float(1 / self.time) / 1000
+    def rates(self) -> str:
+        """How much of the data is done in a second, if links are all that takes time."""
+        plans, most = (float(1 / time) / 1000 for time in (self.time, self.bound.time))
+        return f"{plans:.4g} of at most {most:.4g} Mbit/s of the data; busiest link: {self.busiest}"
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} of the bound; the bottleneck is {self.bound.bottleneck}"
 
 
 def certify(plans: Sequence[Plan], network: Network, bound: Bound) -> Certificate:

@@ -76,9 +76,7 @@ class _Packing:
     def __init__(self, network: Network, tasks: Sequence[Task], target: Fraction) -> None:
         self._network, self._tasks = network, tasks
         # Of each link, the share of the target that one chunk takes.
-        self._share = {
-            arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()
-        }
+        self._share = {arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()}
         self._load = Counter[Arc]()
 
     def run(self) -> list[Tree]:

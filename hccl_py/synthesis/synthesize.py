@@ -48,6 +48,12 @@ class Synthesis:
     root: int | None
     table: tuple[tuple[str, Certificate], ...]
 
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks of `data`, or blocks, each has its own way."""
+        first = next(iter(self.plans.values()))[0]
+        return first.shape.data_chunks or first.world_size
+
 
 def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS) -> Synthesis:
     """Make plans, prove them, and say which share of the bound they reach.
