@@ -43,6 +43,8 @@ PLAN = "plan"
 _LINK_BYTES = 1 << 20
 _ROUND_S = 0.6
 _MOST_CALLS = 20
+_HOPELESS = 1.8
+"""Algorithms of the table that take so many times what the best does drop out after one call."""
 _PARTNERS = {(0, 1): 0, (2, 3): 0, (0, 2): 1, (1, 3): 1, (0, 3): 2, (1, 2): 2}
 """Which of the rates each pair has: every host has a link of each."""
 
@@ -53,12 +55,14 @@ class Race:
 
     Attributes:
         us: of each round, by contender: `plan` or an algorithm of the table.
+        slow_us: of a single call of those that were far behind and took no further part.
         wrong: elements, of all contenders.
     """
 
     collective: str
     num_bytes: int
     us: dict[str, list[float]]
+    slow_us: dict[str, float]
     wrong: int
 
     @property
@@ -110,25 +114,39 @@ def _race(ranks: Ranks, options: Options, collective: str, size: int, num_rounds
     op = "sum" if case.reduces else "none"
     call = Call(n, 0, op, "float32", case.count(size, "float32", n), in_place=not case.has_root)
     ranks.ask("prepare", collective, call, what=f"preparing {size} bytes")
-    us: dict[str, list[float]] = {}
-    calls: dict[str, int] = {}
+    first_us = {}
     wrong = 0
-    # One round more: the first says how many calls a round has, and is thrown away.
-    for turn in range(num_rounds + 1):
-        for name in (PLAN, *names_for(collective)):
-            what, contender = f"measuring {name} at {size} bytes", int(name == PLAN)
-            if name != PLAN:
-                ranks.ask("call", 0, "force", f"{collective}={name}", what=what)
-                ranks.ask("prepare", collective, call, what=what)
-            if not turn:
-                wrong += count_wrong(ranks.ask("check", contender, what=what), options)
-            took = ranks.ask("time", contender, calls.get(name, 1), 1, what=what)
-            seconds = float(np.mean(took))
-            if not turn:
-                calls[name] = max(1, min(_MOST_CALLS, int(_ROUND_S / seconds)))
-            else:
-                us.setdefault(name, []).append(seconds * 1e6)
-    return Race(collective, size, us, wrong)
+    for name in (PLAN, *names_for(collective)):
+        contender = _choose(ranks, call, collective, name)
+        what = f"checking {name} at {size} bytes"
+        wrong += count_wrong(ranks.ask("check", contender, what=what), options)
+        first_us[name] = _time_us(ranks, contender, 1, name)
+    best_us = min(us for name, us in first_us.items() if name != PLAN)
+    racing = [one for one, us in first_us.items() if one == PLAN or us < _HOPELESS * best_us]
+    us: dict[str, list[float]] = {name: [] for name in racing}
+    for _ in range(num_rounds):
+        for name in racing:
+            contender = _choose(ranks, call, collective, name)
+            calls = max(1, min(_MOST_CALLS, int(_ROUND_S * 1e6 / first_us[name])))
+            us[name].append(_time_us(ranks, contender, calls, name))
+    slow = {name: one for name, one in first_us.items() if name not in racing}
+    return Race(collective, size, us, slow, wrong)
+
+
+def _choose(ranks: Ranks, call: Call, collective: str, name: str) -> int:
+    """Have the first contender run an algorithm of the table; return the contender of `name`."""
+    if name == PLAN:
+        return 1
+    what = f"choosing {name}"
+    ranks.ask("call", 0, "force", f"{collective}={name}", what=what)
+    ranks.ask("prepare", collective, call, what=what)
+    return 0
+
+
+def _time_us(ranks: Ranks, contender: int, calls: int, name: str) -> float:
+    # A call before that is not timed also uses up what a link that stood still may send at once.
+    took = ranks.ask("time", contender, calls, 1, what=f"measuring {name}")
+    return float(np.mean(took)) * 1e6
 
 
 def _options() -> Options:
@@ -160,6 +178,9 @@ def main() -> int:
     except (RankFailure, NamespaceError) as failure:
         print(f"hccl_py.bench.uneven: {failure}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("hccl_py.bench.uneven: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -169,6 +190,8 @@ def lines(one: Race) -> Iterator[str]:
         middle, least, most = (pick(us) / 1000 for pick in (statistics.median, min, max))
         size = f"{one.collective} {one.num_bytes >> 10:6} KB"
         yield f"{size}  {name:20} {middle:8.1f} ms ({least:.1f} to {most:.1f})"
+    for name, took in one.slow_us.items():
+        yield f"{one.collective} {one.num_bytes >> 10:6} KB  {name:20} {took / 1000:8.1f} ms, once"
     ratios = one.ratios
     yield (
         f"  {one.best} / plan: {statistics.median(ratios):.2f} "

@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.out is not None and len(given.collective) > 1:
             raise InvalidArgumentError("--out: expected one --collective with it")
         network = read_network(given.file, separate_links=given.separate_links)
+        if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
+            links = ", ".join(map(network.spelt, sorted(idle)))
+            print(f"links that no message takes, for there is a faster way: {links}")
         for collective in given.collective:
             found = synthesize(collective, network, given.chunks)
             path = given.out or Path(f"{collective}.json")

@@ -1,7 +1,8 @@
 """How long a collective takes at least on a network, and the cut that says so.
 
 Times are Fractions in units of the whole data (`data`, or all blocks) at 1 kbit/s. All bounds are
-cuts: what must cross a set of links, by what these carry. Each is found by maximum flows.
+cuts: what must cross a set of links, by what these carry. Each is found by maximum flows. Links
+that no message takes do not count.
 
 - broadcast: the whole data must reach each rank from the root. The smallest minimum cut from the
   root is the bound, and trees can reach it (J. Edmonds, Edge-disjoint branchings, 1973).
@@ -34,6 +35,7 @@ class Bound(NamedTuple):
 
 def bound_of(collective: str, network: Network, root: int | None = None) -> Bound:
     """Return the bound of a collective; `root` is that of a broadcast."""
+    network = network.taken
     if collective == "broadcast":
         assert root is not None
         return _broadcast(network, root)

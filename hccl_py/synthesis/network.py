@@ -39,6 +39,13 @@ class Network:
         return found
 
     @cached_property
+    def taken(self) -> "Network":
+        """The same without the links that lie on no message's way."""
+        on_ways = {arc for route in self.routes.values() for arc in route}
+        rates = {arc: rate for arc, rate in self.kbit_per_s.items() if arc in on_ways}
+        return Network(self.world_size, self.names, rates, self.nodes)
+
+    @cached_property
     def reversed(self) -> "Network":
         """The same with every link turned round."""
         turned = {(head, tail): rate for (tail, head), rate in self.kbit_per_s.items()}

@@ -46,6 +46,15 @@ def plans_of(
     return tuple(plans)
 
 
+def makespan(network: Network, trees: Sequence[Tree]) -> float:
+    """Return the time until the last message has come, in chunks at 1 kbit/s.
+
+    It is longer than the busiest link's time, which waits while the first and the last chunks are
+    on their way elsewhere.
+    """
+    return max(message.end for message in _ordered(network, trees))
+
+
 def _messages(trees: Sequence[Tree]) -> list[_Message]:
     found: list[_Message] = []
     for chunk, tree in enumerate(trees):
@@ -76,10 +85,10 @@ def _messages(trees: Sequence[Tree]) -> list[_Message]:
 def _ordered(network: Network, trees: Sequence[Tree]) -> list[_Message]:
     """Return all messages, in the order of their ends."""
     messages = _messages(trees)
-    us = {arc: 1e6 / rate for arc, rate in network.kbit_per_s.items()}
+    each = {arc: 1 / rate for arc, rate in network.kbit_per_s.items()}
     free = defaultdict[Arc, float](float)
     for message in messages:
-        _find_way(message, network, us)
+        _find_way(message, network, each)
     ready, done = [one for one in messages if not one.needs], list[_Message]()
     while ready:
 
@@ -92,8 +101,8 @@ def _ordered(network: Network, trees: Sequence[Tree]) -> list[_Message]:
         message.begin, _ = start(message)
         route = network.routes[message.source, message.target]
         for arc in route:
-            free[arc] = message.begin + us[arc]
-        message.end = message.begin + max(us[arc] for arc in route)
+            free[arc] = message.begin + each[arc]
+        message.end = message.begin + max(each[arc] for arc in route)
         done.append(message)
         for one in message.needed_by:
             one.num_missing -= 1
@@ -103,10 +112,10 @@ def _ordered(network: Network, trees: Sequence[Tree]) -> list[_Message]:
     return sorted(done, key=lambda one: one.end)
 
 
-def _find_way(message: _Message, network: Network, us: dict[Arc, float]) -> float:
+def _find_way(message: _Message, network: Network, each: dict[Arc, float]) -> float:
     if not message.way:
-        own = max(us[arc] for arc in network.routes[message.source, message.target])
-        after = [_find_way(one, network, us) for one in message.needed_by]
+        own = max(each[arc] for arc in network.routes[message.source, message.target])
+        after = [_find_way(one, network, each) for one in message.needed_by]
         message.way = own + max(after, default=0.0)
     return message.way
 

@@ -17,7 +17,6 @@ from hccl_py.synthesis.network import Arc, Network
 
 _STEEPNESS = (4, 8, 16, 32, 64)
 _ROUNDS_EACH = 3
-_LIKE_TO_ROOT = 1e-6  # of equal trees the flattest
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,17 @@ class Task:
     goes_down: bool
 
 
-def pack(network: Network, tasks: Sequence[Task], target: Fraction) -> list[Tree]:
+def pack(network: Network, tasks: Sequence[Task], target: Fraction, flatness: float) -> list[Tree]:
     """Return a tree for each task.
 
     Args:
         network: where they are.
         tasks: one for each chunk.
         target: the time, in chunks at 1 kbit/s, that no packing can be faster than.
+        flatness: how much cheaper links of a root seem, 0 to 1. Flat trees have fewer messages
+            that wait for one another, but may load links less alike.
     """
-    return _Packing(network, tasks, target).run()
+    return _Packing(network, tasks, target, flatness).run()
 
 
 def time_of(network: Network, trees: Iterable[Tree]) -> Fraction:
@@ -73,8 +74,10 @@ def _crossed(network: Network, tree: Tree) -> list[Arc]:
 
 
 class _Packing:
-    def __init__(self, network: Network, tasks: Sequence[Task], target: Fraction) -> None:
-        self._network, self._tasks = network, tasks
+    def __init__(
+        self, network: Network, tasks: Sequence[Task], target: Fraction, flatness: float
+    ) -> None:
+        self._network, self._tasks, self._flatness = network, tasks, flatness
         # Of each link, the share of the target that one chunk takes.
         self._share = {arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()}
         self._load = Counter[Arc]()
@@ -115,7 +118,7 @@ class _Packing:
 
     def _tree(self, costs: Mapping[Arc, float], root: int) -> list[int]:
         biased = {
-            (tail, head): cost * (1 - _LIKE_TO_ROOT * (tail == root))
+            (tail, head): cost * (1 - self._flatness * (tail == root))
             for (tail, head), cost in costs.items()
         }
         return arborescence(biased, self._network.world_size, root)

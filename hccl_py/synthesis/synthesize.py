@@ -4,9 +4,8 @@ An algorithm of the table takes fewer steps, which counts in small calls. So tre
 clearly more of the data to be chosen, and an even network keeps the table's algorithm.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from hccl_py.algorithms.plan_file import PlansOfRoots
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
@@ -16,17 +15,23 @@ from hccl_py.plan.verify import verify
 from hccl_py.synthesis.bound import Bound, bound_of
 from hccl_py.synthesis.certificate import Certificate, certify
 from hccl_py.synthesis.network import Network
-from hccl_py.synthesis.order import plans_of
+from hccl_py.synthesis.order import makespan, plans_of
 from hccl_py.synthesis.packing import Task, Tree, pack, time_of
 from hccl_py.transport.errors import InvalidArgumentError
 
 SYNTHESIZED = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The collectives for which there are plans of trees."""
 
-MOST_CHUNKS = 16
-_WORTH_A_CHANGE = Fraction(105, 100)
-_WORTH_A_CHUNK = Fraction(102, 100)
+MOST_CHUNKS = 32
+_NUMS_OF_CHUNKS = (*range(1, 9), *range(10, 16, 2), *range(16, MOST_CHUNKS, 4))
+_FLATNESS = (1e-6, 0.3, 0.6)
+_WORTH_A_CHANGE = 1.05
+_WORTH_A_CHUNK = 1.02
 _NAME = "packed_trees"
+_GOING_UP = ("all_reduce", "reduce_scatter")
+
+Bounds = Mapping[int | None, Bound]
+"""By root."""
 
 
 @dataclass(frozen=True)
@@ -74,25 +79,35 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
     roots = range(network.world_size) if COLLECTIVES[collective].rooted else [None]
     bounds = {root: bound_of(collective, network, root) for root in roots}
     rivals = {root: _rivals(collective, network, bound, root) for root, bound in bounds.items()}
-    chosen: dict[str, PlansOfRoots] = {_NAME: _trees(collective, network, bounds, most_chunks)}
-    for name in next(iter(rivals.values())):
-        chosen[name] = {root: rivals[root][name] for root in roots}
-    certificates = {
-        name: {root: certify(plans, network, bounds[root]) for root, plans in by_root.items()}
-        for name, by_root in chosen.items()
+    table = {
+        name: {root: certify(rivals[root][name], network, bounds[root]) for root in roots}
+        for name in next(iter(rivals.values()))
     }
-    total = {
-        name: sum((one.time for one in by_root.values()), Fraction())
-        for name, by_root in certificates.items()
-    }
-    table = sorted((name for name in chosen if name != _NAME), key=lambda name: total[name])
-    name = table[0] if table and total[table[0]] <= total[_NAME] * _WORTH_A_CHANGE else _NAME
-    for plans in chosen[name].values():
+    total = {name: float(sum(one.time for one in table[name].values())) for name in table}
+    by_time = sorted(table, key=lambda one: total[one])
+    name, best = _NAME, _least(bounds)
+    if not by_time or total[by_time[0]] > best * _WORTH_A_CHANGE:
+        packed = _trees(collective, network, bounds, most_chunks)
+        best = packed.time
+    if by_time and total[by_time[0]] <= best * _WORTH_A_CHANGE:
+        name = by_time[0]
+        plans: PlansOfRoots = {root: rivals[root][name] for root in roots}
+    else:
+        plans = {
+            root: plans_of(collective, name, network, trees, root)
+            for root, trees in packed.trees.items()
+        }
+    for each in plans.values():
         for in_place in (False, True):
-            verify(plans, COLLECTIVES[collective], in_place=in_place)
-    root = min(roots, key=lambda one: certificates[name][one].share)
-    rated = tuple((one, certificates[one][root]) for one in table)
-    return Synthesis(collective, name, chosen[name], certificates[name][root], root, rated)
+            verify(each, COLLECTIVES[collective], in_place=in_place)
+    rated = {root: certify(each, network, bounds[root]) for root, each in plans.items()}
+    root = min(roots, key=lambda one: rated[one].share)
+    others = tuple((one, table[one][root]) for one in by_time)
+    return Synthesis(collective, name, plans, rated[root], root, others)
+
+
+def _least(bounds: Bounds) -> float:
+    return float(sum(bound.time for bound in bounds.values()))
 
 
 def _rivals(
@@ -112,31 +127,47 @@ def _pairs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
     return ((plan, peer) for plan in plans for op in plan.ops if op.src for peer in op.peers)
 
 
-def _trees(
-    collective: str, network: Network, bounds: dict[int | None, Bound], most_chunks: int
-) -> PlansOfRoots:
-    n = network.world_size
-    everyone = tuple(range(n))
+@dataclass(frozen=True)
+class _Packed:
+    """Trees for every root, and the time by which they are chosen, summed over the roots.
+
+    The time is between that of many tiles, the busiest link's, and that of one tile alone.
+    """
+
+    trees: dict[int | None, list[Tree]]
+    time: float
+
+
+def _trees(collective: str, network: Network, bounds: Bounds, most_chunks: int) -> _Packed:
     if COLLECTIVES[collective].blocks is not None:
-        goes_up = collective == "reduce_scatter"
-        tasks = [Task((rank,), goes_up, not goes_up) for rank in everyone]
-        trees = pack(network, tasks, bounds[None].time * n)
-        return {None: plans_of(collective, _NAME, network, trees)}
-    # All roots need the same number of chunks, for `data` is cut alike.
-    best: dict[int, dict[int | None, list[Tree]]] = {}
-    times: dict[int, Fraction] = {}
-    for num_chunks in range(1, most_chunks + 1):
-        best[num_chunks] = {}
-        for root, bound in bounds.items():
-            roots = everyone if root is None else (root,)
-            tasks = [Task(roots, root is None, goes_down=True)] * num_chunks
-            best[num_chunks][root] = pack(network, tasks, bound.time * num_chunks)
-        times[num_chunks] = sum(
-            (time_of(network, trees) / num_chunks for trees in best[num_chunks].values()),
-            Fraction(),
-        )
-    least = min(times.values())
-    num = min(num for num, time in times.items() if time <= least * _WORTH_A_CHUNK)
-    return {
-        root: plans_of(collective, _NAME, network, trees, root) for root, trees in best[num].items()
-    }
+        num = [network.world_size]  # blocks are never cut
+    else:
+        # All roots need the same number of chunks, for `data` is cut alike.
+        num = [one for one in _NUMS_OF_CHUNKS if one < most_chunks] + [most_chunks]
+    found: list[_Packed] = []
+    for num_chunks in num:
+        each = [
+            _packed(collective, network, bounds, num_chunks, flatness) for flatness in _FLATNESS
+        ]
+        found.append(min(each, key=lambda one: one.time))
+        if found[-1].time <= _least(bounds) * _WORTH_A_CHUNK:
+            break
+    best = min(one.time for one in found)
+    return next(one for one in found if one.time <= best * _WORTH_A_CHUNK)
+
+
+def _packed(
+    collective: str, network: Network, bounds: Bounds, num_chunks: int, flatness: float
+) -> _Packed:
+    everyone, time = tuple(range(network.world_size)), 0.0
+    trees: dict[int | None, list[Tree]] = {}
+    goes_up, goes_down = collective in _GOING_UP, collective != "reduce_scatter"
+    for root, bound in bounds.items():
+        if COLLECTIVES[collective].blocks is not None:
+            tasks = [Task((rank,), goes_up, goes_down) for rank in everyone]
+        else:
+            tasks = [Task(everyone if root is None else (root,), goes_up, goes_down)] * num_chunks
+        trees[root] = pack(network, tasks, bound.time * num_chunks, flatness)
+        busiest = float(time_of(network, trees[root]))
+        time += (busiest + makespan(network, trees[root])) / (2 * num_chunks)
+    return _Packed(trees, time)

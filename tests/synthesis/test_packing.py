@@ -45,7 +45,7 @@ def test_packing_loads_every_link_of_pairs_alike(tmp_path: Path) -> None:
     network = network_of(PAIRS, tmp_path)
     tasks = [Task((0, 1, 2, 3), goes_up=True, goes_down=True)] * 14
     best = Fraction(14 * 3, 700_000)  # chunks x links of a tree, by all links of a direction
-    trees = pack(network, tasks, best)
+    trees = pack(network, tasks, best, 1e-6)
     assert time_of(network, trees) == best
     assert all(is_tree(one.up, one.root) and is_tree(one.down, one.root) for one in trees)
 
@@ -53,4 +53,6 @@ def test_packing_loads_every_link_of_pairs_alike(tmp_path: Path) -> None:
 def test_packing_is_the_same_each_time(tmp_path: Path) -> None:
     network = network_of(PAIRS, tmp_path)
     tasks = [Task((2,), goes_up=False, goes_down=True)] * 5
-    assert pack(network, tasks, Fraction(1, 10**5)) == pack(network, tasks, Fraction(1, 10**5))
+    assert pack(network, tasks, Fraction(1, 10**5), 0.3) == pack(
+        network, tasks, Fraction(1, 10**5), 0.3
+    )
