@@ -27,6 +27,8 @@ _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 _Ops = dict[int | None, list[list[Op | None]]]
 """By root and rank; None ends a step."""
 
+_KEYS = ("collective", "world_size", "data_chunks", "about")
+
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
 """By root (None: the collective has none), the plans of all ranks."""
 
@@ -89,8 +91,8 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
             f"expected version {_VERSION}, got {document.get('version')!r}: write it again with "
             "this version of hccl-py"
         )
-    collective, n = document.get("collective"), document.get("world_size")
-    chunks, about = document.get("data_chunks"), document.get("about")
+    values: dict[str, Any] = dict.fromkeys(_KEYS) | document
+    collective, n, chunks, about = (values[key] for key in _KEYS)
     _require(
         collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
     )

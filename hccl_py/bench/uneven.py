@@ -43,7 +43,7 @@ PLAN = "plan"
 _LINK_BYTES = 1 << 20
 _ROUND_S = 0.6
 _MOST_CALLS = 20
-_HOPELESS = 1.8
+_HOPELESS = 3.0
 """Algorithms of the table that take so many times what the best does drop out after one call."""
 _PARTNERS = {(0, 1): 0, (2, 3): 0, (0, 2): 1, (1, 3): 1, (0, 3): 2, (1, 2): 2}
 """Which of the rates each pair has: every host has a link of each."""

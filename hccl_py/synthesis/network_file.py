@@ -60,7 +60,8 @@ def _of_topology(links: list[dict[str, Any]]) -> Network:
     ranks = sorted({end for *ends, _ in given for end in ends if isinstance(end, int)})
     _check_ranks(ranks)
     switches = sorted({end for *ends, _ in given for end in ends if isinstance(end, str)})
-    number: dict[int | str, int] = {name: at for at, name in enumerate([*ranks, *switches])}
+    vertices: list[int | str] = [*ranks, *switches]
+    number = {name: at for at, name in enumerate(vertices)}
     rates: dict[Arc, int] = {}
     for tail, head, rate in given:
         arc = number[tail], number[head]
@@ -93,7 +94,8 @@ def _of_matrix(links: list[dict[str, Any]], separate: bool) -> Network:
     measured: dict[Arc, int] = {}
     crossing: set[Arc] = set()
     for at, link in enumerate(links):
-        source, target, rate = link.get("from"), link.get("to"), link.get("gb_per_s")
+        values: dict[str, Any] = {"from": None, "to": None, "gb_per_s": None} | link
+        source, target, rate = values["from"], values["to"], values["gb_per_s"]
         good = type(source) is int and type(target) is int and source != target
         if not good or not isinstance(rate, int | float) or not 0 < rate < 1e6:
             expected = '"from", "to" and "gb_per_s" of a pair of ranks'

@@ -114,7 +114,7 @@ def _rivals(
     collective: str, network: Network, bound: Bound, root: int | None
 ) -> dict[str, Sequence[Plan]]:
     """Return the plans of the table that a file can hold and this network can carry."""
-    found = {}
+    found: dict[str, Sequence[Plan]] = {}
     for name in names_for(collective):
         if not ALGORITHMS[collective, name].equal_blocks:
             plans = plans_for(collective, name, network.nodes, root)
