@@ -78,10 +78,11 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
         raise InvalidArgumentError(f"expected 1 chunk or more, got {most_chunks}")
     roots = range(network.world_size) if COLLECTIVES[collective].rooted else [None]
     bounds = {root: bound_of(collective, network, root) for root in roots}
-    rivals = {root: _rivals(collective, network, bound, root) for root, bound in bounds.items()}
+    rivals = {root: _rivals(collective, network, root) for root in roots}
     table = {
         name: {root: certify(rivals[root][name], network, bounds[root]) for root in roots}
-        for name in next(iter(rivals.values()))
+        for name in names_for(collective)
+        if all(name in rivals[root] for root in roots)
     }
     total = {name: float(sum(one.time for one in table[name].values())) for name in table}
     by_time = sorted(table, key=lambda one: total[one])
@@ -110,9 +111,7 @@ def _least(bounds: Bounds) -> float:
     return float(sum(bound.time for bound in bounds.values()))
 
 
-def _rivals(
-    collective: str, network: Network, bound: Bound, root: int | None
-) -> dict[str, Sequence[Plan]]:
+def _rivals(collective: str, network: Network, root: int | None) -> dict[str, Sequence[Plan]]:
     """Return the plans of the table that a file can hold and this network can carry."""
     found: dict[str, Sequence[Plan]] = {}
     for name in names_for(collective):

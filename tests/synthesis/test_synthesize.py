@@ -70,6 +70,12 @@ def test_fewer_chunks_cost_a_part_of_the_bound(pairs: Network) -> None:
     assert shares == sorted(shares) and shares[0] < 0.9 and shares[-1] > 0.93
 
 
+def test_table_that_serves_some_roots_only_is_no_rival(tmp_path: Path) -> None:
+    spokes = [{"between": [0, rank], "mbit": 100} for rank in (1, 2, 3)]
+    found = synthesize("broadcast", network_of(spokes, tmp_path), most_chunks=2)
+    assert found.name == "packed_trees" and found.table == ()
+
+
 @pytest.mark.parametrize("collective", SYNTHESIZED)
 def test_proof_refuses_what_lacks_a_message(collective: str, pairs: Network) -> None:
     found = synthesize(collective, pairs, most_chunks=5)
