@@ -36,6 +36,7 @@ class CustomAlgorithm:
         cost: in the user's words.
         min_bytes, max_bytes: it serves calls of more than the one and up to the other.
         when: for which world size and nodes; None: for all.
+        world_size: the only one that it serves; None: `when` decides.
     """
 
     collective: str
@@ -45,6 +46,7 @@ class CustomAlgorithm:
     min_bytes: int
     max_bytes: int | None
     when: Callable[[int, Nodes], bool] | None
+    world_size: int | None = None
 
     def __call__(self, me: int, n: int, plan: PlanBuilder) -> None:
         """Write the plan, as the function under the decorator does."""
@@ -61,6 +63,8 @@ class CustomAlgorithm:
     def serves(self, nodes: Nodes) -> bool:
         """Tell whether it is for these nodes."""
         n = count_ranks(nodes)
+        if self.world_size not in (None, n):
+            return False
         return self.when is None or bool(self._call(f"`when` of {n} ranks", self.when, n, nodes))
 
     def fits(self, num_bytes: int) -> bool:
@@ -70,7 +74,10 @@ class CustomAlgorithm:
 
     def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
         """Write the plan of a rank; InvalidArgumentError: the function raised."""
-        header = Plan(self.collective, self.name, rank, count_ranks(nodes), root)
+        n = count_ranks(nodes)
+        if self.world_size not in (None, n):
+            raise InvalidArgumentError(f"{self}: expected {self.world_size} ranks, got {n}")
+        header = Plan(self.collective, self.name, rank, n, root)
         where = f"rank {rank} of {header.world_size}"
         plan: Plan = self._call(where, write_plan, self.entry, header, nodes)
         return plan
@@ -174,10 +181,24 @@ def in_effect(
 
 
 def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
-    """Return the algorithm at `path/to/mine.py:mine`, which must be for `collective`.
+    """Return the algorithm `path/to/mine.py:mine` or `plan:FILE`, which must be for `collective`.
 
     Raise InvalidArgumentError: there is no such file or function, or the file raised.
     """
+    found = _of_plans(place) if place.startswith("plan:") else _of_function(place)
+    if collective not in (None, found.collective):
+        problem = f"{place}: expected an algorithm of {collective}, got one of {found.collective}"
+        raise InvalidArgumentError(problem)
+    return found
+
+
+def _of_plans(place: str) -> CustomAlgorithm:
+    from hccl_py.algorithms.plan_file import loaded_plans  # it makes a CustomAlgorithm
+
+    return loaded_plans(place)
+
+
+def _of_function(place: str) -> CustomAlgorithm:
     path, _, function = place.rpartition(":")
     names = _algorithms_of(Path(path).resolve())
     if function not in names:
@@ -185,11 +206,7 @@ def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
         raise InvalidArgumentError(
             f"{place}: expected a function under @hccl_py.algorithm(...), {path} has: {there}"
         )
-    found = names[function]
-    if collective not in (None, found.collective):
-        problem = f"{place}: expected an algorithm of {collective}, got one of {found.collective}"
-        raise InvalidArgumentError(problem)
-    return found
+    return names[function]
 
 
 @lru_cache

@@ -12,7 +12,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 def algorithm_named(text: str) -> CustomAlgorithm:
-    """Return `all_reduce=ring` of the table, or `mine.py:ring` of a file; both the same way.
+    """Return `all_reduce=ring` of the table, or `mine.py:ring` or `plan:FILE`; all the same way.
 
     Raise InvalidArgumentError if there is none of this name.
     """
@@ -21,7 +21,9 @@ def algorithm_named(text: str) -> CustomAlgorithm:
         return loaded(name, collective if equals else None)
     if (collective, name) not in ALGORITHMS:
         valid = "; ".join(f"{one}={', '.join(names_for(one))}" for one in COLLECTIVES)
-        raise InvalidArgumentError(f"expected FILE:FUNCTION or one of {valid}; got {text!r}")
+        raise InvalidArgumentError(
+            f"expected FILE:FUNCTION, plan:FILE or one of {valid}; got {text!r}"
+        )
     entry = ALGORITHMS[collective, name]
     return CustomAlgorithm(collective, name, entry, _cost(entry), 0, None, None)
 

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hccl_py.algorithms.custom import WrongAlgorithmError
+from hccl_py.algorithms.custom import CustomAlgorithm, WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.bench.collective.arguments import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
 from hccl_py.transport.errors import InvalidArgumentError
 
-_ALGORITHM = "all_reduce=ring for one of the table, mine.py:ring for one of your own"
+_ALGORITHM = "all_reduce=ring of the table, mine.py:ring of your own, or plan:FILE, plans in a file"
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
 
 
@@ -23,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hccl_py.plan_command import predict
 
         return predict.main(words[1:])
+    if words[:1] == ["synthesize"]:
+        from hccl_py.plan_command import synthesize
+
+        return synthesize.main(words[1:])
     options = _parser().parse_args(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
@@ -63,17 +67,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
     commands.add_parser("predict", help="predict the time of algorithms on other networks")
+    commands.add_parser("synthesize", help="make plans for a network with uneven links")
     return parser
 
 
 def _add_where(add: Callable[..., object]) -> None:
-    add("--nodes", default="8", metavar="LIST", help="ranks of each node, such as 4,4 (8)")
+    about = "ranks of each node, such as 4,4 (8; of plans in a file theirs)"
+    add("--nodes", metavar="LIST", help=about)
     add("--root", type=int, default=0, help="of a rooted collective (0)")
 
 
-def _where(options: argparse.Namespace, collective: str) -> Where:
-    nodes = nodes_of(options.nodes)
-    if not COLLECTIVES[collective].rooted:
+def _where(options: argparse.Namespace, chosen: CustomAlgorithm) -> Where:
+    nodes = nodes_of(options.nodes or str(chosen.world_size or 8))
+    if not COLLECTIVES[chosen.collective].rooted:
         return Where(nodes, None)
     if not 0 <= options.root < count_ranks(nodes):
         problem = f"--root: expected one of 0..{count_ranks(nodes) - 1}, got {options.root}"
@@ -90,7 +96,9 @@ def _list(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     chosen = algorithm_named(options.algorithm)
     count, others = 0, []
-    for text in options.nodes or _CHECKED:
+    # Plans in a file are for one number of ranks, and do not ask which nodes these are on.
+    default = _CHECKED if chosen.world_size is None else [str(chosen.world_size)]
+    for text in options.nodes or default:
         nodes = nodes_of(text)
         if not chosen.serves(nodes):
             others.append(text)
@@ -107,7 +115,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     chosen = algorithm_named(options.algorithm)
-    where = _where(options, chosen.collective)
+    where = _where(options, chosen)
     n = count_ranks(where.nodes)
     if options.rank is not None and not 0 <= options.rank < n:
         raise InvalidArgumentError(f"--rank: expected one of 0..{n - 1}, got {options.rank}")
@@ -122,7 +130,7 @@ def _draw(options: argparse.Namespace) -> int:
     from hccl_py.plan_command.times import durations, measured
 
     chosen = algorithm_named(options.algorithm)
-    where = _where(options, chosen.collective)
+    where = _where(options, chosen)
     chosen.verify(where.nodes, where.root)
     plans = chosen.plans(where.nodes, where.root)
     about, call, num_bytes = f"{where}. {chosen.cost}.", None, options.size

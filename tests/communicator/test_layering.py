@@ -33,7 +33,7 @@ LAYERS = [
     ),
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),
-    ("simulation",),  # no job imports it
+    ("simulation", "synthesis"),  # no job imports them
     ("", "bench", "plan_command"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""

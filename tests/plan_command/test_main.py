@@ -50,7 +50,10 @@ def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ("show all_reduce=rng", "expected FILE:FUNCTION or one of all_reduce=one_shot, mesh"),
+        (
+            "show all_reduce=rng",
+            "expected FILE:FUNCTION, plan:FILE or one of all_reduce=one_shot, mesh",
+        ),
         ("show mine.py:ring", "mine.py: expected a Python file"),
         ("show all_reduce=ring --nodes 4,", "expected ranks of each node such as 4,4; got '4,'"),
         ("show all_reduce=ring --nodes 4 --rank 4", "--rank: expected one of 0..3, got 4"),

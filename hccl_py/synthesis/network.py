@@ -1,0 +1,81 @@
+"""A network as a graph: ranks, switches, directed links with a rate, and the way of a message."""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hccl_py.plan.language import Nodes
+
+Arc = tuple[int, int]
+"""A directed link between two vertices."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Vertices 0 to `world_size` - 1 are the ranks; further ones are switches, which only forward.
+
+    Attributes:
+        names: of all vertices.
+        kbit_per_s: the rate of each link.
+        nodes: the ranks of every node.
+    """
+
+    world_size: int
+    names: tuple[str, ...]
+    kbit_per_s: Mapping[Arc, int]
+    nodes: Nodes
+
+    @cached_property
+    def routes(self) -> dict[Arc, tuple[Arc, ...]]:
+        """The links that a message crosses, by its sender and receiver; some pairs have no way.
+
+        It takes the fastest way, of several the shortest. No rank forwards for others.
+        """
+        found: dict[Arc, tuple[Arc, ...]] = {}
+        for source in range(self.world_size):
+            for target, way in self._ways(source).items():
+                found[source, target] = way
+        return found
+
+    @cached_property
+    def taken(self) -> "Network":
+        """The same without the links that lie on no message's way."""
+        on_ways = {arc for route in self.routes.values() for arc in route}
+        rates = {arc: rate for arc, rate in self.kbit_per_s.items() if arc in on_ways}
+        return Network(self.world_size, self.names, rates, self.nodes)
+
+    @cached_property
+    def reversed(self) -> "Network":
+        """The same with every link turned round."""
+        turned = {(head, tail): rate for (tail, head), rate in self.kbit_per_s.items()}
+        return Network(self.world_size, self.names, turned, self.nodes)
+
+    def spelt(self, arc: Arc) -> str:
+        """Spell a link with its rate."""
+        tail, head = (self.names[vertex] for vertex in arc)
+        return f"{tail} > {head} {self.kbit_per_s[arc] / 1000:g} Mbit/s"
+
+    def _ways(self, source: int) -> dict[int, tuple[Arc, ...]]:
+        # Dijkstra for the widest way; its first entries of a vertex are final.
+        heap: list[tuple[float, int, tuple[int, ...]]] = [(float("-inf"), 0, (source,))]
+        done: dict[int, tuple[Arc, ...]] = {}
+        while heap:
+            negative_width, hops, way = heapq.heappop(heap)
+            here = way[-1]
+            if here in done:
+                continue
+            done[here] = tuple(zip(way, way[1:], strict=False))
+            if here != source and here < self.world_size:
+                continue
+            for head, rate in self._out[here]:
+                entry = max(negative_width, -rate), hops + 1, (*way, head)
+                heapq.heappush(heap, entry)
+        return {vertex: way for vertex, way in done.items() if way and vertex < self.world_size}
+
+    @cached_property
+    def _out(self) -> list[list[tuple[int, int]]]:
+        out: list[list[tuple[int, int]]] = [[] for _ in self.names]
+        for (tail, head), rate in sorted(self.kbit_per_s.items()):
+            out[tail].append((head, rate))
+        return out

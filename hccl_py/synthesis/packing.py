@@ -1,0 +1,135 @@
+"""Trees that load all links alike: each tree is the cheapest one at prices that rise with the load.
+
+The method is that of fractional packings (N. Garg and J. Koenemann, 2007), with whole trees: one
+carries one chunk. A tree is taken out, links are priced by what the other trees put on them, and
+the cheapest tree takes its place; prices rise from round to round. A load is how many chunks cross
+a link; the time of a packing is the largest load by rate.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hccl_py.synthesis.arborescence import arborescence
+from hccl_py.synthesis.network import Arc, Network
+
+_STEEPNESS = (4, 8, 16, 32, 64)
+_ROUNDS_EACH = 3
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The journey of a chunk: up to the root and reduced on the way, then down, or one of the two.
+
+    Attributes:
+        up: by rank, to whom it sends its partial result (the root: itself); empty: nothing goes up.
+        down: by rank, from whom it gets the chunk; empty: nothing goes down.
+    """
+
+    root: int
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+    @property
+    def messages(self) -> list[Arc]:
+        """Sender and receiver of each message."""
+        up = [(rank, to) for rank, to in enumerate(self.up) if rank != to]
+        return up + [(source, rank) for rank, source in enumerate(self.down) if rank != source]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a tree has to do: its roots to choose from, and its directions."""
+
+    roots: tuple[int, ...]
+    goes_up: bool
+    goes_down: bool
+
+
+def pack(network: Network, tasks: Sequence[Task], target: Fraction, flatness: float) -> list[Tree]:
+    """Return a tree for each task.
+
+    Args:
+        network: where they are.
+        tasks: one for each chunk.
+        target: the time, in chunks at 1 kbit/s, that no packing can be faster than.
+        flatness: how much cheaper links of a root seem, 0 to 1. Flat trees have fewer messages
+            that wait for one another, but may load links less alike.
+    """
+    return _Packing(network, tasks, target, flatness).run()
+
+
+def time_of(network: Network, trees: Iterable[Tree]) -> Fraction:
+    """Return the time of the busiest link, in chunks at 1 kbit/s."""
+    load = Counter[Arc]()
+    for tree in trees:
+        load.update(_crossed(network, tree))
+    return max(Fraction(count, network.kbit_per_s[arc]) for arc, count in load.items())
+
+
+def _crossed(network: Network, tree: Tree) -> list[Arc]:
+    return [arc for message in tree.messages for arc in network.routes[message]]
+
+
+class _Packing:
+    def __init__(
+        self, network: Network, tasks: Sequence[Task], target: Fraction, flatness: float
+    ) -> None:
+        self._network, self._tasks, self._flatness = network, tasks, flatness
+        # Of each link, the share of the target that one chunk takes.
+        self._share = {arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()}
+        self._load = Counter[Arc]()
+
+    def run(self) -> list[Tree]:
+        trees = [self._placed(task, _STEEPNESS[0], range(len(task.roots))) for task in self._tasks]
+        best, best_time = list(trees), self._time()
+        for turn in range(_ROUNDS_EACH * len(_STEEPNESS)):
+            for at, task in enumerate(self._tasks):
+                self._load.subtract(_crossed(self._network, trees[at]))
+                # Another root is tried each time, besides the one that it has.
+                roots = {task.roots.index(trees[at].root), (turn + at) % len(task.roots)}
+                steepness = _STEEPNESS[turn // _ROUNDS_EACH]
+                trees[at] = self._placed(task, steepness, sorted(roots))
+                if (time := self._time()) < best_time - 1e-12:
+                    best, best_time = list(trees), time
+            if best_time <= 1 + 1e-9:
+                break
+        return best
+
+    def _time(self) -> float:
+        return max(self._share[arc] * count for arc, count in self._load.items())
+
+    def _placed(self, task: Task, steepness: float, roots: Iterable[int]) -> Tree:
+        costs = self._costs(steepness)
+        turned = {(head, tail): cost for (tail, head), cost in costs.items()}
+        found = []
+        for at in roots:
+            root, cost, ways = task.roots[at], 0.0, []
+            for wanted, each in ((task.goes_up, turned), (task.goes_down, costs)):
+                way = self._tree(each, root) if wanted else []
+                cost += sum(each[up, rank] for rank, up in enumerate(way) if rank != up)
+                ways.append(tuple(way))
+            found.append((cost, Tree(root, *ways)))
+        _, tree = min(found, key=lambda one: one[0])
+        self._load.update(_crossed(self._network, tree))
+        return tree
+
+    def _tree(self, costs: Mapping[Arc, float], root: int) -> list[int]:
+        biased = {
+            (tail, head): cost * (1 - self._flatness * (tail == root))
+            for (tail, head), cost in costs.items()
+        }
+        return arborescence(biased, self._network.world_size, root)
+
+    def _costs(self, steepness: float) -> dict[Arc, float]:
+        """Price each pair of ranks: how much one more chunk adds to the sum of the potentials."""
+        prices = {}
+        for arc, share in self._share.items():
+            # Beyond the exponent's range any price is prohibitive.
+            load = min(self._load[arc] * share, 600 / steepness)
+            prices[arc] = math.exp(steepness * (load - 1)) * math.expm1(min(steepness * share, 600))
+        return {
+            pair: sum(prices[arc] for arc in route) for pair, route in self._network.routes.items()
+        }

@@ -1,0 +1,172 @@
+"""Plans in a file: what is written is what runs, and what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from node_shapes import one_node
+from stores import MemoryStore
+from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator
+from hccl_py.algorithms.custom import WrongAlgorithmError, in_effect, loaded
+from hccl_py.algorithms.plan_file import write_plans
+from hccl_py.algorithms.table import ALGORITHMS, plans_for
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.transport.errors import InvalidArgumentError
+
+NODES = one_node(4)
+FOR_FILES = [names for names, entry in ALGORITHMS.items() if not entry.equal_blocks]
+
+
+def written(path: Path, collective: str, name: str) -> Path:
+    roots = range(4) if COLLECTIVES[collective].rooted else [None]
+    write_plans(path, {root: plans_for(collective, name, NODES, root) for root in roots}, "about")
+    return path
+
+
+def changed(path: Path, change: Callable[[Any], object]) -> str:
+    document = json.loads(path.read_text())
+    change(document)
+    other = path.with_name("changed.json")
+    other.write_text(json.dumps(document))
+    return f"plan:{other}"
+
+
+@pytest.mark.parametrize(("collective", "name"), FOR_FILES)
+def test_plans_of_the_table_come_back_as_they_were(
+    collective: str, name: str, tmp_path: Path
+) -> None:
+    one = loaded(f"plan:{written(tmp_path / 'p.json', collective, name)}", collective)
+    assert str(one) == f"{collective}=plan:p.json" and one.cost == "about"
+    for root in range(4) if COLLECTIVES[collective].rooted else [None]:
+        expected = plans_for(collective, name, NODES, root)
+        assert one.plans(NODES, root) == tuple(
+            replace(plan, algorithm="plan:p.json") for plan in expected
+        )
+        one.verify(NODES, root)
+
+
+def test_it_serves_its_number_of_ranks_on_any_nodes(tmp_path: Path) -> None:
+    one = loaded(f"plan:{written(tmp_path / 'p.json', 'all_reduce', 'ring')}")
+    assert one.serves(NODES) and one.serves(((0, 2), (1, 3))) and not one.serves(one_node(3))
+    with pytest.raises(InvalidArgumentError, match=r"plan:p.json: expected 4 ranks, got 3"):
+        one.plan(0, one_node(3), None)
+
+
+def test_every_line_left_out_or_doubled_is_refused_by_the_proof(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.json", "all_reduce", "ring")
+    document = json.loads(path.read_text())
+    for rank, lines in enumerate(document["plans"][0]["ops"]):
+        for at, line in enumerate(lines):
+            for instead in ([], [line, line]):
+                broken = json.loads(path.read_text())
+                broken["plans"][0]["ops"][rank][at : at + 1] = instead
+                other = tmp_path / f"{rank}_{at}_{len(instead)}.json"
+                other.write_text(json.dumps(broken))
+                with pytest.raises(WrongAlgorithmError, match=f"plan:{other.name} is wrong for 4"):
+                    loaded(f"plan:{other}").verify(NODES)
+
+
+def _set(key: str, value: object) -> Callable[[Any], object]:
+    return lambda document: document.update({key: value})
+
+
+def _line(text: object) -> Callable[[Any], object]:
+    def change(document: Any) -> None:
+        document["plans"][0]["ops"][1][2] = text
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_set("format", "other"), 'expected "format": "hccl-plan"'),
+        (_set("version", 2), "expected version 1, got 2: write it again"),
+        (_set("collective", "allreduce"), "collective: expected one of all_reduce, .*'allreduce'"),
+        (_set("world_size", "4"), "world_size: expected a number of ranks, got '4'"),
+        (_set("world_size", 5), "plans: expected ops of 5 ranks, a list each, got"),
+        (_set("data_chunks", 0), "data_chunks: expected 1 or more, got 0"),
+        (_set("about", None), "about: expected text, got None"),
+        (_set("plans", []), r"plans: expected the roots \[None\], in order, got \[\]"),
+        (_set("plans", [3]), r"plans: expected objects, got \[3\]"),
+        (_line("send data[0] 1"), "plans, rank 1, op 2: expected `send CHUNK to RANKS`"),
+        (_line(7), "plans, rank 1, op 2: expected `send CHUNK to RANKS`.*got '7'"),
+        (_line("recv data[0] from 1 2"), "plans, rank 1, op 2: expected one peer of a recv"),
+        (_line("send data[0] to 2~"), "plans, rank 1, op 2: expected no compressed peer"),
+    ],
+)
+def test_wrong_file_gets_one_line(
+    change: Callable[[Any], object], problem: str, tmp_path: Path
+) -> None:
+    place = changed(written(tmp_path / "p.json", "all_reduce", "ring"), change)
+    with pytest.raises(InvalidArgumentError, match=f"^plan:.*changed.json: {problem}") as error:
+        in_effect([], {"HCCL_ALGORITHM": f"all_reduce={place}"})
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_missing_file_and_other_collective_get_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"no.json: No such file"):
+        loaded(f"plan:{tmp_path}/no.json")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(InvalidArgumentError, match="expected JSON: Expecting value"):
+        loaded(f"plan:{tmp_path}/text")
+    path = written(tmp_path / "p.json", "all_reduce", "ring")
+    with pytest.raises(InvalidArgumentError, match="expected an algorithm of broadcast, got one"):
+        loaded(f"plan:{path}", "broadcast")
+
+
+def test_a_job_runs_it_and_other_sizes_of_world_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = {"all_reduce": "ring", "broadcast": "mesh", "reduce_scatter": "ring"}
+    files = {one: written(tmp_path / f"{one}.json", one, name) for one, name in names.items()}
+    text = ",".join(f"{one}=plan:{path}" for one, path in files.items())
+    monkeypatch.setenv("HCCL_ALGORITHM", text)
+
+    def run(comm: Communicator) -> None:
+        n, me = comm.world_size, comm.rank
+        for count in (0, 3, 90_001):
+            data = np.arange(count, dtype=np.int64) + me
+            comm.all_reduce(data)
+            expected = n * np.arange(count) + n * (n - 1) // 2
+            np.testing.assert_array_equal(data, expected)
+            comm.broadcast(data, n - 1)
+            blocks = np.tile(np.arange(count, dtype=np.int64), n) * (me + 1)
+            output = np.zeros(count, np.int64)
+            comm.reduce_scatter(output, blocks)
+            np.testing.assert_array_equal(output, np.arange(count) * (n * (n + 1) // 2))
+
+    for layout, serving in (("aabb", set(names)), ("abb", set())):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "hccl_py"), ThreadRanks(layout) as ranks:
+            ranks.run(run)
+        chosen = [one for one in caplog.messages if "your algorithm, about" in one]
+        assert {one.split(": ")[1].split()[0] for one in chosen} == serving
+
+
+def test_file_that_differs_on_one_rank_is_named(tmp_path: Path) -> None:
+    for name in ("ring", "mesh"):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name / "p.json", "all_reduce", name)
+    store = MemoryStore(60.0)
+
+    def open_rank(rank: int) -> str:
+        own = loaded(f"plan:{tmp_path}/{'mesh' if rank == 2 else 'ring'}/p.json")
+        with pytest.raises(InvalidArgumentError) as error:
+            Communicator(store, rank, 4, timeout_s=60.0, algorithms=[own])
+        return str(error.value)
+
+    with ThreadPoolExecutor(4) as threads:
+        (message,) = set(threads.map(open_rank, range(4)))
+    assert "plan:p.json: rank 2 has another function than rank 0" in message
+    assert message.endswith("give all ranks the same file")
