@@ -40,7 +40,7 @@ Flow::Clock::time_point Flow::reads_at() const {
 bool Flow::read(Clock::time_point now) {
   Clock::time_point at = reads_at();
   if (at > now) {
-    waited_ = at != Clock::time_point::max();
+    if (at != Clock::time_point::max()) there_ = now;
     return false;
   }
   std::vector<std::byte> bytes;
@@ -53,7 +53,8 @@ bool Flow::read(Clock::time_point now) {
   if (got <= 0) {
     spare_.push_back(std::move(bytes));
     if (got < 0 && errno == EINTR) return false;
-    readable_ = waited_ = false;
+    readable_ = false;
+    there_.reset();
     if (got < 0 && errno == EAGAIN) return false;
     end(now, got < 0);
     return true;
@@ -61,8 +62,8 @@ bool Flow::read(Clock::time_point now) {
   bytes.resize(static_cast<size_t>(got));
   Clock::time_point left = now;
   size_t with_headers = bytes_with_headers(bytes.size());
-  for (Wire* wire : wires_) left = std::max(left, wire->take(now, with_headers, waited_));
-  // A wire that was late to be looked at may be free in the past; what it carried arrives now.
+  // What should have left before now arrives now.
+  for (Wire* wire : wires_) left = std::max(left, wire->take(there_.value_or(now), with_headers));
   num_held_ += bytes.size();
   trains_.push_back({std::move(bytes), left + latency_});
   return true;

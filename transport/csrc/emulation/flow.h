@@ -4,10 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <deque>
-#include <memory>
+#include <optional>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "emulation/wire.h"
 
 namespace hccl {
@@ -53,7 +52,7 @@ class Flow {
   size_t train_bytes_;
   bool readable_ = true;
   bool writable_ = true;
-  bool waited_ = false;  // bytes were there when the wires took no more
+  std::optional<Clock::time_point> there_;  // since when bytes wait for the wires
   bool read_all_ = false;
   bool ended_ = false;
   bool broken_ = false;

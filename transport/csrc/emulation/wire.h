@@ -32,11 +32,10 @@ class Wire {
         burst_(time_of(burst_bytes)),
         queue_(std::max<Clock::duration>(time_of(queue_bytes), least_queued)) {}
 
-  // Takes bytes, headers included. Returns when the last of them has left.
-  // `waited`: they were there before `now`, and only this process was late to look.
-  Clock::time_point take(Clock::time_point now, size_t num_bytes, bool waited) {
-    Clock::time_point earliest = now - burst_ - (waited ? longest_delay : Clock::duration::zero());
-    free_at_ = std::max(free_at_, earliest) + time_of(static_cast<double>(num_bytes));
+  // Takes bytes, headers included, that were there from a time on: this process may be late to look.
+  // Returns when the last of them has left.
+  Clock::time_point take(Clock::time_point there, size_t num_bytes) {
+    free_at_ = std::max(free_at_, there - burst_) + time_of(static_cast<double>(num_bytes));
     num_bytes_ += num_bytes;
     return free_at_;
   }
@@ -49,8 +48,6 @@ class Wire {
  private:
   // It bridges the time in which this process waits for a core.
   static constexpr auto least_queued = std::chrono::milliseconds(4);
-  // Bytes that waited longer for this process to look than that are later than on a real wire.
-  static constexpr auto longest_delay = std::chrono::milliseconds(50);
 
   Clock::duration time_of(double num_bytes) const {
     return std::chrono::duration_cast<Clock::duration>(
