@@ -52,7 +52,7 @@ def forecasts(cluster: Cluster, ranks_per_node: int, calls: Mapping[Kind, float]
         # Largest first: small ones are what may be left out.
         for kind, number in sorted(calls.items(), key=lambda one: -one[0].num_bytes * one[1]):
             one_us = None
-            if time.monotonic() < until_s and kind.num_bytes:
+            if time.monotonic() < until_s:
                 one_us = _fastest_us(kind, cluster, topology, costs)
             us += number * (one_us or 0.0)
             num_left_out += one_us is None

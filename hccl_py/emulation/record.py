@@ -46,16 +46,16 @@ class Steps(NamedTuple):
     """A job's steps, the first left out: nobody knows when it began.
 
     Attributes:
-        count: how many were measured; 0: all that follows is of the whole job.
+        num_steps: how many were measured; 0: all that follows is of the whole job.
         median_ms: of a step; 0 without steps.
         network_ms: of a step, in which a call between nodes was under way; the median.
         wire: None without steps.
-        calls: of a step, those of the communicator of all ranks; the mean.
+        calls: of a step, those of the communicator of all ranks, barriers left out; the mean.
         calls_ms: the network's time of these; the median.
         num_transfers: receives from other nodes in a step, which nobody simulates; the mean.
     """
 
-    count: int
+    num_steps: int
     median_ms: float
     network_ms: float
     wire: Wire | None
@@ -129,7 +129,9 @@ class Record:
         world = [
             call
             for call in whole
-            if call.size == largest and ends_ns[0] < call.span.ended_ns <= ends_ns[-1]
+            if call.size == largest
+            and call.kind.num_bytes  # no barrier
+            and ends_ns[0] < call.span.ended_ns <= ends_ns[-1]
         ]
         spans = [call.span for call in whole] + transfers
         if not spans:
@@ -137,7 +139,7 @@ class Record:
         kinds = Counter(call.kind for call in world)
         num_transfers = sum(ends_ns[0] < one.ended_ns <= ends_ns[-1] for one in transfers)
         return Steps(
-            count=count,
+            num_steps=count,
             median_ms=_median_ms(later - earlier for earlier, later in pairs(ends_ns) if count),
             network_ms=_median_ms(covered_ns(spans, ends_ns)),
             wire=self._busiest(count) if count else None,

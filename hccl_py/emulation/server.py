@@ -94,8 +94,8 @@ class Server:
         self, message: dict[str, Any], descriptors: list[int], rank: socket.socket, pid: int
     ) -> None:
         if "carry" in message:
-            here, there = map(_node, message["carry"])
-            self.network.carry(*descriptors, here, there)
+            here, there = descriptors
+            self.network.carry(here, there, *map(_node, message["carry"]))
         elif "step" in message:
             step, number = message["step"], message["rank"]
             self.record.note_step(number, message["at_ns"])

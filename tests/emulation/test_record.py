@@ -44,7 +44,7 @@ def test_late_rank_is_not_what_the_network_cost() -> None:
         job.step(number, 10, 40, ended_ms=60)
     steps = job.record.steps()
     assert steps is not None
-    assert (steps.count, steps.median_ms, steps.network_ms) == (3, 100.0, 20.0)
+    assert (steps.num_steps, steps.median_ms, steps.network_ms) == (3, 100.0, 20.0)
     assert steps.calls == {Kind("all_reduce", SIZE): 1.0}
     assert steps.calls_ms == 20.0
     assert steps.wire is not None
@@ -77,7 +77,7 @@ def test_transfers_between_nodes_are_counted_and_job_without_steps_is_one_step()
     job.call(1, 8, "recv", 12, 40, peer=0)
     steps = job.record.steps()
     assert steps is not None
-    assert (steps.count, steps.network_ms, steps.num_transfers) == (0, 28.0, 1.0)
+    assert (steps.num_steps, steps.network_ms, steps.num_transfers) == (0, 28.0, 1.0)
     text = "\n".join(lines(CLUSTER, 1, steps))
     assert "all calls are one step" in text
     assert "not simulated: 1 sends of the job" in text
