@@ -34,6 +34,7 @@ from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.settings import EMULATED_NETWORK
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.types import Compression
 from hccl_py.work import Work, release_finished
@@ -148,6 +149,10 @@ class Communicator(Collectives[None]):
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
+            if EMULATED_NETWORK in os.environ:
+                from hccl_py.observe.emulated_calls import CALLS
+
+                CALLS.follow(state.coordination)
         _open.add(self)
         if reproducible and not self._reproducible:
             self._refuse("is to be reproducible, rank 0 is not")

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from hccl_py.launcher.emulation.options import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
     from hccl_py.launcher.output.options import OutputWords
     from hccl_py.launcher.placement.binding import Bind
@@ -40,6 +41,7 @@ class Options(NamedTuple):
         stop_s: between SIGTERM and SIGKILL of a rank.
         connect_timeout_s: how long all nodes have to come.
         remote: None without --hosts and --hostfile.
+        emulates: None without --emulate.
         shims_habana: programs for Gaudi run on the CPU.
         replaces_gloo: programs that ask for gloo get hccl.
         bind: which cores each rank gets.
@@ -67,6 +69,7 @@ class Options(NamedTuple):
     stop_s: float
     connect_timeout_s: float
     remote: "HostOptions | None"
+    emulates: "EmulatedCluster | None"
     shims_habana: bool
     replaces_gloo: bool
     bind: "Bind"

@@ -43,6 +43,7 @@ class Hosts:
         num_links: int = 1,
         rates_mbit: Sequence[float | None] = (),
         ipv6: bool = False,
+        queue_ms: float = 20,
     ) -> None:
         """Say what to make.
 
@@ -50,6 +51,7 @@ class Hosts:
             num_hosts: namespaces; more than two meet at bridges in another one.
             num_links: veth pairs, each a network of its own.
             rates_mbit: limit of each link in both directions; None and missing ones have none.
+            queue_ms: how much a limited link keeps for later; it drops what is beyond.
             ipv6: links have IPv6 addresses only, instead of IPv4 only.
         """
         stem = f"hccl-{os.getpid()}-{next(_count)}"
@@ -58,6 +60,7 @@ class Hosts:
         self.interfaces = tuple(f"link{link}" for link in range(num_links))
         self._rates = [*rates_mbit, *[None] * (num_links - len(rates_mbit))]
         self._ipv6 = ipv6
+        self._queue_ms = queue_ms
 
     def __enter__(self) -> Hosts:
         """Make hosts and links.
@@ -118,8 +121,10 @@ class Hosts:
             self._join_switch(self._switch, interface)
         rate = self._rates[link]
         if rate is not None:
-            for name in self.names:
+            for host, name in enumerate(self.names):
                 self._limit(name, interface, rate)
+                if self._switch is not None:  # a switch sends no faster to a host than it is sent
+                    self._limit(self._switch, _port(interface, host), rate)
         self.restore(link)
 
     def _join_switch(self, switch: str, interface: str) -> None:
@@ -127,7 +132,7 @@ class Hosts:
         _run(*bridge, "add", interface, "type", "bridge")
         _run(*bridge, "set", interface, "up")
         for host, name in enumerate(self.names):
-            port = f"{interface}-{host}"
+            port = _port(interface, host)
             ends = ["type", "veth", "peer", "name", port, "netns", switch]
             _run("ip", "link", "add", interface, "netns", name, *ends)
             _run(*bridge, "set", port, "master", interface, "up")
@@ -146,7 +151,15 @@ class Hosts:
 
     def _limit(self, name: str, interface: str, rate_mbit: float) -> None:
         burst = str(max(16_384, int(rate_mbit * 1e6 / 8 * _BURST_S)))
-        bucket = ["tbf", "rate", f"{rate_mbit}mbit", "burst", burst, "latency", "20ms"]
+        bucket = [
+            "tbf",
+            "rate",
+            f"{rate_mbit}mbit",
+            "burst",
+            burst,
+            "latency",
+            f"{self._queue_ms:g}ms",
+        ]
         _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
 
     def _add_address(self, host: int, link: int) -> None:
@@ -154,6 +167,10 @@ class Hosts:
         # Without `nodad` an IPv6 address cannot be bound for its first seconds.
         more = ["nodad"] if self._ipv6 else []
         _run("ip", "-n", self.names[host], *address, "dev", self.interfaces[link], *more)
+
+
+def _port(interface: str, host: int) -> str:
+    return f"{interface}-{host}"
 
 
 def enter(name: str) -> None:

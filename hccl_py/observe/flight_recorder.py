@@ -49,8 +49,8 @@ class Membership(NamedTuple):
     description: str = ""  # the user's
 
 
-_Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
-    "_Call",
+Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
+    "Call",
     "id kind state rendezvous sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
     "ended_ns waiting_ns waited_until_ns straggler",
 )
@@ -92,7 +92,7 @@ class FlightRecorder:
         """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
         clock_ns = time.time_ns() - time.monotonic_ns()
         core = self._core  # another thread may close it
-        calls = [_Call(*record) for record in core.records()] if core is not None else []
+        calls = [Call(*record) for record in core.records()] if core is not None else []
         return [self._entry(call, clock_ns) for call in calls]
 
     def header(self) -> dict[str, Any]:
@@ -138,6 +138,9 @@ class FlightRecorder:
 
     def close(self) -> None:
         """Forget the communicator. Idempotent."""
+        if self._core is not None:
+            for look in BEFORE_CLOSE:
+                look(self)
         with _lock:
             _recorders.pop(id(self), None)
         if (
@@ -146,7 +149,7 @@ class FlightRecorder:
             BELL.release()
         self._core = None  # with it goes the engine's memory
 
-    def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:
+    def _entry(self, call: Call, clock_ns: int) -> dict[str, Any]:
         return {
             **(self._transfer(call) if call.kind else self._collective(call)),
             "process_group": [self.member.name, self.member.description],
@@ -166,7 +169,7 @@ class FlightRecorder:
             "peer": _rank(call.peer),
         }
 
-    def _collective(self, call: _Call) -> dict[str, Any]:
+    def _collective(self, call: Call) -> dict[str, Any]:
         fields = unpack(call.fingerprint)
         name, element = fields.collective, fields.element
         # The engine puts the number in when the call's turn has come.
@@ -183,7 +186,7 @@ class FlightRecorder:
             **_data(call, [] if name == "barrier" else [element]),
         }
 
-    def _transfer(self, call: _Call) -> dict[str, Any]:
+    def _transfer(self, call: Call) -> dict[str, Any]:
         sends, peer = call.kind == 1, _rank(call.peer)
         other = "any" if peer is None else peer
         name = f"send {self.member.rank}->{other}" if sends else f"recv {self.member.rank}<-{other}"
@@ -253,7 +256,7 @@ def _rank(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _data(call: _Call, elements: list[ElementType]) -> dict[str, Any]:
+def _data(call: Call, elements: list[ElementType]) -> dict[str, Any]:
     names = [one.name for one in elements]
     return {
         "input_sizes": [[call.bytes_in // one.item_bytes] for one in elements],
@@ -268,6 +271,9 @@ def _forget_after_fork() -> None:
     _lock = threading.RLock()
     _recorders.clear()
 
+
+BEFORE_CLOSE: "list[Callable[[FlightRecorder], None]]" = []
+"""Are given each recorder while its calls can still be read; none may raise."""
 
 _lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
 _recorders: "weakref.WeakValueDictionary[int, FlightRecorder]" = weakref.WeakValueDictionary()

@@ -12,8 +12,7 @@ _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3
       8 ranks on this machine
   hccl-launch --nnodes 2 --nproc 8 train.py
-      16 ranks as on 2 nodes of 8, emulated on this machine: ranks of different nodes share no
-      memory and talk TCP
+      16 ranks as on 2 nodes of 8, emulated here: ranks of different nodes talk TCP
   hccl-launch --hosts node-a:8,node-b:8 train.py
       16 ranks on 2 hosts, which are reached by ssh
   hccl-launch --nnodes 2 --nproc 8 --node-rank 0 --master-addr HOST train.py
@@ -91,6 +90,9 @@ def _add_size(made: argparse.ArgumentParser) -> None:
         help="ranks on each node; auto and cpu: one for each core; gpu (1)",
     )
     _add(group, "--world-size", type=int, metavar="N", help="ranks of all nodes together")
+    _add(
+        group, "--emulate", metavar="FILE", help="the nodes of FILE, emulated here with their links"
+    )
     # gaudi_spawn.py's choice of what starts the ranks; hccl-launch always does.
     for name in ("--use-mpi", "--use-deepspeed"):
         _add(group, name, action="store_true", help=argparse.SUPPRESS)

@@ -12,6 +12,7 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 
 if TYPE_CHECKING:
+    from hccl_py.launcher.emulation.options import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
 
 
@@ -22,8 +23,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         environ = {**environ, **REPLACE_GLOO}
     if args.habana_shim:
         environ = {**environ, **HABANA_SHIM}
-    fewest, most = values.nodes(args.nnodes or "1")
-    ranks = values.ranks_per_node(args, most)
+    emulates = _emulated(args, environ)
+    if emulates is not None:
+        fewest = most = emulates.num_nodes
+        ranks = emulates.ranks_per_node
+    else:
+        fewest, most = values.nodes(args.nnodes or "1")
+        ranks = values.ranks_per_node(args, most)
     values.check_options(args, most)
     # --print-sbatch and --print-k8s reject an elastic job in their own words.
     starts = not (args.print_sbatch or args.print_k8s)
@@ -43,11 +49,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         raise UsageError(
             "--min-ranks: expected a job of fixed size, without torchrun's own options"
         )
+    if emulates is not None and elastic:
+        raise UsageError("--emulate: expected a job of fixed size, without torchrun's own options")
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
         ranks_per_node=ranks,
-        standalone=args.standalone,
+        standalone=args.standalone or emulates is not None,
         node_rank=args.node_rank,
         head=None if args.standalone else values.head(args),
         master_port=args.master_port or 0,
@@ -59,6 +67,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
         remote=_hosts(args, environ),
+        emulates=emulates,
         shims_habana=args.habana_shim,
         replaces_gloo=args.replace_gloo,
         bind=Bind(args.bind),
@@ -99,6 +108,15 @@ def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str])
                 raise UsageError(f"{name}: expected 0 or 1, got {text!r}")
             found[action.dest] = text == "1"
     return found
+
+
+def _emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> "EmulatedCluster | None":
+    if args.emulate is None:
+        return None
+    # Imported by a job that asks for it, as those of other options are.
+    from hccl_py.launcher.emulation.options import emulated
+
+    return emulated(args, environ)
 
 
 def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":

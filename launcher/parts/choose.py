@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options, UsageError
@@ -21,6 +22,11 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.settings import EMULATED_NETWORK
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.emulation.options import EmulatedCluster
+    from hccl_py.launcher.job.serve import StartOthers
 
 
 def text(options: Options) -> str:
@@ -95,8 +101,8 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
 
 def _local(options: Options, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
-    nodes, ranks = options.num_nodes, options.ranks_per_node
-    if nodes > 1:
+    nodes, ranks, cluster = options.num_nodes, options.ranks_per_node, options.emulates
+    if nodes > 1 and cluster is None:
         each = "1 rank" if ranks == 1 else f"{ranks} ranks"
         say(
             f"emulating {nodes} nodes of {each} on this machine (no --node-rank given); "
@@ -107,6 +113,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
+    network = None if cluster is None else _network_of(cluster)
     program = program_of(options, folder, slots_of(options, range(nodes)))
     is_alone = len(program.slots) == 1 and options.output == OutputWords()
     program = program._replace(is_alone=is_alone)
@@ -116,9 +123,17 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         from hccl_py.launcher.job import serve
 
         port = options.master_port or free_port("127.0.0.1")
-        return serve.run(settings, [(0, program, "127.0.0.1", port)])
+        return serve.run(settings, [(0, program, "127.0.0.1", port)], start_others=network)
 
     return body
+
+
+def _network_of(cluster: "EmulatedCluster") -> "StartOthers":
+    """Give the network of a job a name, which its ranks inherit; return what starts it."""
+    from hccl_py.launcher.emulation.network import emulated_network
+
+    name = os.environ[EMULATED_NETWORK] = f"hccl-emulated-{os.urandom(16).hex()}"
+    return lambda loop, _: emulated_network(cluster, name, loop)
 
 
 def _refuse_half_set(nodes: int) -> None:

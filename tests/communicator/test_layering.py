@@ -34,7 +34,7 @@ LAYERS = [
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),
     ("simulation", "synthesis"),  # no job imports them
-    ("", "bench", "plan_command"),  # "" is the package itself, the public names
+    ("", "bench", "plan_command", "emulation"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""
 
@@ -49,9 +49,10 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",
+    "hccl_py.emulation.cluster",
 }
 """What hosts are, how ranks choose addresses, an event loop with authenticated sockets, and what a
-rank of a program for Gaudi begins with."""
+rank of a program for Gaudi begins with, and which emulated nodes a file describes."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""

@@ -291,6 +291,7 @@ class _Resources:
             self.card.num_connections,
             self._tls,
             shares_memory,
+            self.settings.emulated is not None,
         )
 
 

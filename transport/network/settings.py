@@ -10,6 +10,8 @@ from typing import TypeVar
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
 
+EMULATED_NETWORK = "HCCL_EMULATED_NETWORK"
+"""Set in the ranks of `hccl-launch --emulate` alone."""
 _MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
 _SWITCH = {"0": False, "1": True}
@@ -31,6 +33,7 @@ class NetworkSettings:
         tls: HCCL_TLS: encrypt what travels between nodes.
         transport: HCCL_TRANSPORT: who carries messages, see `providers/registry.py`.
         checksum: HCCL_CHECKSUM: a CRC32C with everything that travels between nodes.
+        emulated: HCCL_EMULATED_NETWORK: which process passes on what goes to other nodes.
         store_host: of the store where ranks meet; decides where MASTER_ADDR is a loopback address.
     """
 
@@ -43,6 +46,7 @@ class NetworkSettings:
     tls: bool = False
     transport: str = AUTO
     checksum: bool = False
+    emulated: str | None = None
     store_host: str | None = None
 
     @property
@@ -64,9 +68,15 @@ class NetworkSettings:
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
             transport=check_transport(given.get(VARIABLE, AUTO)),
             checksum=bool(_choice(given, "HCCL_CHECKSUM", _SWITCH)),
+            emulated=given.get(EMULATED_NETWORK),
         )
         if settings.has_paths:
             return settings
+        if settings.emulated:
+            raise InvalidArgumentError(
+                f"{VARIABLE}: expected {AUTO} or {TCP} on an emulated network (hccl-launch "
+                f"--emulate), got {settings.transport!r}, which makes connections of its own"
+            )
         if settings.tls:
             raise InvalidArgumentError(
                 f"HCCL_TLS: expected 0 with {VARIABLE}={settings.transport}, which carries data "

@@ -59,6 +59,9 @@ nanobind::object python_exception(const CommunicatorFailed& error);
 // The same names for lanes and for queue pairs.
 Counts device_statistics(const DeviceStatistics& statistics);
 
+// emulation.cc: EmulatedNetwork.
+void bind_emulation(nanobind::module_& module);
+
 // verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain and RdmaQueuePair.
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.

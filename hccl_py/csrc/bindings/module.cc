@@ -143,6 +143,7 @@ NB_MODULE(_core, module) {
       .def("stop", &ProgressThread::stop, Released());
   bind_memory(module);
   bind_python_lanes(module);
+  bind_emulation(module);
   bind_verbs(module);
   bind_perftest(module);
 

@@ -1,0 +1,12 @@
+"""The network of `hccl-launch --emulate`: a process of its own, which no rank imports.
+
+cluster      the file: nodes, links, faults; the launcher reads it too
+server       serves the ranks: takes their connections, steps and calls, and makes the faults
+faults       what happens at which step
+record       what the ranks reported: times of steps, and of calls
+forecast     the recorded calls, simulated on more nodes
+report       the lines at the end
+__main__     the process
+
+The wires themselves are C++: `transport/csrc/emulation/`.
+"""

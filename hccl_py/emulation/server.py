@@ -1,0 +1,115 @@
+"""Serves the ranks: takes over their connections between nodes, hears of their steps and calls.
+
+A packet is JSON (`transport/network/emulated.py`, `observe/emulated_calls.py`). A rank gets a byte
+when it connects: whether its steps are answered, because faults belong to some.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import socket
+import struct
+from typing import Any
+
+from hccl_py.emulation.cluster import Cluster
+from hccl_py.emulation.faults import Faults
+from hccl_py.emulation.record import Record
+from hccl_py.transport import _core
+from hccl_py.transport.network.emulated import MAX_MESSAGE_BYTES
+
+_UCRED = struct.Struct("=iII")
+_NODE = re.compile(r"emulated-node-(\d+)")
+
+
+class Server:
+    """The network of a job, for as long as the job runs.
+
+    Attributes:
+        record: what the ranks reported.
+        network: which carries their connections.
+    """
+
+    def __init__(self, cluster: Cluster, listener: socket.socket) -> None:
+        self.network = _core.EmulatedNetwork(
+            cards=[(cluster.card.bytes_per_s, cluster.card.burst_bytes)] * cluster.num_nodes,
+            links={
+                pair: (speed.bytes_per_s, speed.burst_bytes)
+                for pair, speed in cluster.links.items()
+            },
+            latency_s=cluster.latency_s,
+            latencies_s=dict(cluster.latencies_s),
+        )
+        self.record = Record(self.network.traffic)
+        self._faults = Faults(cluster.faults, self.network)
+        self._answers_steps = bool(self._faults)
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def run(self, end: int) -> None:
+        """Serve until `end` is readable: the launcher closes the other side of that pipe."""
+        ends = self._selector.register(end, selectors.EVENT_READ)
+        while True:
+            events = [key for key, _ in self._selector.select()]
+            # What ranks sent before they ended is there by now, so it is read first.
+            for key in events:
+                if key is not ends:
+                    key.data()
+            if ends in events:
+                return
+
+    def _accept(self) -> None:
+        try:
+            rank, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        pid, uid, _ = _UCRED.unpack(
+            rank.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        )
+        if uid != os.getuid():
+            rank.close()
+            return
+        rank.setblocking(False)
+        rank.send(b"1" if self._answers_steps else b"0")
+        self._selector.register(rank, selectors.EVENT_READ, lambda: self._read(rank, pid))
+
+    def _read(self, rank: socket.socket, pid: int) -> None:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(rank, MAX_MESSAGE_BYTES, 2)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            packet = b""
+        if not packet:
+            self._selector.unregister(rank)
+            rank.close()
+            return
+        self._take(json.loads(packet), descriptors, rank, pid)
+
+    def _take(
+        self, message: dict[str, Any], descriptors: list[int], rank: socket.socket, pid: int
+    ) -> None:
+        if "carry" in message:
+            here, there = descriptors
+            self.network.carry(here, there, *map(_node, message["carry"]))
+        elif "step" in message:
+            step, number = message["step"], message["rank"]
+            self.record.note_step(number, message["at_ns"])
+            self._faults.strike(step, number, pid)
+            if self._answers_steps:
+                rank.send(b".")
+        else:
+            self.record.note_calls(
+                tuple(message["communicator"]), _node(message["node"]), message["calls"]
+            )
+
+
+def _node(node_id: str) -> int:
+    found = _NODE.fullmatch(node_id)
+    if found is None:
+        raise ValueError(f"HCCL_NODE_ID: expected emulated-node-N, got {node_id!r}")
+    return int(found[1])

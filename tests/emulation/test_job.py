@@ -1,0 +1,116 @@
+"""Jobs on emulated nodes, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from launching import launch
+
+REDUCE = """
+import json, sys, time
+import numpy as np
+from hccl_py import Communicator
+
+with Communicator(timeout_s=60.0) as comm:
+    data = np.arange(65536, dtype=np.float32) + comm.rank
+    comm.barrier()
+    begun_s = time.perf_counter()
+    comm.all_reduce(data)
+    took_s = time.perf_counter() - begun_s
+    n = comm.world_size
+    assert np.array_equal(data, np.arange(65536) * n + n * (n - 1) / 2)
+    found = [name for name in sys.modules if "emulat" in name]
+    if comm.rank == 0:
+        print(json.dumps([took_s, comm.nodes, found]))
+"""
+TRAIN = """
+import time
+import numpy as np
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("hccl")
+weights = torch.nn.Parameter(torch.zeros(1000))
+optimizer = torch.optim.SGD([weights], lr=1.0)
+for step in range(1, 7):
+    begun_s = time.perf_counter()
+    weights.grad = torch.full((1000,), float(dist.get_rank() + 1))
+    dist.all_reduce(weights.grad)
+    n = dist.get_world_size()
+    assert weights.grad.eq(n * (n + 1) / 2).all()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        print(f"step {step} took {time.perf_counter() - begun_s:.3f} s", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def cluster(folder: Path, head: str, bandwidth: str = "100 Mbit/s") -> Path:
+    path = folder / "cluster.toml"
+    path.write_text(f'{head}\n[network]\nbandwidth = "{bandwidth}"\nlatency = "1 ms"\n')
+    return path
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def step_times_s(text: str) -> dict[int, float]:
+    """Return the steps of rank 0. A cut may begin before it is done with the step of the cut."""
+    return {int(step): float(s) for step, s in re.findall(r"step (\d) took ([\d.]+) s", text)}
+
+
+def test_call_takes_the_time_of_the_wires_and_its_result_is_right(tmp_path: Path) -> None:
+    file = cluster(tmp_path, "nodes = 2\nranks_per_node = 2", "20 Mbit/s")
+    done = launch("--emulate", file, script(tmp_path, REDUCE))
+    assert done.returncode == 0, done.stderr
+    took_s, nodes, _ = json.loads(done.stdout)
+    assert nodes == [[0, 1], [2, 3]]
+    # 256 KiB leave each node at least, of which the burst of 16 KB takes no time; headers do.
+    assert took_s > (256 * 1024 - 16e3) * 8 / 20e6 + 1e-3
+    report = [line.removeprefix("hccl-launch: ") for line in done.stderr.splitlines()]
+    assert "emulated network: 2 nodes of 2, 20 Mbit/s, 1000 us" in report
+    assert re.search(r"the network took \d+ ms of the job$", done.stderr, re.M)
+    forecasts = [line.split()[:2] for line in report if re.match(r" +\d+ +\d+ +[\d.e+]+ ms", line)]
+    assert forecasts == [["2", "4"], ["4", "8"], ["8", "16"]]
+
+
+def test_job_that_does_not_ask_imports_nothing_of_it(tmp_path: Path) -> None:
+    done = launch("--nnodes", 2, script(tmp_path, REDUCE))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[2] == []
+
+
+def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
+    faults = '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1"]'
+    file = cluster(tmp_path, f"nodes = 2\nfaults = {faults}")
+    done = launch("--emulate", file, script(tmp_path, TRAIN))
+    took_s = step_times_s(done.stdout)
+    assert took_s[2] + took_s[3] > 0.69, done.stdout + done.stderr
+    assert 6 not in took_s
+    assert done.returncode == 128 + 9
+    told = [line for line in done.stderr.splitlines() if "emulated network: step" in line]
+    assert told == [
+        "hccl-launch: emulated network: step 2: the link 0-1 is cut for 0.7 s",
+        "hccl-launch: emulated network: step 5: rank 1 is killed",
+    ]
+    assert "rank 1 of 2 was killed by SIGKILL" in done.stderr
+    assert "4 steps" in done.stderr or "3 steps" in done.stderr
+
+
+@pytest.mark.nightly("faults")
+def test_link_that_is_cut_for_long_breaks_its_paths_and_the_job_goes_on(tmp_path: Path) -> None:
+    file = cluster(tmp_path, 'nodes = 2\nfaults = ["at step 2: cut 0-1 for 5 s"]')
+    done = launch("--emulate", file, script(tmp_path, TRAIN))
+    assert done.returncode == 0, done.stderr
+    took_s = step_times_s(done.stdout)
+    assert took_s[2] + took_s[3] > 4.99
+    for rank, peer in ((0, 1), (1, 0)):
+        path = rf"rank {rank}: path 0 \(.*\) to rank {peer} on .* \(pid \d+\)"
+        assert re.search(f"{path} broke; it will be used again when it can", done.stderr)
+        assert re.search(f"{path} works again", done.stderr)

@@ -1,0 +1,116 @@
+"""What is said of a step, from reports that a test makes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hccl_py.emulation.cluster import Cluster, Speed
+from hccl_py.emulation.forecast import forecasts
+from hccl_py.emulation.record import Kind, Record, Span, covered_ns, lengths_ns
+from hccl_py.emulation.report import lines
+
+MS = 1_000_000
+SIZE = 1 << 20
+CLUSTER = Cluster(2, 1, Speed(12.5e6, 16e3), 50e-6, {}, {}, ())
+
+
+class Job:
+    """Two ranks on two nodes, which reduce once a step of 100 ms."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.record = Record(lambda: [(0, -1, True, self.num_bytes, 12.5e6)])
+
+    def step(self, number: int, *begun_ms: int, ended_ms: int) -> None:
+        origin = 100 * number
+        for rank, begun in enumerate(begun_ms):
+            self.call(rank, number, "all_reduce", origin + begun, origin + ended_ms)
+        self.num_bytes += SIZE
+        for rank in range(2):
+            self.record.note_step(rank, (origin + 99) * MS)
+
+    def call(
+        self, rank: int, number: int, name: str, begun_ms: int, ended_ms: int, peer: Any = None
+    ) -> None:
+        call = [number, name, SIZE, peer, begun_ms * MS, ended_ms * MS]
+        self.record.note_calls(("world", rank, 2), rank, [call])
+
+
+def test_late_rank_is_not_what_the_network_cost() -> None:
+    job = Job()
+    for number in range(1, 5):
+        job.step(number, 10, 40, ended_ms=60)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.num_steps, steps.median_ms, steps.network_ms) == (3, 100.0, 20.0)
+    assert steps.calls == {Kind("all_reduce", SIZE): 1.0}
+    assert steps.calls_ms == 20.0
+    assert steps.wire is not None
+    assert steps.wire.num_bytes == SIZE
+    assert steps.wire.busy_ms == pytest.approx(SIZE / 12.5e3)
+
+
+def test_one_step_with_a_fault_is_not_all_steps() -> None:
+    job = Job()
+    for number in range(1, 7):
+        job.step(number, 10, 10, ended_ms=90 if number == 3 else 20)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.network_ms, steps.calls_ms) == (10.0, 10.0)
+
+
+def test_calls_inside_a_node_and_unfinished_ones_do_not_count() -> None:
+    job = Job()
+    for rank in range(2):  # of another communicator, on one node
+        call = [1, "all_reduce", SIZE, None, MS, 2 * MS]
+        job.record.note_calls(("node", rank, 2), 0, [call])
+    assert job.record.steps() is None
+    job.call(0, 1, "all_reduce", 1, 2)  # rank 1 never reported it
+    assert job.record.steps() is None
+
+
+def test_transfers_between_nodes_are_counted_and_job_without_steps_is_one_step() -> None:
+    job = Job()
+    job.call(0, 7, "send", 10, 30, peer=1)
+    job.call(1, 8, "recv", 12, 40, peer=0)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.num_steps, steps.network_ms, steps.num_transfers) == (0, 28.0, 1.0)
+    text = "\n".join(lines(CLUSTER, 1, steps))
+    assert "all calls are one step" in text
+    assert "not simulated: 1 sends of the job" in text
+
+
+def test_time_in_several_spans_counts_once_and_in_its_step() -> None:
+    spans = [Span(5, 12), Span(0, 3), Span(2, 4), Span(8, 9), Span(15, 40)]
+    assert covered_ns(spans, [0, 10, 20, 30]) == [4 + 5, 2 + 5, 10]
+    assert lengths_ns([Span(5, 10), Span(8, 11), Span(2, 12)], [0, 10, 20]) == [5, 13]
+
+
+def test_report_says_what_the_network_cost_and_what_more_nodes_would_take() -> None:
+    job = Job()
+    for number in range(1, 4):
+        job.step(number, 0, 0, ended_ms=90)
+    text = list(lines(CLUSTER, 1, job.record.steps()))
+    assert text[:3] == [
+        "emulated network: 2 nodes of 1, 100 Mbit/s, 50 us",
+        "  2 steps were measured, of 100 ms (median)",
+        "  the network took 90 ms of a step, 90 % of it",
+    ]
+    assert [line.split()[:2] for line in text[-3:]] == [["2", "2"], ["4", "4"], ["8", "8"]]
+
+
+def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
+    two, four, eight = forecasts(CLUSTER, 1, {Kind("all_reduce", 4 * SIZE): 2.0})
+    for one in (two, four, eight):
+        n = one.num_ranks
+        wire_ms = 2 * (n - 1) / n * 4 * SIZE * 1514 / 1448 / 12.5e3
+        assert 2 * wire_ms * 0.99 < one.ms < 2 * wire_ms * 1.1
+        assert one.num_left_out == 0
+
+
+def test_forecast_lets_blocks_keep_their_size() -> None:
+    two, four, _ = forecasts(CLUSTER, 1, {Kind("all_gather", 2 * SIZE): 1.0})
+    assert four.ms == pytest.approx(3 * two.ms, rel=0.1)  # n - 1 blocks of a MiB come in

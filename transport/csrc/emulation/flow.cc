@@ -1,0 +1,118 @@
+#include "emulation/flow.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace hccl {
+
+namespace {
+
+// A wire is shared in turns of this length, and wakes its reader as often.
+constexpr double turn_s = 0.0005;
+constexpr size_t most_segments = 45;  // 64 KiB, as a socket hands them to a card
+constexpr size_t fewest_segments = 2;
+constexpr size_t most_queued_bytes = 4 << 20;
+
+}  // namespace
+
+Flow::Flow(int source, int sink, std::vector<Wire*> wires, Clock::duration latency)
+    : source_(source), sink_(sink), wires_(std::move(wires)), latency_(latency) {
+  double rate = (*std::min_element(wires_.begin(), wires_.end(), [](Wire* one, Wire* other) {
+                  return one->bytes_per_s() < other->bytes_per_s();
+                }))->bytes_per_s();
+  auto segments = static_cast<size_t>(rate * turn_s / segment_bytes);
+  // Whole segments: what a train adds for headers is then what the stream of them would.
+  train_bytes_ = std::clamp(segments, fewest_segments, most_segments) * segment_bytes;
+  // A receiver that does not read stops its sender, as the window of a real connection would.
+  double on_its_way = rate * std::chrono::duration<double>(latency_).count();
+  most_held_ = 2 * static_cast<size_t>(on_its_way) + most_queued_bytes;
+}
+
+Flow::Clock::time_point Flow::reads_at() const {
+  if (!readable_ || read_all_ || num_held_ >= most_held_) return Clock::time_point::max();
+  Clock::time_point at{};
+  for (const Wire* wire : wires_) at = std::max(at, wire->takes_at());
+  return at;
+}
+
+bool Flow::read(Clock::time_point now) {
+  Clock::time_point at = reads_at();
+  if (at > now) {
+    if (at != Clock::time_point::max()) there_ = now;
+    return false;
+  }
+  std::vector<std::byte> bytes;
+  if (!spare_.empty()) {
+    bytes = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  bytes.resize(train_bytes_);
+  ssize_t got = recv(source_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got <= 0) {
+    spare_.push_back(std::move(bytes));
+    if (got < 0 && errno == EINTR) return false;
+    readable_ = false;
+    there_.reset();
+    if (got < 0 && errno == EAGAIN) return false;
+    end(now, got < 0);
+    return true;
+  }
+  bytes.resize(static_cast<size_t>(got));
+  Clock::time_point left = now;
+  size_t with_headers = bytes_with_headers(bytes.size());
+  // What should have left before now arrives now.
+  for (Wire* wire : wires_) left = std::max(left, wire->take(there_.value_or(now), with_headers));
+  num_held_ += bytes.size();
+  trains_.push_back({std::move(bytes), left + latency_});
+  return true;
+}
+
+void Flow::end(Clock::time_point now, bool breaks) {
+  read_all_ = true;
+  Clock::time_point due = now + latency_;
+  if (!trains_.empty()) due = std::max(due, trains_.back().due);
+  trains_.push_back({{}, due, breaks});
+}
+
+Flow::Clock::time_point Flow::due() const {
+  return trains_.empty() || !writable_ ? Clock::time_point::max() : trains_.front().due;
+}
+
+bool Flow::deliver(Clock::time_point now) {
+  bool moved = false;
+  while (due() <= now) {
+    Train& train = trains_.front();
+    if (train.bytes.empty()) {
+      ended_ = true;
+      broken_ |= train.breaks;
+      if (!broken_) shutdown(sink_, SHUT_WR);
+      trains_.pop_front();
+      return true;
+    }
+    ssize_t sent = send(sink_, train.bytes.data() + offset_, train.bytes.size() - offset_,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) {
+        // Who does not read any more resets its sender, too.
+        trains_.clear();
+        ended_ = read_all_ = broken_ = true;
+        return true;
+      }
+      writable_ = false;
+      return moved;
+    }
+    moved = true;
+    num_held_ -= static_cast<size_t>(sent);
+    offset_ += static_cast<size_t>(sent);
+    if (offset_ < train.bytes.size()) continue;
+    offset_ = 0;
+    spare_.push_back(std::move(train.bytes));
+    trains_.pop_front();
+  }
+  return moved;
+}
+
+}  // namespace hccl

@@ -1,0 +1,109 @@
+// A network of emulated nodes: one thread that passes the bytes of their connections on, as late as
+// the nodes' cards and links would have brought them.
+//
+// A rank that connects to one of another node gives both ends to the network (carry()): its own, and
+// that of the other rank. The network reads at the pace of the wires. What they cannot take stays with
+// the sender's kernel, which stops the sender as a slow network does.
+//
+// A cut link drops packets by a socket filter, as a pulled cable does: the ranks' kernels repeat
+// themselves, and hear nothing.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "emulation/flow.h"
+
+namespace hccl {
+
+// In each direction.
+struct LinkSpeed {
+  double bytes_per_s = 0;
+  double burst_bytes = 0;  // what it takes at once after it stood still
+};
+
+// Counted since the start, headers included.
+struct WireTraffic {
+  int from = 0;
+  int to = 0;  // of a card: any_node
+  bool leaves = true;  // of a card: whether it is the sending direction
+  uint64_t num_bytes = 0;
+  double bytes_per_s = 0;
+};
+
+class EmulatedNetwork {
+ public:
+  using Clock = Wire::Clock;
+  using Pair = std::pair<int, int>;  // nodes, lower first
+  static constexpr int any_node = -1;
+
+  // `cards`: of each node. `links`: of pairs that have one of their own beside the cards.
+  // `latencies_s`: of pairs whose latency is not `latency_s`.
+  EmulatedNetwork(const std::vector<LinkSpeed>& cards, const std::map<Pair, LinkSpeed>& links,
+                  double latency_s, std::map<Pair, double> latencies_s);
+  EmulatedNetwork(const EmulatedNetwork&) = delete;
+  EmulatedNetwork& operator=(const EmulatedNetwork&) = delete;
+  ~EmulatedNetwork();
+
+  // ---- any thread
+
+  // Carries a connection between a rank of node `from` at socket `here` and one of `to` at `there`.
+  // Throws std::invalid_argument for nodes that it does not have.
+  void carry(Descriptor here, Descriptor there, int from, int to);
+  // Nothing passes between two nodes for so long.
+  void cut(int one, int other, double seconds);
+  std::vector<WireTraffic> traffic();
+
+ private:
+  struct Connection {
+    Descriptor here;
+    Descriptor there;
+    Pair nodes;
+    Flow out;
+    Flow back;
+    bool is_done() const {
+      return out.is_broken() || back.is_broken() || (out.has_ended() && back.has_ended());
+    }
+  };
+
+  void check_pair(int one, int other) const;
+  void post(std::function<void()> command);
+  void run();
+  void take_commands();
+  void add(Descriptor here, Descriptor there, int from, int to);
+  std::vector<Wire*> wires_between(int from, int to);
+  // Moves what can be moved. Returns when there is more.
+  Clock::time_point turn(Clock::time_point now);
+  void end_cuts(Clock::time_point now);
+  void sleep(Clock::time_point until);
+
+  struct Card {
+    Wire out;
+    Wire in;
+  };
+  // Written by the thread alone; traffic() asks it.
+  std::deque<Card> cards_;
+  std::map<Pair, Wire> links_;  // by direction: sender first
+  const double latency_s_;
+  const std::map<Pair, double> latencies_s_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::map<Pair, Clock::time_point> cuts_;  // until when
+
+  const Descriptor epoll_;
+  const Descriptor timer_;
+  const Descriptor bell_;
+  std::mutex mutex_;  // guards what follows
+  std::deque<std::function<void()>> commands_;
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace hccl
