@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from guest_store import FileStore
 
 from hccl_py import Communicator, ReduceOp
 
@@ -25,35 +24,6 @@ COUNTS = (0, 1, 7, 1001, 70_001)
 SHARED = Path(os.environ["SHARED"])
 LOSSES = ("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err")
 COUNTERS = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters")
-
-
-class FileStore:
-    """A rendezvous store in a folder that both machines see."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write it in one step."""
-        written = self._file(key).with_suffix(".new")
-        written.write_bytes(value)
-        written.rename(self._file(key))
-
-    def get(self, key: str) -> bytes:
-        """Wait for it."""
-        until_s = time.monotonic() + 300
-        while not self._file(key).exists():
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"nobody set {key}")
-            time.sleep(0.2)
-        return self._file(key).read_bytes()
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all are set."""
-        return all(self._file(key).exists() for key in keys)
-
-    def _file(self, key: str) -> Path:
-        return self._folder / f"key-{key.replace('/', '-')}"
 
 
 def check_collectives(comm: Communicator) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.providers.registry import VARIABLE
-from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort, read_description
+from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 from hccl_py.transport.verbs.types import State
 
@@ -56,7 +56,7 @@ class RdmaLanes:
             ]
             for pair, end in zip(self._pairs[rank], ends, strict=True):
                 try:
-                    pair.attach(read_description(end))
+                    pair.attach(self._opened.read_description(end))
                     pair.modify(State.RTR)
                 except HcclError as error:
                     raise BootstrapError(

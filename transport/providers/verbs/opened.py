@@ -48,10 +48,15 @@ class OpenedPort:
         gid = self.gid.address.packed
         return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu())
 
-
-def read_description(packed: bytes) -> _core.RdmaPeer:
-    """Return the peer that described itself; BootstrapError: it is on another kind of network."""
-    gid, number, psn, mtu = DESCRIPTION.unpack(packed)
-    if not 256 <= mtu <= 4096:
-        raise BootstrapError(f"the peer at {IPv6Address(gid)} has an MTU of {mtu}")
-    return _core.RdmaPeer(list(gid), number, psn, mtu)
+    def read_description(self, packed: bytes) -> _core.RdmaPeer:
+        """Return the peer that described itself; BootstrapError: it is on another kind of network."""
+        gid, number, psn, mtu = DESCRIPTION.unpack(packed)
+        theirs = IPv6Address(gid)
+        if not 256 <= mtu <= 4096:
+            raise BootstrapError(f"the peer at {theirs} has an MTU of {mtu}")
+        if (theirs.ipv4_mapped is None) != (self.gid.address.ipv4_mapped is None):
+            raise BootstrapError(
+                f"the GID here is {self.gid.ip}, the peer's is {theirs.ipv4_mapped or theirs}: "
+                "expected IPv4 on both or IPv6 on both"
+            )
+        return _core.RdmaPeer(list(gid), number, psn, mtu)

@@ -93,7 +93,7 @@ def test_gid_is_the_most_routable_of_roce_v2(
         (
             RdmaSettings("rxe0,ib0"),
             {
-                "rxe0": "it is DOWN: ip link set eth2 up",
+                "rxe0": "it is DOWN: ip link set eth2 up, cable in",
                 "ib0": "its link layer is InfiniBand, expected Ethernet",
                 "mlx5_0": "HCCL_IB_HCA=rxe0,ib0 leaves it out",
             },

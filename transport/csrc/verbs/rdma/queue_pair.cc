@@ -340,7 +340,7 @@ Completion RdmaQueuePair::translate(const ibv::Wc& wc) {
     if (reason_.empty()) {
       reason_ = std::string(verbs_.wc_status_str(wc.status)) + " (ibv_wc_status " +
                 std::to_string(wc.status) + ", vendor_err " + std::to_string(wc.vendor_err) +
-                ") on " + device_.name();
+                ") on " + device_.name() + device_.port_trouble();
     }
     enter_error();
     return completion;
