@@ -46,12 +46,14 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.errors", "hccl_py.transport.deadline"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
+    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("automatic", "choice", "devices")),
+    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("listing", "settings")),
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",
 }
-"""What hosts are, how ranks choose addresses, an event loop with authenticated sockets, and what a
-rank of a program for Gaudi begins with."""
+"""What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated
+sockets, and what a rank of a program for Gaudi begins with."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""

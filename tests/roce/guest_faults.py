@@ -110,6 +110,19 @@ def gid_of_another_network() -> None:
     assert "expected IPv4 on both or IPv6 on both" in bootstrap_error("gid_of_another_network")
 
 
+def port_that_only_one_machine_has() -> None:
+    """`auto` stays with TCP on both."""
+    os.environ["HCCL_TRANSPORT"] = "auto"
+    if HAS_TROUBLE:
+        os.environ["HCCL_IB_HCA"] = "^rxe0"
+    with communicator("one_port") as comm:
+        check_sum(comm)
+        devices = comm.statistics()["devices"]
+        assert devices["tcp"]["messages"] > 0 == devices["verbs"]["messages"], devices
+    os.environ["HCCL_TRANSPORT"] = "verbs"
+    os.environ.pop("HCCL_IB_HCA", None)
+
+
 def link_that_goes_down_and_comes_back() -> None:
     """The communicator ends; a new one works as soon as the link does."""
     with communicator("link_down") as comm:
@@ -154,6 +167,7 @@ def machine_that_loses_its_power() -> None:
 TROUBLES: tuple[Callable[[], None], ...] = (
     gid_that_is_not_set,
     gid_of_another_network,
+    port_that_only_one_machine_has,
     link_that_goes_down_and_comes_back,
     device_that_is_removed,
     machine_that_loses_its_power,

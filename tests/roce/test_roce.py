@@ -16,8 +16,9 @@ from machine import Machine, pair_of_machines
 from thread_ranks import wait_until
 
 HERE = Path(__file__).parent
-RANKS, FAULTS, PROGRAMS = (
-    f"{sys.executable} {HERE / f'guest_{name}.py'}" for name in ("ranks", "faults", "programs")
+RANKS, FAULTS, PROGRAMS, DDP = (
+    f"{sys.executable} {HERE / f'guest_{name}.py'}"
+    for name in ("ranks", "faults", "programs", "ddp")
 )
 CONFORMANCE = HERE.parent / "transport" / "verbs" / "test_rdma_conformance.py"
 PATIENCE_S = 550.0
@@ -70,3 +71,9 @@ def test_programs_understand_each_other(tmp_path: Path, machines: ExitStack) -> 
     both = pair_of_machines(tmp_path, PROGRAMS)
     for machine in map(machines.enter_context, both):
         print(machine.wait(PATIENCE_S))
+
+
+def test_ddp_takes_a_step(tmp_path: Path, machines: ExitStack) -> None:
+    both = pair_of_machines(tmp_path, DDP)
+    for machine in map(machines.enter_context, both):
+        assert "a step of DDP is right" in machine.wait(PATIENCE_S)

@@ -35,6 +35,7 @@ class RdmaLanes:
 
     def describe(self, ranks: Iterable[int]) -> dict[int, bytes]:
         """Make the queue pairs to these ranks, and say what each rank has to know of its own."""
+        self._opened.log()
         timeout_s = _TIMEOUT_UNIT_S * 2**self._settings.timeout_code
         retries = self._settings.retry_count
         for rank in sorted(ranks):

@@ -35,7 +35,6 @@ class OpenedPort:
             self.core = _core.RdmaDevice(self.port.device, list(route))
         except VerbsError as error:
             raise BootstrapError(str(error)) from error
-        logger.info("RDMA over %s, GID %s, MTU %d", self.port, self.gid, self.core.mtu())
 
     @classmethod
     def by_name(cls, name: str) -> OpenedPort:
@@ -43,13 +42,17 @@ class OpenedPort:
         settings = RdmaSettings.from_environment()
         return cls(replace(settings, devices=f"={name}") if name else settings)
 
+    def log(self) -> None:
+        """Say that it is used, and how."""
+        logger.info("RDMA over %s, GID %s, MTU %d", self.port, self.gid, self.core.mtu())
+
     def describe(self, pair: _core.RdmaQueuePair) -> bytes:
         """Return what the peer of a queue pair needs to know."""
         gid = self.gid.address.packed
         return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu())
 
     def read_description(self, packed: bytes) -> _core.RdmaPeer:
-        """Return the peer that described itself; BootstrapError: it is on another kind of network."""
+        """Return the peer that described itself; BootstrapError: it is on another network."""
         gid, number, psn, mtu = DESCRIPTION.unpack(packed)
         theirs = IPv6Address(gid)
         if not 256 <= mtu <= 4096:
