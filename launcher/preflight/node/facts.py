@@ -21,7 +21,6 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
-from hccl_py.transport.providers.verbs.automatic import LOCKED_BYTES_PER_PEER, locked_bytes
 from hccl_py.transport.providers.verbs.choice import candidates
 from hccl_py.transport.providers.verbs.devices import list_ports
 from hccl_py.transport.providers.verbs.listing import (
@@ -29,6 +28,7 @@ from hccl_py.transport.providers.verbs.listing import (
     locked_memory_line,
     port_lines,
 )
+from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 RESOLVE_S = 5.0

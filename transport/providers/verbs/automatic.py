@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Collection, Sequence
 
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.providers.verbs.choice import candidates
 from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
-
-LOCKED_BYTES_PER_PEER = 6_300_000
-"""What a rank registers for each rank of another node."""
 
 
 def usable_family(interfaces: Collection[str], num_peers: int) -> str:
@@ -38,12 +34,6 @@ def usable_family(interfaces: Collection[str], num_peers: int) -> str:
             return ""
         return f"IPv{one.gid.ip.version}"
     return ""
-
-
-def locked_bytes() -> int | None:
-    """Return how much memory this process may lock; None: all, root may."""
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if locked == resource.RLIM_INFINITY or os.geteuid() == 0 else locked
 
 
 def agreed(families: Sequence[str]) -> bool:

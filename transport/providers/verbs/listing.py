@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hccl_py.transport.providers.verbs.automatic import LOCKED_BYTES_PER_PEER, locked_bytes
 from hccl_py.transport.providers.verbs.choice import Candidate
+from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
 
 WHOLE_PACKETS_MTU = 4200
 """Of an interface whose RoCE packets hold 4096 bytes."""

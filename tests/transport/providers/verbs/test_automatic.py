@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rdma_ports import IPV6, LINK_LOCAL, V2, make_port
 
-from hccl_py.transport.providers.verbs import automatic
+from hccl_py.transport.providers.verbs import automatic, locked_memory
 from hccl_py.transport.providers.verbs.devices import list_ports
 
 
@@ -57,10 +57,10 @@ def test_host_without_rdma_ignores_its_settings(
 
 def test_limit_of_locked_memory_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
-    monkeypatch.setattr(automatic.os, "geteuid", lambda: 1000)
-    assert automatic.locked_bytes() == 1 << 20
-    monkeypatch.setattr(automatic.os, "geteuid", lambda: 0)
-    assert automatic.locked_bytes() is None
+    monkeypatch.setattr(locked_memory.os, "geteuid", lambda: 1000)
+    assert locked_memory.locked_bytes() == 1 << 20
+    monkeypatch.setattr(locked_memory.os, "geteuid", lambda: 0)
+    assert locked_memory.locked_bytes() is None
 
 
 @pytest.mark.parametrize(
