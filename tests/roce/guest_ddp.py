@@ -7,6 +7,7 @@ An emulated processor loads torch for a minute.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 
 import numpy as np
@@ -17,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 FEATURES = 64
 SAMPLES = 8
+LIMIT_S = 200
+"""On the guest's clock, where a step takes 25 s, and the import as long."""
 
 
 def samples_of(rank: int) -> np.ndarray:
@@ -26,6 +29,7 @@ def samples_of(rank: int) -> np.ndarray:
 
 def main() -> None:
     """Compare the gradients of one step with numpy."""
+    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
     os.environ.update(HCCL_SECRET="of two virtual machines", HCCL_SOCKET_IFNAME="eth0")
     rank = int(os.environ["NUMBER"]) - 1
     before = counters()
@@ -41,7 +45,7 @@ def main() -> None:
     after = counters()
     check_losses(before, after)
     assert after["sent_pkts"] > before["sent_pkts"], "nothing went over RDMA"
-    print("a step of DDP is right")
+    print("a step of DDP is right", flush=True)
 
 
 if __name__ == "__main__":
