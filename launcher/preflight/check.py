@@ -14,6 +14,7 @@ from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, com
 from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.judge.overview import overview
+from hccl_py.launcher.preflight.judge.rdma import rdma_lines
 from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import CONNECT_S, MEASURE_S, STALL_S, PairResult, Target
@@ -91,7 +92,9 @@ def check(job: Job) -> Generator[Ask, Answers, Report]:
     results = yield asked
     findings += _silent(asked, results)
     findings += link_findings(nodes, results)
-    details = overview(nodes, skews_s) if job.full else ""
+    details = ""
+    if job.full:
+        details = "\n\n".join(filter(None, (overview(nodes, skews_s), rdma_lines(nodes))))
     if job.full:
         speeds = yield from _measure(len(job.names), results)
         if links := second_looks(speeds):

@@ -46,13 +46,15 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.errors", "hccl_py.transport.deadline"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
+    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("choice", "devices", "listing")),
+    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("locked_memory", "settings")),
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",
     "hccl_py.emulation.cluster",
 }
-"""What hosts are, how ranks choose addresses, an event loop with authenticated sockets, and what a
-rank of a program for Gaudi begins with, and which emulated nodes a file describes."""
+"""What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated sockets,
+what a rank of a program for Gaudi begins with, and which emulated nodes a file describes."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from guest_store import FileStore
 
 from hccl_py import Communicator, ReduceOp
 
@@ -24,36 +23,9 @@ WORLD_SIZE = 4
 COUNTS = (0, 1, 7, 1001, 70_001)
 SHARED = Path(os.environ["SHARED"])
 LOSSES = ("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err")
+COUNTED = ("rdma_sends", "rdma_recvs", "sent_pkts", "rcvd_pkts")
+NUM_MESSAGES = 400
 COUNTERS = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters")
-
-
-class FileStore:
-    """A rendezvous store in a folder that both machines see."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write it in one step."""
-        written = self._file(key).with_suffix(".new")
-        written.write_bytes(value)
-        written.rename(self._file(key))
-
-    def get(self, key: str) -> bytes:
-        """Wait for it."""
-        until_s = time.monotonic() + 300
-        while not self._file(key).exists():
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"nobody set {key}")
-            time.sleep(0.2)
-        return self._file(key).read_bytes()
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all are set."""
-        return all(self._file(key).exists() for key in keys)
-
-    def _file(self, key: str) -> Path:
-        return self._folder / f"key-{key.replace('/', '-')}"
 
 
 def check_collectives(comm: Communicator) -> None:
@@ -112,6 +84,17 @@ def _check_transfers(comm: Communicator) -> None:
     comm.barrier()
 
 
+def counters() -> dict[str, int]:
+    """Read what the device counted so far."""
+    return {file.name: int(file.read_text()) for file in sorted(COUNTERS.iterdir())}
+
+
+def check_losses(before: dict[str, int], after: dict[str, int]) -> None:
+    """Fail if a packet was lost or sent twice."""
+    lost = {name: after[name] - before[name] for name in LOSSES if after[name] != before[name]}
+    assert not lost, lost
+
+
 def check_counters(comm: Communicator) -> None:
     """Print what lanes and device counted: nothing went over TCP, no packet was sent twice."""
     devices = comm.statistics()["devices"]
@@ -120,9 +103,25 @@ def check_counters(comm: Communicator) -> None:
     if comm.rank == 0:
         print("lanes:", devices["verbs"])
     if comm.rank % RANKS_HERE == 0:
-        counted = {file.name: int(file.read_text()) for file in sorted(COUNTERS.iterdir())}
-        print("device:", counted)
-        assert not any(counted[name] for name in LOSSES), counted
+        print("device:", after := counters())
+        check_losses(dict.fromkeys(after, 0), after)
+
+
+def count_packets(comm: Communicator) -> None:
+    """Print what one message costs: rank 0 sends many to a rank of the other machine."""
+    for num_bytes in (64, 100_000):
+        data = np.zeros(num_bytes, np.uint8)
+        comm.barrier()
+        before = counters()
+        for _ in range(NUM_MESSAGES):
+            if comm.rank == 0:
+                comm.send(data, RANKS_HERE)
+            elif comm.rank == RANKS_HERE:
+                comm.recv(data, 0)
+        after = counters()
+        grew = {name: after[name] - before[name] for name in COUNTED}
+        if comm.rank == 0:
+            print(f"{NUM_MESSAGES} messages of {num_bytes} bytes: {grew}")
 
 
 def run_rank(rank: int) -> None:
@@ -131,16 +130,14 @@ def run_rank(rank: int) -> None:
         assert comm.nodes == ((0, 1), (2, 3))
         check_collectives(comm)
         check_counters(comm)
+        count_packets(comm)
     print(f"rank {rank}: collectives done", flush=True)
 
 
 def main() -> int:
     """Run the ranks of this machine; return the exit code."""
-    os.environ.update(
-        HCCL_TRANSPORT="verbs",
-        HCCL_SECRET="of two virtual machines",
-        HCCL_SOCKET_IFNAME="eth0",
-    )
+    # HCCL_TRANSPORT is not set: auto chooses RDMA.
+    os.environ.update(HCCL_SECRET="of two virtual machines", HCCL_SOCKET_IFNAME="eth0")
     first = RANKS_HERE * (int(os.environ["NUMBER"]) - 1)
     child = os.fork()
     if child == 0:

@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 from guest_image import why_not
 from machine import Machine, pair_of_machines
+from thread_ranks import wait_until
 
 HERE = Path(__file__).parent
-RANKS = f"{sys.executable} {HERE / 'guest_ranks.py'}"
+RANKS, FAULTS, PROGRAMS, DDP = (
+    f"{sys.executable} {HERE / f'guest_{name}.py'}"
+    for name in ("ranks", "faults", "programs", "ddp")
+)
 CONFORMANCE = HERE.parent / "transport" / "verbs" / "test_rdma_conformance.py"
 PATIENCE_S = 550.0
 
@@ -42,3 +46,34 @@ def test_two_machines_compute_every_collective(tmp_path: Path, machines: ExitSta
     both = pair_of_machines(tmp_path, RANKS)
     for machine in map(machines.enter_context, both):
         assert machine.wait(PATIENCE_S).count("collectives done") == 2
+
+
+def test_troubles_end_the_communicator_and_are_named(tmp_path: Path, machines: ExitStack) -> None:
+    survivor, victim = map(machines.enter_context, pair_of_machines(tmp_path, FAULTS))
+
+    def wait_for(file: str) -> None:
+        def is_there() -> bool:
+            assert survivor.is_running, survivor.output
+            return all((one.shared / file).exists() for one in (survivor, victim))
+
+        wait_until(is_there, f"both machines to come to {file}", PATIENCE_S)
+
+    wait_for("pull_the_cable")
+    victim.set_link(is_up=False)
+    wait_for("plug_it_in")
+    victim.set_link(is_up=True)
+    wait_for("cut_the_power")
+    victim.kill()
+    survivor.wait(PATIENCE_S)
+
+
+def test_programs_understand_each_other(tmp_path: Path, machines: ExitStack) -> None:
+    both = pair_of_machines(tmp_path, PROGRAMS)
+    for machine in map(machines.enter_context, both):
+        print(machine.wait(PATIENCE_S))
+
+
+def test_ddp_takes_a_step(tmp_path: Path, machines: ExitStack) -> None:
+    both = pair_of_machines(tmp_path, DDP)
+    for machine in map(machines.enter_context, both):
+        assert "a step of DDP is right" in machine.wait(PATIENCE_S)

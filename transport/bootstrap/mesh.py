@@ -35,6 +35,8 @@ from hccl_py.transport.network.sockets import (
 )
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, VARIABLE, VERBS, provider_class
+from hccl_py.transport.providers.verbs.automatic import agreed as rdma_is_agreed
+from hccl_py.transport.providers.verbs.automatic import usable_family as usable_rdma_family
 
 if TYPE_CHECKING:
     from hccl_py.transport.providers.verbs.lanes import RdmaLanes
@@ -190,9 +192,7 @@ class _Resources:
         self._provider: Provider | None = None
         site = Site(rank, world_size, num_lanes, host, settings.ports)
         provider_card = self._open_provider(site)
-        self._rdma: RdmaLanes | None = None
-        if settings.transport == VERBS:
-            self._rdma = _open_rdma(num_lanes, endpoints)
+        self._rdma, rdma_family = _open_rdma(num_lanes, endpoints, settings, world_size)
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -208,6 +208,7 @@ class _Resources:
             provider_card,
             settings.checksum,
             self.plane.contact(host, settings.ports),
+            rdma_family,
         )
 
     def _open_provider(self, site: Site) -> bytes:
@@ -233,6 +234,7 @@ class _Resources:
         failure: SharedFailure,
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
+        self._settle_transport(meeting.cards)
         party = self._party(meeting, make_segment)
         _log_unused(party)
         local = {member.rank for member in party.members if party.is_local(member.rank)}
@@ -267,6 +269,16 @@ class _Resources:
             unused.close()
         return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
 
+    def _settle_transport(self, cards: Sequence[Card]) -> None:
+        """Let `auto` become `verbs` where every rank can."""
+        if self.settings.transport != AUTO or not any(card.rdma for card in cards):
+            return
+        num_nodes = len({card.identity.node for card in cards})
+        if num_nodes > 1 and rdma_is_agreed([card.rdma for card in cards]):
+            self.settings = replace(self.settings, transport=VERBS)
+        else:
+            self._rdma = None
+
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
     ) -> Party:
@@ -295,11 +307,29 @@ class _Resources:
         )
 
 
-def _open_rdma(num_lanes: int, endpoints: Sequence[Endpoint]) -> "RdmaLanes":
+def _open_rdma(
+    num_lanes: int, endpoints: Sequence[Endpoint], settings: NetworkSettings, world_size: int
+) -> "tuple[RdmaLanes | None, str]":
+    """Open the RDMA device where it is asked for, or where `auto` can use it.
+
+    Returns the family of its GID too, for `auto` only.
+    """
+    interfaces = [endpoint.interface for endpoint in endpoints]
+    family = ""
+    if settings.transport == AUTO and settings.is_plain and len(interfaces) == 1:
+        family = usable_rdma_family(interfaces, world_size - 1)
+    if settings.transport != VERBS and not family:
+        return None, ""
     # Imported when used: it brings all of verbs along.
     from hccl_py.transport.providers.verbs.lanes import RdmaLanes
 
-    return RdmaLanes(num_lanes, [endpoint.interface for endpoint in endpoints])
+    try:
+        return RdmaLanes(num_lanes, interfaces), family
+    except BootstrapError as error:
+        if settings.transport == VERBS:
+            raise
+        logger.info("HCCL_TRANSPORT=auto: not RDMA: %s", error)
+        return None, ""
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:

@@ -47,6 +47,7 @@ class Card:
         tcp_problem: why there are no endpoints; an error only with a peer on another node.
         provider: the card of its provider; empty without one.
         contact: of its process's control plane.
+        rdma: `IPv4` or `IPv6` where `auto` could use a GID of this family; else empty.
     """
 
     identity: Identity
@@ -61,6 +62,7 @@ class Card:
     provider: bytes = b""
     checksum: bool = False
     contact: Contact = Contact()
+    rdma: str = ""
 
     @property
     def tls(self) -> bool:

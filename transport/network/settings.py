@@ -54,6 +54,11 @@ class NetworkSettings:
         """Whether data goes over the engine's own connections, not those of a provider."""
         return self.transport in (AUTO, TCP)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for that only TCP connections have."""
+        return not self.tls and not self.checksum and self.num_connections == 1
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "NetworkSettings":
         """Read the settings of a process; InvalidArgumentError: one makes no sense."""

@@ -4,7 +4,7 @@ A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANS
 
 | value | inside a node | between nodes |
 |---|---|---|
-| `auto` (default) | shared memory | TCP |
+| `auto` (default) | shared memory | RDMA where every rank has a port, else TCP |
 | `tcp` | TCP | TCP |
 | `verbs` | shared memory | queue pairs of an RDMA device, see `verbs/` |
 | `verbs_over_tcp` | software queue pairs over TCP | software queue pairs over TCP |

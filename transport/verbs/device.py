@@ -135,6 +135,7 @@ class Device(Resource[_core.ProgressThread]):
         self.rdma: OpenedPort | None = None
         if self.provider == VERBS:
             self.rdma = OpenedPort.by_name(name)
+            self.rdma.log()
         else:
             self.provider = provider
             self._make_endpoint = endpoint_maker(provider)

@@ -8,7 +8,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.party import Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort, read_description
+from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.verbs.endpoints import RendezvousEndpoint, exchange_cards
 
 _READY = b"ready"
@@ -19,6 +19,7 @@ class RdmaEndpoint(RendezvousEndpoint):
 
     def __init__(self, opened: OpenedPort, pair: _core.RdmaQueuePair) -> None:
         super().__init__()
+        self._opened = opened
         self._card = opened.describe(pair)
         self._met: tuple[Party, socket.socket, Deadline] | None = None
 
@@ -27,7 +28,7 @@ class RdmaEndpoint(RendezvousEndpoint):
         deadline = Deadline(timeout_s)
         party, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
         self._met = party, rendezvous, deadline
-        return read_description(self._exchange(self._card, DESCRIPTION.size))
+        return self._opened.read_description(self._exchange(self._card, DESCRIPTION.size))
 
     def await_peer(self) -> None:
         """Return when the peer is in RTR: what is sent before is lost, and sent again too late."""

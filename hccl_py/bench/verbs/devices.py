@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError, VerbsError
@@ -12,10 +10,13 @@ from hccl_py.transport.network.interfaces import choose_addresses
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.providers.verbs.choice import Candidate, candidates, choose
 from hccl_py.transport.providers.verbs.devices import RdmaPort, list_ports
+from hccl_py.transport.providers.verbs.listing import (
+    WHOLE_PACKETS_MTU,
+    flow_control_lines,
+    locked_memory_line,
+    port_lines,
+)
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
-
-_NEEDED_LOCKED_BYTES = 64 << 20
-"""Of a rank: 6.3 MB for each rank of another node."""
 
 
 def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
@@ -24,8 +25,7 @@ def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
     interfaces = _interfaces()
     ports = list_ports() if ports is None else ports
     looked_at = candidates(ports, settings, interfaces)
-    for index, one in enumerate(looked_at):
-        yield from _port_lines(one, is_used=index == 0 and one.gid is not None)
+    yield from port_lines(looked_at)
     if not looked_at:
         try:
             choose(ports, settings)
@@ -36,41 +36,21 @@ def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
     yield from _hints(looked_at[0])
 
 
-def _port_lines(one: Candidate, *, is_used: bool) -> Iterator[str]:
-    port = one.port
-    what = f"used, with GID {one.gid}" if is_used else one.problem or "not needed"
-    yield f"{port} ({port.link_layer}, {port.rate or 'no rate'}, {port.state or 'gone'}): {what}"
-    for gid in port.gids:
-        yield f"    GID {gid}"
-
-
 def _hints(first: Candidate) -> Iterator[str]:
     if first.gid is not None:
         route = [first.port.number, first.gid.index, 0, 0]
         try:
             mtu = _core.RdmaDevice(first.port.device, route).mtu()
             advice = (
-                "" if mtu == 4096 else f"; 4096 needs: ip link set {first.gid.interface} mtu 4200"
+                ""
+                if mtu == 4096
+                else f"; 4096 needs: ip link set {first.gid.interface} mtu {WHOLE_PACKETS_MTU}"
             )
             yield f"packets of {first.port}: {mtu} bytes{advice}"
         except VerbsError as error:
             yield f"cannot be opened: {error}"
-        yield from _flow_control(first.gid.interface)
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if locked == resource.RLIM_INFINITY:
-        yield "locked memory: unlimited"
-    else:
-        advice = "; raise it: ulimit -l unlimited" if locked < _NEEDED_LOCKED_BYTES else ""
-        yield f"locked memory: {locked >> 20} MiB{advice}"
-
-
-def _flow_control(interface: str) -> Iterator[str]:
-    """Say what RoCE needs of the network: packets that are lost cost whole retry times."""
-    if Path(f"/sys/class/net/{interface}/device").exists():
-        yield (
-            f"flow control: check PFC with `mlnx_qos -i {interface}` or `dcb pfc show dev "
-            f"{interface}`, ECN with `dcb -j app show dev {interface}`; HCCL_IB_TC sets the DSCP"
-        )
+        yield from flow_control_lines(first.gid.interface)
+    yield locked_memory_line()
 
 
 def _interfaces() -> list[str]:

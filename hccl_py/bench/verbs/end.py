@@ -25,6 +25,8 @@ from hccl_py.transport.verbs.endpoints import RendezvousEndpoint
 
 _CONNECT_TIMEOUT_S = 30.0
 _INLINE_BYTES = 64
+_UNSIGNALED = 32
+"""Room for two of the periods in which one request is signaled, see csrc/perftest/loops.cc."""
 _OPCODES = {"send": Opcode.SEND, "write": Opcode.RDMA_WRITE, "read": Opcode.RDMA_READ}
 _ANY_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
@@ -134,7 +136,9 @@ class End:
         region = domain.register(self._memory, _ANY_ACCESS)
         window = self._setup.window
         attributes = QueuePairAttributes(
-            max_send_wr=window, max_recv_wr=window, max_inline=_INLINE_BYTES
+            max_send_wr=max(window, _UNSIGNALED),
+            max_recv_wr=max(window, _UNSIGNALED),
+            max_inline=_INLINE_BYTES,
         )
         pair = QueuePair(domain, queue, attributes=attributes)
         pair.modify(State.INIT)

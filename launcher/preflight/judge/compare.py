@@ -11,6 +11,7 @@ from hccl_py.launcher.preflight.judge.addresses import (
     check_ports,
 )
 from hccl_py.launcher.preflight.judge.nodes import Nodes, most_common, unlike
+from hccl_py.launcher.preflight.judge.rdma import check_rdma
 from hccl_py.launcher.preflight.judge.resources import (
     check_cores,
     check_descriptors,
@@ -20,7 +21,10 @@ from hccl_py.launcher.preflight.judge.resources import (
 
 _MOST_SKEW_S = 10.0
 # These belong to a host; the others have to be equal.
-_LOCAL_SETTINGS = ("HCCL_SOCKET_IFNAME", "HCCL_PORT_RANGE", "HCCL_TRACE_DIR", "HCCL_DEBUG")
+_LOCAL_SETTINGS = (
+    *("HCCL_SOCKET_IFNAME", "HCCL_PORT_RANGE", "HCCL_TRACE_DIR", "HCCL_DEBUG"),
+    *("HCCL_IB_HCA", "HCCL_IB_GID_INDEX"),
+)
 
 
 def compare(nodes: Nodes) -> list[Finding]:
@@ -80,5 +84,6 @@ def check_congestion_controls(nodes: Nodes) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Nodes], Iterator[Finding]], ...] = (
     *(check_settings, check_versions, check_congestion_controls),
     *(check_cores, check_descriptors, check_memory, check_disks),
+    check_rdma,
     *(check_names, check_identities, check_interfaces, check_families, check_ports),
 )

@@ -31,7 +31,7 @@ def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
                 str(facts["open_files"][0]),
                 f"{skews_s[node]:+.2f} s" if node in skews_s else "-",
                 facts["versions"]["torch"],
-                ", ".join(facts["rdma"]) or "-",
+                facts["rdma"]["used"] or "-",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

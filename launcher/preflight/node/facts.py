@@ -21,11 +21,19 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.providers.verbs.choice import candidates
+from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.listing import (
+    flow_control_lines,
+    locked_memory_line,
+    port_lines,
+)
+from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
+from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 RESOLVE_S = 5.0
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_RUNNING = 0x40
-_RDMA = "/sys/class/infiniband"
 _PACKAGES = ("torch", "hccl-py")
 # A secret is no setting to compare, and every emulated node has an id of its own.
 _NOT_COMPARED = ("HCCL_SECRET", "HCCL_NODE_ID")
@@ -64,6 +72,26 @@ class Interface(TypedDict):
     has_carrier: bool
 
 
+class Rdma(TypedDict):
+    """The RDMA ports of a node.
+
+    Attributes:
+        lines: all of them, for people; empty: there is none.
+        used: the port that ranks would use; empty: none can be used.
+        interface: of that port.
+        problem: a setting that makes no sense.
+        locked_bytes: how much memory ranks may register; None: all.
+        locked_bytes_per_peer: how much one registers for each rank of another node.
+    """
+
+    lines: list[str]
+    used: str
+    interface: str
+    problem: str
+    locked_bytes: int | None
+    locked_bytes_per_peer: int
+
+
 class Facts(TypedDict):
     """A node, with sizes in bytes.
 
@@ -92,7 +120,7 @@ class Facts(TypedDict):
     numa_nodes: int
     versions: dict[str, str]
     disk: dict[str, int | str]
-    rdma: list[str]
+    rdma: Rdma
     congestion_control: str
     hccl_settings: dict[str, str]
     resolved: dict[str, Resolved]
@@ -123,7 +151,7 @@ def examine(settings: Settings) -> Facts:
         numa_nodes=len({cpu.numa for cpu in machine.cpus}),
         versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
         disk={folder: _free_bytes(folder) for folder in dict.fromkeys(folders)},
-        rdma=sorted(os.listdir(_RDMA)) if os.path.isdir(_RDMA) else [],
+        rdma=_rdma(settings.environ, [interface for interface, _ in paths]),
         congestion_control=_congestion_control(),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
         resolved=resolved,
@@ -140,6 +168,31 @@ def _network(settings: Settings, master_addr: str) -> tuple[list[list[str]], Net
     except HcclError as error:
         return [], network, str(error)
     return [[one.interface, one.host] for one in chosen], network, ""
+
+
+def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
+    found = Rdma(
+        lines=[],
+        used="",
+        interface="",
+        problem="",
+        locked_bytes=locked_bytes(),
+        locked_bytes_per_peer=LOCKED_BYTES_PER_PEER,
+    )
+    ports = list_ports()
+    if not ports:
+        return found
+    try:
+        looked_at = candidates(ports, RdmaSettings.from_environment(environ), interfaces)
+    except HcclError as error:
+        found["problem"] = str(error)
+        return found
+    found["lines"] = [*port_lines(looked_at), locked_memory_line()]
+    first = looked_at[0]
+    if first.gid is not None:
+        found["used"], found["interface"] = str(first.port), first.gid.interface
+        found["lines"] += flow_control_lines(first.gid.interface)
+    return found
 
 
 def _interfaces() -> dict[str, Interface]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,7 @@ timeout {limit_s} bash -c {command} >"$SHARED/output" 2>&1
 echo $? >"$SHARED/code.new"; mv "$SHARED/code.new" "$SHARED/code"
 """
 _LIMIT_S = 900
+_MONITOR_TIMEOUT_S = 30
 
 
 class Machine:
@@ -82,6 +84,11 @@ class Machine:
         self.kill()
 
     @property
+    def is_running(self) -> bool:
+        """Whether the command may still be running."""
+        return self._process.poll() is None
+
+    @property
     def output(self) -> str:
         """What the command has printed so far."""
         path = self.shared / "output"
@@ -98,6 +105,17 @@ class Machine:
         code = self._code.read_text().strip() if self._code.exists() else "none: it broke down"
         assert code == "0", f"{self}: exit code {code}:\n{self._said()}"
         return self.output
+
+    def set_link(self, *, is_up: bool) -> None:
+        """Plug its network cable in, or pull it: what others send it is lost meanwhile."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(_MONITOR_TIMEOUT_S)
+            monitor.connect(str(self.shared / "monitor"))
+            monitor.sendall(f"set_link n {'on' if is_up else 'off'}\ninfo version\n".encode())
+            said = b""
+            # Its answer to the second command comes when the first is done.
+            while said.count(b"(qemu)") < 3:
+                said += monitor.recv(4096)
 
     def kill(self) -> None:
         """Take its power away. Idempotent."""
@@ -139,6 +157,7 @@ def _qemu(shared: Path, number: int, netdev: str | None) -> list[str]:
         *("-cpu", "max", "-smp", "1", "-m", "1536M", "-nodefaults", "-display", "none"),
         *("-no-reboot", "-kernel", str(kernel), "-initrd", str(initramfs)),
         *("-append", f"{_APPEND} SHARED={shared}"),
+        *("-monitor", f"unix:{shared}/monitor,server=on,wait=off"),
         *("-serial", f"file:{shared}/console", "-device", "virtio-rng-pci", *network),
         *("-virtfs", root),
         *("-virtfs", f"local,path={shared},mount_tag=shared,security_model=none"),

@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from hccl_py.launcher.preflight.judge.nodes import Nodes
-from hccl_py.launcher.preflight.node.facts import Facts, Interface
+from hccl_py.launcher.preflight.node.facts import Facts, Interface, Rdma
 from hccl_py.launcher.preflight.node.probe import PairResult, Target
 
 GB = 1 << 30
+
+
+def made_rdma(**changes: Any) -> Rdma:
+    rdma = Rdma(
+        lines=[],
+        used="",
+        interface="",
+        problem="",
+        locked_bytes=None,
+        locked_bytes_per_peer=6_000_000,
+    )
+    rdma.update(changes)  # type: ignore[typeddict-item]
+    return rdma
 
 
 def made_facts(node: int, **changes: Any) -> Facts:
@@ -30,7 +43,7 @@ def made_facts(node: int, **changes: Any) -> Facts:
         numa_nodes=1,
         versions={"Python": "3.11.7", "torch": "2.13.0", "hccl-py": "0.1.0"},
         disk={"/tmp": 100 * GB},
-        rdma=[],
+        rdma=made_rdma(),
         congestion_control="cubic",
         hccl_settings={"HCCL_TLS": "1"},
         resolved={name: [f"10.0.0.{number + 1}"] for number, name in enumerate("abc")},

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_nodes import GB, made_nodes, made_result
+from made_nodes import GB, made_nodes, made_rdma, made_result
 
 from hccl_py.launcher.preflight.finding import Finding
 from hccl_py.launcher.preflight.judge.compare import clock_findings, compare
@@ -19,6 +19,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "jobs" / "launcher.md"
 ELSEWHERE = {"paths": [["eth0", "127.0.0.1"]]}
 DOWN = {"eth0": {"addresses": ["10.0.0.2"], "mtu": 1500, "has_carrier": False}}
 NAMES = {"a": ["10.0.0.1"], "c": ["10.0.0.3"]}
+PORT_THAT_IS_DOWN = "mlx5_0 port 1 (Ethernet, 100 Gb/sec, DOWN): it is DOWN: ip link set eth0 up"
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "hccl-py": "0.1.0"}
 
 
@@ -28,6 +29,22 @@ def pairs(*results: PairResult) -> Callable[[], Iterable[Finding]]:
 
 def of(**facts: Any) -> Callable[[], Iterable[Finding]]:
     return lambda: compare(made_nodes(**facts))
+
+
+def with_rdma(
+    settings: dict[str, str] | None = None, **changes: Any
+) -> Callable[[], Iterable[Finding]]:
+    """Give all nodes an RDMA port and these settings, and node 1 the changes."""
+    usual = made_rdma(used="mlx5_0 port 1", interface="ib0")
+
+    def find() -> Iterable[Finding]:
+        nodes = made_nodes()
+        for node, facts in nodes.facts.items():
+            facts["hccl_settings"] = settings or {}
+            facts["rdma"] = made_rdma(**{**usual, **(changes if node == 1 else {})})
+        return compare(nodes)
+
+    return find
 
 
 def slow() -> Iterable[Finding]:
@@ -78,6 +95,11 @@ FAULTS: dict[str, Callable[[], Iterable[Finding]]] = {
     "a setting that differs": of(hccl_settings={}),
     "a setting that makes no sense": of(setting_problem="HCCL_TLS: expected 0 or 1, got 'yes'"),
     "a clock that is wrong": lambda: clock_findings({0: 0.1, 1: -20.0, 2: 9.0}),
+    "RDMA is asked for, and a node has none": with_rdma({"HCCL_TRANSPORT": "verbs"}, used=""),
+    "RDMA on the other nodes": with_rdma(used="", lines=[PORT_THAT_IS_DOWN]),
+    "too little memory may be locked": with_rdma(locked_bytes=1 << 20),
+    "RDMA packets are small": with_rdma(interface="eth0"),
+    "a setting of RDMA makes no sense": with_rdma(problem="HCCL_IB_TC: expected a number"),
 }
 
 

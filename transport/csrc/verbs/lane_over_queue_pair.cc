@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace hccl {
 
@@ -14,12 +15,14 @@ constexpr size_t alignment = 64;
 constexpr size_t completions_per_poll = 16;
 constexpr auto closing_time = std::chrono::milliseconds(500);
 constexpr int longest_sleep_ms = 10;
+constexpr auto probe_period = std::chrono::seconds(1);
+constexpr uint64_t probe_id = std::numeric_limits<uint64_t>::max();  // no message has this number
 
 }  // namespace
 
 QueuePairAttributes LaneOverQueuePair::attributes() {
   QueuePairAttributes attributes;
-  attributes.max_send_wr = 2 * num_slots + 2;
+  attributes.max_send_wr = 2 * num_slots + 3;  // messages, credits, advertisement, probe, the last write
   attributes.max_recv_wr = num_recvs + 1;
   attributes.max_sge = 1;
   attributes.max_inline = 0;
@@ -73,6 +76,27 @@ LaneOverQueuePair::~LaneOverQueuePair() {
   }
 }
 
+void LaneOverQueuePair::prepare_sleep(Sleep& sleep) {
+  if (std::exchange(is_starved_, false)) probe();
+  pair_->prepare_sleep(sleep);
+}
+
+void LaneOverQueuePair::probe() {
+  auto now = VerbsClock::now();
+  if (std::exchange(heard_at_, heard_) != heard_) silent_since_ = now;
+  if (now < silent_since_ + probe_period) return;
+  if (is_probing_ || their_address_ == 0 || !failure_.empty()) return;
+  try {
+    pair_->post_send({.wr_id = probe_id,
+                      .opcode = Opcode::rdma_write,
+                      .rkey = their_rkey_,
+                      .remote_address = their_address_});
+    is_probing_ = true;
+  } catch (const QueueFull&) {
+    // The requests that fill it are probes enough.
+  }
+}
+
 void LaneOverQueuePair::throw_if_failed() const {
   if (!failure_.empty()) throw LaneError(peer(), failure_);
 }
@@ -88,6 +112,7 @@ void LaneOverQueuePair::poll() {
 }
 
 void LaneOverQueuePair::take(const Completion& completion) {
+  ++heard_;
   if (completion.status != Status::success) {
     return fail("its queue pair failed with status " +
                 std::to_string(static_cast<int>(completion.status)) + ": " + pair_->reason());
@@ -97,7 +122,11 @@ void LaneOverQueuePair::take(const Completion& completion) {
     pair_->post_recv({0, {}});
     return take_immediate(completion.imm, completion.byte_len);
   }
-  ended_ = std::max(ended_, completion.wr_id);
+  if (completion.wr_id == probe_id) {
+    is_probing_ = false;
+  } else {
+    ended_ = std::max(ended_, completion.wr_id);
+  }
 }
 
 void LaneOverQueuePair::take_advertisement(size_t length) {
@@ -145,7 +174,8 @@ void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t f
 bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   if (!has_room()) poll();
   throw_if_failed();
-  if (!has_room()) return false;
+  is_starved_ = !has_room();
+  if (is_starved_) return false;
   std::byte* slot = slot_out(sent_);
   std::memcpy(slot, &header, sizeof header);
   if (header.length > 0) std::memcpy(slot + sizeof header, payload, header.length);
@@ -163,6 +193,7 @@ const Header* LaneOverQueuePair::peek() {
   if (arrived_ == released_) poll();
   if (arrived_ == released_) {
     throw_if_failed();
+    is_starved_ = true;
     return nullptr;
   }
   std::memcpy(&header_, slot_in(released_), sizeof header_);

@@ -12,6 +12,10 @@
 // empty write once half of the slots were released. So neither end ever waits for the other's last
 // credit. Each end has a RECV posted for everything that the peer can have under way: there is no
 // receiver that is not ready.
+//
+// A queue pair notices that its peer is gone when a request gets no answer. An end that only waits has
+// none under way: before it sleeps it sends an empty RDMA_WRITE, a probe, if it heard nothing for a
+// while.
 #pragma once
 
 #include <memory>
@@ -35,7 +39,7 @@ class LaneOverQueuePair final : public QueuedLane {
   ~LaneOverQueuePair() override;
 
   std::vector<int> descriptors() const override { return pair_->descriptors(); }
-  void prepare_sleep(Sleep& sleep) override { pair_->prepare_sleep(sleep); }
+  void prepare_sleep(Sleep& sleep) override;
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;
@@ -69,6 +73,7 @@ class LaneOverQueuePair final : public QueuedLane {
   bool has_room() const;
   void write(const std::byte* source, size_t length, uint32_t flags, uint32_t imm);
   void return_credits();
+  void probe();
 
   const size_t stride_;
   std::vector<std::byte> memory_;  // slots of the peer's messages, slots of ours, advertisements
@@ -90,6 +95,12 @@ class LaneOverQueuePair final : public QueuedLane {
   // The peeked message as it was when it was looked at: the peer can write to its slot again.
   Header header_;
   bool peeked_ = false;
+
+  bool is_starved_ = false;  // since the last sleep a caller found no message or no room
+  bool is_probing_ = false;
+  uint64_t heard_ = 0;    // completions
+  uint64_t heard_at_ = 0;  // of these, when it last looked whether there was any
+  VerbsClock::time_point silent_since_ = VerbsClock::now();
 };
 
 }  // namespace hccl

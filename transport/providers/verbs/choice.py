@@ -89,7 +89,7 @@ def _candidate(
         return Candidate(port, problem=f"its link layer is {port.link_layer}, expected Ethernet")
     if port.state != ACTIVE:
         where = next((gid.interface for gid in port.gids if gid.interface), "INTERFACE")
-        return Candidate(port, problem=f"it is {port.state}: ip link set {where} up")
+        return Candidate(port, problem=f"it is {port.state}: ip link set {where} up, cable in")
     gid = choose_gid(port, settings, interfaces)
     if gid is None and settings.gid_index is not None:
         there = ", ".join(map(str, port.gids)) or "none"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.providers.registry import VARIABLE
-from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort, read_description
+from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 from hccl_py.transport.verbs.types import State
 
@@ -35,6 +35,7 @@ class RdmaLanes:
 
     def describe(self, ranks: Iterable[int]) -> dict[int, bytes]:
         """Make the queue pairs to these ranks, and say what each rank has to know of its own."""
+        self._opened.log()
         timeout_s = _TIMEOUT_UNIT_S * 2**self._settings.timeout_code
         retries = self._settings.retry_count
         for rank in sorted(ranks):
@@ -56,7 +57,7 @@ class RdmaLanes:
             ]
             for pair, end in zip(self._pairs[rank], ends, strict=True):
                 try:
-                    pair.attach(read_description(end))
+                    pair.attach(self._opened.read_description(end))
                     pair.modify(State.RTR)
                 except HcclError as error:
                     raise BootstrapError(

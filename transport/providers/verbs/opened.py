@@ -35,7 +35,6 @@ class OpenedPort:
             self.core = _core.RdmaDevice(self.port.device, list(route))
         except VerbsError as error:
             raise BootstrapError(str(error)) from error
-        logger.info("RDMA over %s, GID %s, MTU %d", self.port, self.gid, self.core.mtu())
 
     @classmethod
     def by_name(cls, name: str) -> OpenedPort:
@@ -43,15 +42,24 @@ class OpenedPort:
         settings = RdmaSettings.from_environment()
         return cls(replace(settings, devices=f"={name}") if name else settings)
 
+    def log(self) -> None:
+        """Say that it is used, and how."""
+        logger.info("RDMA over %s, GID %s, MTU %d", self.port, self.gid, self.core.mtu())
+
     def describe(self, pair: _core.RdmaQueuePair) -> bytes:
         """Return what the peer of a queue pair needs to know."""
         gid = self.gid.address.packed
         return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu())
 
-
-def read_description(packed: bytes) -> _core.RdmaPeer:
-    """Return the peer that described itself; BootstrapError: it is on another kind of network."""
-    gid, number, psn, mtu = DESCRIPTION.unpack(packed)
-    if not 256 <= mtu <= 4096:
-        raise BootstrapError(f"the peer at {IPv6Address(gid)} has an MTU of {mtu}")
-    return _core.RdmaPeer(list(gid), number, psn, mtu)
+    def read_description(self, packed: bytes) -> _core.RdmaPeer:
+        """Return the peer that described itself; BootstrapError: it is on another network."""
+        gid, number, psn, mtu = DESCRIPTION.unpack(packed)
+        theirs = IPv6Address(gid)
+        if not 256 <= mtu <= 4096:
+            raise BootstrapError(f"the peer at {theirs} has an MTU of {mtu}")
+        if (theirs.ipv4_mapped is None) != (self.gid.address.ipv4_mapped is None):
+            raise BootstrapError(
+                f"the GID here is {self.gid.ip}, the peer's is {theirs.ipv4_mapped or theirs}: "
+                "expected IPv4 on both or IPv6 on both"
+            )
+        return _core.RdmaPeer(list(gid), number, psn, mtu)

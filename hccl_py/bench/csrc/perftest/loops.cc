@@ -18,6 +18,8 @@ namespace hccl {
 namespace {
 
 constexpr auto longest_wait = std::chrono::seconds(30);
+// One request in so many is signaled: a device frees the places of the others only with it.
+constexpr size_t signal_period = 16;
 // RECVs that are posted ahead, so that a new one can wait until the answer is on its way.
 constexpr size_t recvs_ahead = 4;
 
@@ -25,10 +27,11 @@ double microseconds(VerbsClock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// Takes completions until one of a RECV came (`recv`), or one of a send.
-void await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
+// Takes completions until one of a RECV came (`recv`), or one of a send; returns how many of the other
+// kind came before it.
+size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   Completion completion;
-  for (;;) {
+  for (size_t num_others = 0;; ++num_others) {
     if (end.queue.wait({&completion, 1}, deadline, end.interrupt) == 0) {
       throw std::runtime_error("no completion for 30 s");
     }
@@ -37,12 +40,17 @@ void await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
                                std::to_string(static_cast<int>(completion.status)));
     }
     bool is_recv = completion.opcode >= Opcode::recv;
-    if (is_recv == recv) return;
+    if (is_recv == recv) return num_others;
   }
 }
 
 void await(PerftestEnd& end, bool recv) {
   await(end, recv, VerbsClock::now() + longest_wait);
+}
+
+// Whether request `i` of `iterations` is signaled.
+bool is_signaled(size_t i, size_t iterations) {
+  return (i + 1) % signal_period == 0 || i + 1 == iterations;
 }
 
 ScatterGather half(const PerftestEnd& end, bool second) {
@@ -111,22 +119,24 @@ std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool sta
   for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
   auto begin = VerbsClock::now();
   auto deadline = begin + longest_wait;
+  size_t num_signaled = 0, num_ended = 0;
   for (size_t i = 0; i < iterations; ++i) {
-    if (!starts) await(end, true, deadline);
-    bool is_last = i + 1 == iterations;
-    post(end, Opcode::send, is_last && !starts ? flags | send_signaled : flags);
+    if (!starts) num_ended += await(end, true, deadline);
+    bool signaled = is_signaled(i, iterations);
+    num_signaled += signaled;
+    post(end, Opcode::send, signaled ? flags | send_signaled : flags);
     if (i + recvs_ahead < iterations) post_recv(end);
     if (!starts) {
       if (i % 4096 == 0) deadline = VerbsClock::now() + longest_wait;
       continue;
     }
-    await(end, true, deadline);
+    num_ended += await(end, true, deadline);
     auto now = VerbsClock::now();
     times.push_back(microseconds(now - begin) / 2);
     begin = now;
     deadline = now + longest_wait;
   }
-  if (!starts) await(end, false);
+  for (; num_ended < num_signaled; ++num_ended) await(end, false);
   return times;
 }
 
@@ -139,7 +149,7 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
   volatile auto* mine = reinterpret_cast<unsigned char*>(end.address) + end.size - 1;
   volatile auto* theirs = mine + end.size;
   auto deadline = VerbsClock::now() + longest_wait;
-  bool last_has_ended = false;  // the only signaled one
+  size_t num_signaled = 0, num_ended = 0;
   auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {
     auto mark = static_cast<unsigned char>(i % 251 + 1);
@@ -148,7 +158,7 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
       for (uint32_t turn = 1; *theirs != mark; ++turn) {
         if (end.queue.poll({&completion, 1}) > 0) {
           if (completion.status != Status::success) throw std::runtime_error("a write failed");
-          last_has_ended = true;
+          ++num_ended;
         }
         if (turn % 65536 == 0 && VerbsClock::now() > deadline) {
           throw std::runtime_error("no write came for 30 s");
@@ -157,13 +167,15 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
     };
     if (!starts) await_mark();
     *mine = mark;
-    post(end, Opcode::rdma_write, i + 1 == iterations ? send_signaled : flags);
+    bool signaled = is_signaled(i, iterations);
+    num_signaled += signaled;
+    post(end, Opcode::rdma_write, signaled ? flags | send_signaled : flags);
     if (starts) await_mark();
     auto now = VerbsClock::now();
     times.push_back(microseconds(now - begin) / 2);
     begin = now;
   }
-  if (!last_has_ended) await(end, false);
+  for (; num_ended < num_signaled; ++num_ended) await(end, false);
   return times;
 }
 

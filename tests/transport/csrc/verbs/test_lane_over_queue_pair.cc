@@ -1,5 +1,6 @@
 // The lane over a queue pair that does what the test says: malformed peers, and queue pairs that fail.
 // What every lane promises is tested by lanes/test_lane.cc, over software queue pairs.
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -177,6 +178,34 @@ HCCL_TEST(what_came_before_a_failure_is_received) {
   fixture.lane->release();
   CHECK(fixture.fails_with("the test says so"));
   CHECK(throws<LaneError>([&] { fixture.lane->post_send(Fixture::header_of(0), nullptr); }));
+}
+
+HCCL_TEST(an_end_that_only_waits_probes_its_peer_once_at_a_time) {
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  size_t before = fixture.pair->sent.size();
+  auto until = VerbsClock::now() + std::chrono::seconds(20);
+  auto wait = [&] {
+    CHECK(fixture.lane->peek() == nullptr);
+    Sleep sleep(Sleeper::caller);
+    fixture.lane->prepare_sleep(sleep);
+    sleep.wait(10);
+  };
+  while (fixture.pair->sent.size() == before && VerbsClock::now() < until) wait();
+  CHECK(fixture.pair->sent.size() == before + 1);
+  SendRequest probe = fixture.pair->sent.back();
+  CHECK(probe.opcode == Opcode::rdma_write && probe.pieces.empty() && probe.rkey == 77);
+  CHECK(probe.flags == send_signaled);
+  auto later = VerbsClock::now() + std::chrono::milliseconds(1500);
+  while (VerbsClock::now() < later) wait();
+  CHECK(fixture.pair->sent.size() == before + 1);
+  // Its completion is not taken for that of a message.
+  std::byte payload[8] = {};
+  for (int i = 0; i < 8; ++i) fixture.lane->post_send(Fixture::header_of(8), payload);
+  fixture.pair->complete(Opcode::rdma_write, 0, 0, probe.wr_id);
+  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 8);
+  fixture.lane->post_send(Fixture::header_of(8), payload);
+  CHECK(!fixture.lane->flushed());
 }
 
 HCCL_TEST(a_malformed_peer_fails_the_lane) {

@@ -75,6 +75,13 @@ void RdmaDevice::take_events() {
   }
 }
 
+std::string RdmaDevice::port_trouble() const {
+  ibv::PortAttr port{};
+  if (verbs_.query_port(context_, route_.port, &port) != 0) return "; the device does not answer";
+  if (port.state == ibv::port_active) return "";
+  return "; its port " + std::to_string(route_.port) + " is not active: is the link down?";
+}
+
 RdmaDomain::RdmaDomain(std::shared_ptr<RdmaDevice> device)
     : device_(std::move(device)), pd_(device_->verbs().alloc_pd(device_->context())) {
   if (pd_ == nullptr) throw_rdma_error("ibv_alloc_pd on " + device_->name(), errno);

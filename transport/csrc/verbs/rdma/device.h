@@ -42,6 +42,8 @@ class RdmaDevice {
   int event_fd() const { return context_->async_fd; }
   // Takes events that are there; never blocks.
   void take_events();
+  // Says where the port is not active now; empty where it is. For people.
+  std::string port_trouble() const;
   // The device is gone: nothing posted to it will ever complete.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }
 

@@ -210,6 +210,8 @@ struct DeviceAttr {
 };
 
 // What the symbol ibv_query_port fills; the header's ibv_port_attr is longer.
+inline constexpr int port_active = 4;  // ibv_port_state
+
 struct PortAttr {
   int state;
   int max_mtu;

@@ -116,7 +116,7 @@ QueuePairState RdmaQueuePair::state() {
   ibv::QpAttr now{};
   ibv::QpInitAttr made{};
   bool asked = verbs_.query_qp(pair_, &now, ibv::qp_state, &made) == 0;
-  if (asked && now.qp_state == ibv::qps_err) state_ = QueuePairState::error;
+  if (asked && now.qp_state == ibv::qps_err) enter_error();
   return state_;
 }
 
@@ -229,6 +229,20 @@ void RdmaQueuePair::forget() {
   reason_.clear();
 }
 
+// The device has moved it there.
+void RdmaQueuePair::enter_error() {
+  if (std::exchange(state_, QueuePairState::error) != QueuePairState::error) flush();
+}
+
+// Soft-RoCE has no doorbell for RECVs: those posted after its ERROR end only when it is told of ERROR again.
+// Other devices take the same step for nothing.
+void RdmaQueuePair::flush() {
+  ibv::QpAttr to_set{};
+  to_set.qp_state = ibv::qps_err;
+  // An error here means that the device is gone, which the next poll says.
+  verbs_.modify_qp(pair_, &to_set, ibv::qp_state);
+}
+
 MemoryRegion RdmaQueuePair::register_memory(std::span<std::byte> memory, uint32_t access) {
   MemoryRegion region = domain_->register_memory(reinterpret_cast<uint64_t>(memory.data()),
                                                  memory.size(), access);
@@ -267,6 +281,7 @@ void RdmaQueuePair::post_send(const SendRequest& request) {
                                              static_cast<uint32_t>(length)};
   statistics_.messages.add(1);
   statistics_.bytes.add(length);
+  if (state_ == QueuePairState::error) flush();
 }
 
 void RdmaQueuePair::post_recv(const RecvRequest& request) {
@@ -286,6 +301,7 @@ void RdmaQueuePair::post_recv(const RecvRequest& request) {
   if (error == ENOMEM) throw QueueFull("the device has no room for another RECV");
   if (error != 0) throw InvalidVerb("the device refused a RECV: " + std::string(strerror(error)));
   recvs_[recvs_posted_++ % recvs_.size()] = {request.wr_id, Opcode::recv, 0};
+  if (state_ == QueuePairState::error) flush();
 }
 
 size_t RdmaQueuePair::poll(std::span<Completion> out) {
@@ -321,12 +337,12 @@ Completion RdmaQueuePair::translate(const ibv::Wc& wc) {
                         .byte_len = posted.length,
                         .qp_num = number_};
   if (completion.status != Status::success) {
-    state_ = QueuePairState::error;
     if (reason_.empty()) {
       reason_ = std::string(verbs_.wc_status_str(wc.status)) + " (ibv_wc_status " +
                 std::to_string(wc.status) + ", vendor_err " + std::to_string(wc.vendor_err) +
-                ") on " + device_.name();
+                ") on " + device_.name() + device_.port_trouble();
     }
+    enter_error();
     return completion;
   }
   if (!is_recv) return completion;

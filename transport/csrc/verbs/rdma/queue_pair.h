@@ -76,6 +76,8 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   void destroy();
   void step(QueuePairState to);
   void forget();
+  void enter_error();
+  void flush();
   size_t take(std::span<Completion> out);
   Completion translate(const ibv::Wc& wc);
   void arm();

@@ -1,0 +1,45 @@
+"""The RDMA ports of this host as lines for people: what each is, whether it is used, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hccl_py.transport.providers.verbs.choice import Candidate
+from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
+
+WHOLE_PACKETS_MTU = 4200
+"""Of an interface whose RoCE packets hold 4096 bytes."""
+
+
+def port_lines(looked_at: Sequence[Candidate]) -> Iterator[str]:
+    """Yield each port with its GIDs; the first candidate is the one that is used."""
+    for index, one in enumerate(looked_at):
+        port = one.port
+        is_used = index == 0 and one.gid is not None
+        what = f"used, with GID {one.gid}" if is_used else one.problem or "not needed"
+        kind = f"{port.link_layer}, {port.rate or 'no rate'}, {port.state or 'gone'}"
+        yield f"{port} ({kind}): {what}"
+        for gid in port.gids:
+            yield f"    GID {gid}"
+
+
+def locked_memory_line() -> str:
+    """Say how much memory may be registered."""
+    locked = locked_bytes()
+    if locked is None:
+        return "locked memory: unlimited"
+    peers = locked // LOCKED_BYTES_PER_PEER
+    return (
+        f"locked memory: {locked >> 20} MiB, enough for {peers} ranks of other nodes; "
+        "raise it: ulimit -l unlimited"
+    )
+
+
+def flow_control_lines(interface: str) -> Iterator[str]:
+    """Say what RoCE needs of the network: packets that are lost cost whole retry times."""
+    if Path(f"/sys/class/net/{interface}/device").exists():
+        yield (
+            f"flow control: check PFC with `mlnx_qos -i {interface}` or `dcb pfc show dev "
+            f"{interface}`, ECN with `dcb -j app show dev {interface}`; HCCL_IB_TC sets the DSCP"
+        )

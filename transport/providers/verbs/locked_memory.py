@@ -1,0 +1,15 @@
+"""How much memory a rank registers, and may register."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+LOCKED_BYTES_PER_PEER = 6_300_000
+"""What a rank registers for each rank of another node."""
+
+
+def locked_bytes() -> int | None:
+    """Return how much memory this process may lock; None: all, root may."""
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if locked == resource.RLIM_INFINITY or os.geteuid() == 0 else locked
