@@ -53,8 +53,8 @@ FOR_LAUNCHER = {
     "hccl_py.integrations.habana",
     "hccl_py.emulation.cluster",
 }
-"""What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated sockets,
-what a rank of a program for Gaudi begins with, and which emulated nodes a file describes."""
+"""What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated
+sockets, what a rank of a program for Gaudi begins with, and which emulated nodes a file has."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""
