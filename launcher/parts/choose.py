@@ -22,7 +22,6 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.network.settings import EMULATED_NETWORK
 
 if TYPE_CHECKING:
     from hccl_py.launcher.emulation.options import EmulatedCluster
@@ -131,6 +130,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
 def _network_of(cluster: "EmulatedCluster") -> "StartOthers":
     """Give the network of a job a name, which its ranks inherit; return what starts it."""
     from hccl_py.launcher.emulation.network import emulated_network
+    from hccl_py.transport.network.settings import EMULATED_NETWORK
 
     name = os.environ[EMULATED_NETWORK] = f"hccl-emulated-{os.urandom(16).hex()}"
     return lambda loop, _: emulated_network(cluster, name, loop)

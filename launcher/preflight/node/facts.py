@@ -21,19 +21,12 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
-from hccl_py.transport.providers.verbs.choice import candidates
-from hccl_py.transport.providers.verbs.devices import list_ports
-from hccl_py.transport.providers.verbs.listing import (
-    flow_control_lines,
-    locked_memory_line,
-    port_lines,
-)
 from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
-from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 RESOLVE_S = 5.0
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_RUNNING = 0x40
+_RDMA = "/sys/class/infiniband"
 _PACKAGES = ("torch", "hccl-py")
 # A secret is no setting to compare, and every emulated node has an id of its own.
 _NOT_COMPARED = ("HCCL_SECRET", "HCCL_NODE_ID")
@@ -179,6 +172,18 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         locked_bytes=locked_bytes(),
         locked_bytes_per_peer=LOCKED_BYTES_PER_PEER,
     )
+    if not os.path.isdir(_RDMA):
+        return found
+    # Not imported where there is no RDMA: it would cost each agent of a large job.
+    from hccl_py.transport.providers.verbs.choice import candidates
+    from hccl_py.transport.providers.verbs.devices import list_ports
+    from hccl_py.transport.providers.verbs.listing import (
+        flow_control_lines,
+        locked_memory_line,
+        port_lines,
+    )
+    from hccl_py.transport.providers.verbs.settings import RdmaSettings
+
     ports = list_ports()
     if not ports:
         return found
