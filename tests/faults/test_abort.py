@@ -168,12 +168,18 @@ def test_torch_group_is_aborted_and_destroyed_and_the_others_go_on(how: str) -> 
 
 def aborts_and_meets_again(rank: int, world_size: int) -> list[float]:
     sums = []
-    for _ in range(2):
+    for turn in range(2):
         dist.init_process_group("hccl")
         total = torch.ones(1)
         dist.all_reduce(total)
-        dist.barrier()
         sums.append(float(total))
+        # An abort also ends calls that the other rank has not come back from. Rank 0 has the store.
+        store = dist.distributed_c10d._get_default_store()
+        if rank:
+            store.wait([f"rank 0 has its sum {turn}"])
+        store.set(f"rank {rank} has its sum {turn}", "")
+        if rank == 0:
+            store.wait([f"rank 1 has its sum {turn}"])
         dist.distributed_c10d._abort_process_group()
     return sums
 
