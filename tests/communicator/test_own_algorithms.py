@@ -157,3 +157,36 @@ print([name for name in sys.modules if name.rpartition(".")[2] in asked])
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ran.stdout == "[]\n", ran.stderr
+
+
+def test_reader_that_needs_the_last_chunk_first_gets_it() -> None:
+    """Its room for what goes to both readers is taken until the other one has passed that on."""
+    num_chunks = 16
+
+    @hccl_py.algorithm("broadcast", chunks=num_chunks)
+    def crossed(me: int, n: int, plan: PlanBuilder) -> None:
+        first, second = (plan.root + 1) % n, (plan.root + 2) % n
+        chunks, last = range(num_chunks - 1), num_chunks - 1
+        if me == plan.root:
+            for chunk in chunks:
+                plan.send([first, second], data[chunk])
+            plan.send([second], data[last])
+            return
+        if me == first:
+            plan.recv(second, data[last])
+        for chunk in chunks:
+            plan.recv(plan.root, data[chunk])
+        if me == second:
+            plan.recv(plan.root, data[last])
+            plan.send([first], data[last])
+
+    def call(comm: Communicator | BaseException) -> None:
+        assert isinstance(comm, Communicator)
+        with comm:
+            for root in range(3):
+                received = np.full(4 << 20, comm.rank, np.uint8)
+                comm.broadcast(received, root)
+                assert (received == root).all()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(call, open_ranks(3, lambda _rank: (crossed,))))

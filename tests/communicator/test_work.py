@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from guarded import Array
-from quiet_clock import HANG_S
+from quiet_clock import HANG_S, quiet_s
 from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
@@ -285,3 +285,24 @@ def test_root_whose_readers_have_left_no_room_waits_for_the_slowest(
         text = ranks.run(call)[0]
         assert re.search(r"waiting for rank 2\b(?!, rank 1)", text), text
         assert "rank 1 (" not in text, text
+
+
+def test_root_that_waits_for_room_is_woken_by_a_reader() -> None:
+    late_s, num_calls = 0.005, 9
+    with ThreadRanks("aaa") as ranks:
+
+        def call(comm: Communicator) -> list[float]:
+            data = np.full(8 << 20, comm.rank, np.uint8)
+            took_s = []
+            for _ in range(num_calls):
+                comm.barrier()
+                if comm.rank == 2:
+                    time.sleep(late_s)  # as if it computed
+                began_s = quiet_s()
+                comm.broadcast(data, 0)
+                took_s.append(quiet_s() - began_s)
+                assert not data.any()
+            return took_s
+
+        # Who is not woken sleeps 100 ms.
+        assert sorted(ranks.run(call)[0])[num_calls // 2] < 0.09

@@ -21,6 +21,9 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
 // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
 constexpr size_t max_board_bytes = post_areas * area_bytes;
 
+// Many ranks that share a core take turns in less.
+constexpr auto patience = std::chrono::milliseconds(10);
+
 // Adds the time that it exists to a part of the profile, if there is one.
 class Timed {
  public:
@@ -77,6 +80,8 @@ void Channel::start(const Call& call, const Tiling& tiling) {
   on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
   step_ = 0;
   has_posted_ = lacks_room_ = false;
+  room_deadline_ = Deadline::max();
+  may_wait_for_room_ = call.compression == Compression::none;  // what is encoded is not, again
   tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
@@ -160,6 +165,7 @@ bool Channel::flush() {
 void Channel::abandon() {
   call_ = nullptr;
   on_board_ = lacks_room_ = false;
+  room_deadline_ = Deadline::max();
   backlog_.clear();
   borrowed_.clear();
   for (const auto& lane : lanes_) {
@@ -233,11 +239,21 @@ bool Channel::run_send(const Op& op) {
   return send_by_lanes(peers_of(op), header, payload);
 }
 
+// Whether a message for several lanes that found no slot waits for one: to write it for each lane alone
+// would take as many copies. Not for long, and then no more in this call: one lane's reader may free its
+// slots only after another lane has got this very message.
+bool Channel::waits_for_room() {
+  if (on_board_ || !may_wait_for_room_) return false;
+  Deadline now = Clock::now();
+  if (room_deadline_ == Deadline::max()) room_deadline_ = now + patience;
+  may_wait_for_room_ = now < room_deadline_;
+  return may_wait_for_room_;
+}
+
 // To all of `peers`; on the board, to those that it does not reach, or, once it has posted that they
-// get it by lane, to those that it does. False: all of it later; never of what is on the board or encoded.
+// get it by lane, to those that it does. False: all of it later.
 bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
                             const std::byte* payload) {
-  bool may_wait = !on_board_ && call_->compression == Compression::none;
   auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
   fan_out_.clear();
   for (int peer : peers) {
@@ -247,8 +263,9 @@ bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
   if (fan_out_.size() > 1) {
     Timed timed(profile_, *fan_out_[0]);
     Lane::Shared posted = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
-    if (posted == Lane::Shared::later && may_wait) return false;
+    if (posted == Lane::Shared::later && waits_for_room()) return false;
     shared = posted == Lane::Shared::posted;
+    room_deadline_ = Deadline::max();
   }
   for (int peer : peers) {
     if (is_meant(peer) && (!shared || !lane(peer).shares_payload())) {

@@ -54,7 +54,11 @@ class Channel {
   bool step();
   bool flush();
   bool finished() const { return call_ == nullptr && backlog_.empty(); }
-  bool unflushed() const { return !backlog_.empty() || lacks_room_; }
+  bool unflushed() const {
+    return !backlog_.empty() || lacks_room_ || room_deadline_ != Deadline::max();
+  }
+  // When it stops to wait for room, if it does.
+  Deadline room_deadline() const { return room_deadline_; }
   // Forgets the call; for a communicator that has failed.
   void abandon();
   // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
@@ -86,6 +90,7 @@ class Channel {
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);
+  bool waits_for_room();
   bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
   void look_for_stray(int peer, const Header* header, uint64_t fingerprint);
   void check(const Header& header, const Op& op, int peer_index, const Span& span);
@@ -135,6 +140,9 @@ class Channel {
   size_t step_ = 0;          // of the plan; on the board only
   bool has_posted_ = false;  // in this step
   bool lacks_room_ = false;  // for a post
+  // A message for several lanes waits until then for a slot of its own; else never.
+  Deadline room_deadline_ = Deadline::max();
+  bool may_wait_for_room_ = true;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
   Profile* profile_ = nullptr;

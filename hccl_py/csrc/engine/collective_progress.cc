@@ -26,7 +26,8 @@ std::vector<int> Channel::waiting_for() const {
   if (op.kind == OpKind::copy) return ranks;
   if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
     for (int peer : peers_of(op)) {
-      if (!lanes_[static_cast<size_t>(peer)]->is_drained()) ranks.push_back(peer);
+      bool is_known = std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+      if (!is_known && !lanes_[static_cast<size_t>(peer)]->is_drained()) ranks.push_back(peer);
     }
     return ranks;
   }

@@ -96,6 +96,13 @@ bool CollectiveQueue::unflushed() const {
                      [](const Channel& channel) { return channel.unflushed(); });
 }
 
+Deadline CollectiveQueue::next_turn() const {
+  if (!active_) return Deadline::max();
+  Deadline next = active_->deadline;
+  for (const Channel& channel : channels_) next = std::min(next, channel.room_deadline());
+  return next;
+}
+
 void CollectiveQueue::look_for_strays() {
   if (!active_) return;
   for (Channel& channel : channels_) channel.look_for_strays(active_->call.fingerprint);

@@ -39,7 +39,8 @@ class CollectiveQueue {
 
   // Whether a call is late; of those that wait only where one runs.
   bool is_late(Deadline now) const;
-  Deadline deadline() const { return active_ ? active_->deadline : Deadline::max(); }
+  // When it has to be looked at again, whatever happens.
+  Deadline next_turn() const;
   bool waits_for(int peer) const;
   // What is known here of how far the rank has got.
   void measure(CallProgress& progress) const;

@@ -100,7 +100,7 @@ class Lane {
   // Whether the peer is known to have received all of it.
   virtual bool is_drained() const { return true; }
   // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and each
-  // lane should take it alone, or all of them soon, when their readers have made room.
+  // lane should take it alone, or all of them when their readers have made room.
   enum class Shared { posted, apart, later };
   virtual Shared post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
     return Shared::apart;

@@ -187,7 +187,7 @@ void Communicator::check_leavers() {
 }
 
 Deadline Communicator::next_deadline() const {
-  return std::min({collectives_.deadline(), failures_.deadline(), connections_.next_check()});
+  return std::min({collectives_.next_turn(), failures_.deadline(), connections_.next_check()});
 }
 
 // True if a signal ended the sleep.

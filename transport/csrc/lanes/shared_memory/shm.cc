@@ -19,9 +19,6 @@ constexpr size_t min_far_bytes = 8192;
 // beside 1.4).
 constexpr size_t min_one_way_bytes = 1 << 20;
 
-// A round of many ranks that share a core.
-constexpr auto patience = std::chrono::milliseconds(10);
-
 // What a remote message is a part of. Less stays in the caches, where two copies cost little.
 constexpr size_t min_remote_bytes = 1 << 20;
 
@@ -51,15 +48,6 @@ int Outbox::write(const Header& header, const std::byte* payload, int num_reader
     copy(to, payload, header.length);
   }
   return slot;
-}
-
-bool Outbox::expects_room() {
-  auto now = std::chrono::steady_clock::now();
-  if (full_since_.time_since_epoch().count() == 0 || num_freed_ != num_freed_when_full_) {
-    num_freed_when_full_ = num_freed_;
-    full_since_ = now;
-  }
-  return now - full_since_ < patience;
 }
 
 void Outbox::reclaim() {
@@ -235,7 +223,7 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
   }
   outbox_->reclaim();
   int slot = outbox_->write(header, payload, static_cast<int>(lanes.size()), false);
-  if (slot < 0) return outbox_->expects_room() ? Shared::later : Shared::apart;
+  if (slot < 0) return Shared::later;
   for (Lane* lane : lanes) static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   return Shared::posted;
 }

@@ -10,7 +10,6 @@
 // the receiver has had the kernel copy it (remote).
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,16 +35,10 @@ class Outbox {
   // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
   // that holds no other slot.
   int write(const Header& header, const std::byte* payload, int num_readers, bool lane_holds_none);
-  // After a write for several lanes found no slot: whether to wait for one, since to write it for each
-  // alone would take as many copies. Not for long: one lane's reader may free its slots only after
-  // another lane has got this very message.
-  bool expects_room();
   Distance& distance() { return distance_; }
   ReadingCost& reading_cost() { return reading_cost_; }
   void done_reading(int slot) {
-    if (--readers_[slot] > 0) return;
-    free_.push_back(slot);
-    ++num_freed_;
+    if (--readers_[slot] == 0) free_.push_back(slot);
   }
   void add_lane(class ShmLane* lane) { lanes_.push_back(lane); }
 
@@ -56,9 +49,6 @@ class Outbox {
   std::vector<int> readers_;
   std::vector<class ShmLane*> lanes_;
   size_t num_reserved_ = 0;
-  uint64_t num_freed_ = 0;
-  uint64_t num_freed_when_full_ = 0;
-  std::chrono::steady_clock::time_point full_since_{};
   Distance distance_;
   ReadingCost reading_cost_;
 };
