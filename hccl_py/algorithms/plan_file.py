@@ -27,6 +27,7 @@ _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 _Ops = dict[int | None, list[list[Op | None]]]
 """By root and rank; None ends a step."""
 
+_MOST_RANKS, _MOST_CHUNKS = 4096, 1 << 16  # what can be proved in time
 _KEYS = ("collective", "world_size", "data_chunks", "about")
 
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
@@ -74,7 +75,7 @@ def _algorithm_of(path: Path) -> CustomAlgorithm:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(f"{PREFIX}{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{PREFIX}{path}: expected JSON: {error}") from error
     try:
         return _algorithm(document, f"{PREFIX}{path.name}")
@@ -96,8 +97,12 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
     _require(
         collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
     )
-    _require(isinstance(n, int) and n > 0, "world_size", "a number of ranks", n)
-    _require(isinstance(chunks, int) and chunks >= 0, "data_chunks", "a number", chunks)
+    for what, value, least, most in (
+        ("world_size", n, 1, _MOST_RANKS),
+        ("data_chunks", chunks, 0, _MOST_CHUNKS),
+    ):
+        good = type(value) is int and least <= value <= most
+        _require(good, what, f"a number from {least} to {most}", value)
     _require(isinstance(about, str), "about", "text", about)
     contract = COLLECTIVES[collective]
     on_data = contract.blocks is None

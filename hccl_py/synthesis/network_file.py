@@ -37,7 +37,7 @@ def read_network(path: Path, *, separate_links: bool = False) -> Network:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: expected JSON: {error}") from error
     try:
         links = document.get("links") if isinstance(document, dict) else None
@@ -97,8 +97,8 @@ def _of_matrix(links: list[dict[str, Any]], separate: bool) -> Network:
         values: dict[str, Any] = {"from": None, "to": None, "gb_per_s": None} | link
         source, target, rate = values["from"], values["to"], values["gb_per_s"]
         good = type(source) is int and type(target) is int and source != target
-        if not good or not isinstance(rate, int | float) or not 0 < rate < 1e6:
-            expected = '"from", "to" and "gb_per_s" of a pair of ranks'
+        if not good or type(rate) not in (int, float) or not 0 < rate < 1e6:
+            expected = '"from", "to" and "gb_per_s" (above 0, below 1e6) of a pair of ranks'
             raise ValueError(f"links[{at}]: expected {expected}; got {json.dumps(link)[:100]}")
         measured[source, target] = max(1, round(rate * _KBIT_PER_GB_PER_S))
         if link.get("between_nodes", True):
@@ -164,12 +164,22 @@ def _nodes(n: int, inside: set[Arc]) -> Nodes:
         if not any(rank in node for node in nodes):
             mates = [mate for mate in range(n) if mate == rank or (rank, mate) in inside]
             nodes.append(tuple(mates))
+    for node in nodes:
+        others = set(range(n)) - set(node)
+        split = [(a, b) for a in node for b in node if a != b and (a, b) not in inside]
+        joined = [(a, b) for a in node for b in others if {(a, b), (b, a)} & inside]
+        if odd := split + joined:
+            raise ValueError(
+                f"expected between_nodes to agree on which ranks share a node; the link from, to "
+                f"{odd[0]} contradicts the others"
+            )
     return tuple(nodes)
 
 
 def _check_ranks(ranks: list[int]) -> None:
     if ranks != list(range(len(ranks))) or not 2 <= len(ranks) <= _MOST_RANKS:
-        raise ValueError(f"expected links of ranks 0, 1, ..., at most {_MOST_RANKS}; got {ranks}")
+        shown = f"{ranks}" if len(ranks) <= 8 else f"{len(ranks)} ranks, the last {ranks[-1]}"
+        raise ValueError(f"expected links of 2 to {_MOST_RANKS} ranks 0, 1, ...; got {shown}")
 
 
 def _check_connected(network: Network) -> None:

@@ -70,12 +70,12 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
             along one tree.
 
     Raises:
-        InvalidArgumentError: the collective is another one, or there is no chunk.
+        InvalidArgumentError: the collective is another one, or there are too few or many chunks.
     """
     if collective not in SYNTHESIZED:
         raise InvalidArgumentError(f"expected one of {', '.join(SYNTHESIZED)}; got {collective}")
-    if most_chunks < 1:
-        raise InvalidArgumentError(f"expected 1 chunk or more, got {most_chunks}")
+    if not 1 <= most_chunks <= MOST_CHUNKS:
+        raise InvalidArgumentError(f"expected 1 to {MOST_CHUNKS} chunks, got {most_chunks}")
     roots = range(network.world_size) if COLLECTIVES[collective].rooted else [None]
     bounds = {root: bound_of(collective, network, root) for root in roots}
     rivals = {root: _rivals(collective, network, root) for root in roots}

@@ -72,7 +72,8 @@ def test_links_that_no_message_takes_are_named(
     [
         ("none.json", "none.json: No such file or directory"),
         ("network.json --out p.json", "--out: expected one --collective with it"),
-        ("network.json --chunks 0", "expected 1 chunk or more, got 0"),
+        ("network.json --chunks 0", "expected 1 to 32 chunks, got 0"),
+        ("network.json --chunks 33", "expected 1 to 32 chunks, got 33"),
         (
             "network.json --collective all_reduce --out no/p.json",
             "no/p.json: No such file or directory",

@@ -99,8 +99,8 @@ def test_noise_of_a_matrix_is_taken_off(tmp_path: Path) -> None:
         ({"links": [between(0, 1, float("nan"))]}, r"links\[0\]: expected"),
         ({"links": [{"between": [0, 1], "mbit": "5"}]}, r"links\[0\]: expected"),
         ({"links": [{"between": [0, 1], "mbit": 5, "gbit": 5}]}, r"links\[0\]: expected"),
-        ({"links": [between(0, 2, 5)]}, r"ranks 0, 1, ..., at most 64; got \[0, 2\]"),
-        ({"links": [between("a", "b", 5)]}, r"at most 64; got \[\]"),
+        ({"links": [between(0, 2, 5)]}, r"2 to 64 ranks 0, 1, ...; got \[0, 2\]"),
+        ({"links": [between("a", "b", 5)]}, r"2 to 64 ranks 0, 1, ...; got \[\]"),
         (
             {"links": [between(0, 1, 5), between(2, 3, 5)]},
             "expected a way between all ranks; rank 2 and 0 have none",
@@ -111,6 +111,16 @@ def test_noise_of_a_matrix_is_taken_off(tmp_path: Path) -> None:
             r"every pair of 2 ranks; there is no link from, to \(1, 0\)",
         ),
         ({"links": [{"from": 0, "to": 1, "gb_per_s": -1}]}, r"links\[0\]: expected \"from\""),
+        ({"links": [{"from": 0, "to": 1, "gb_per_s": True}]}, r"links\[0\]: expected \"from\""),
+        (
+            {
+                "links": [
+                    {"from": a, "to": b, "gb_per_s": 1, "between_nodes": {a, b} == {0, 2}}
+                    for a, b in permutations(range(3), 2)
+                ]
+            },
+            "which ranks share a node; the link from, to .* contradicts the others",
+        ),
     ],
 )
 def test_wrong_file_gets_one_line(document: Any, problem: str, tmp_path: Path) -> None:
@@ -124,6 +134,7 @@ def test_wrong_file_gets_one_line(document: Any, problem: str, tmp_path: Path) -
 def test_file_that_cannot_be_read_gets_one_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="none.json: No such file"):
         read_network(tmp_path / "none.json")
-    (tmp_path / "text").write_bytes(b"\xff")
-    with pytest.raises(InvalidArgumentError, match="text: expected JSON"):
-        read_network(tmp_path / "text")
+    for content in (b"\xff", b"[" * 100_000):
+        (tmp_path / "text").write_bytes(content)
+        with pytest.raises(InvalidArgumentError, match="text: expected JSON"):
+            read_network(tmp_path / "text")

@@ -94,5 +94,5 @@ def test_proof_refuses_what_lacks_a_message(collective: str, pairs: Network) -> 
 def test_wrong_argument_gets_one_line(pairs: Network) -> None:
     with pytest.raises(InvalidArgumentError, match="expected one of all_reduce, .*; got barrier"):
         synthesize("barrier", pairs)
-    with pytest.raises(InvalidArgumentError, match="expected 1 chunk or more, got 0"):
+    with pytest.raises(InvalidArgumentError, match="expected 1 to 32 chunks, got 0"):
         synthesize("all_reduce", pairs, 0)
