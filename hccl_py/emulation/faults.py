@@ -30,14 +30,15 @@ class Faults:
                 continue
             self._waiting.remove(fault)
             if isinstance(fault, Kill):
-                _say(f"step {step}: rank {rank} is killed")
+                say(f"step {step}: rank {rank} is killed")
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             else:
                 one, other = fault.nodes
                 self._network.cut(one, other, fault.seconds)
-                _say(f"step {step}: the link {one}-{other} is cut for {fault.seconds:g} s")
+                say(f"step {step}: the link {one}-{other} is cut for {fault.seconds:g} s")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line while the job runs."""
     print(f"hccl-launch: emulated network: {text}", file=sys.stderr, flush=True)
