@@ -20,6 +20,12 @@ def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterato
     if steps.num_steps:
         what, share = "a step", f", {100 * steps.network_ms / steps.median_ms:.0f} % of it"
         yield f"  {steps.num_steps} steps were measured, of {_ms(steps.median_ms)} (median)"
+        if steps.num_left_out:
+            yield f"  {steps.num_left_out} more were not: not all ranks reported their calls"
+    elif steps.num_left_out:
+        what, share = "the job", ""
+        yield "  too few steps were measured, as not all ranks reported their calls (one that is"
+        yield "  killed lacks up to its last 0.5 s): all reported calls are one step"
     else:
         what, share = "the job", ""
         yield "  fewer than two steps of a torch optimizer were counted: all calls are one step"

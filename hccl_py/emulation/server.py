@@ -110,14 +110,14 @@ class Server:
             self.network.carry(here, there, from_node, to_node)
         elif "step" in message:
             step, number = message["step"], message["rank"]
-            self.record.note_step(number, message["at_ns"])
+            self.record.note_step(number, step, message["at_ns"])
             self._faults.strike(step, number, pid)
             if self._answers_steps:
                 rank.send(b".")
         else:
-            self.record.note_calls(
-                tuple(message["communicator"]), _node(message["node"]), message["calls"]
-            )
+            communicator = tuple(message["communicator"])
+            self.record.note_calls(communicator, _node(message["node"]), message["calls"])
+            self.record.note_reported(communicator, message["until_ns"])
 
 
 def _node(node_id: str) -> int:

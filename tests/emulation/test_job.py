@@ -119,7 +119,8 @@ def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
         "hccl-launch: emulated network: step 5: rank 1 is killed",
     ]
     assert "rank 1 of 2 was killed by SIGKILL" in done.stderr
-    assert "4 steps" in done.stderr or "3 steps" in done.stderr
+    # Rank 1 did not report its last 0.5 s.
+    assert "not all ranks reported their calls" in done.stderr
 
 
 @pytest.mark.nightly("faults")
