@@ -48,7 +48,8 @@ def _forecast_lines(
     yield f"  {'nodes':>7}  {'ranks':>7}  {'collectives':>12}"
     for one in forecasts(cluster, ranks_per_node, steps.calls):
         left_out = f"  ({one.num_left_out} kinds left out)" * bool(one.num_left_out)
-        yield f"  {one.num_nodes:7}  {one.num_ranks:7}  {_ms(one.ms):>12}{left_out}"
+        ms = "-" if one.ms is None else _ms(one.ms)
+        yield f"  {one.num_nodes:7}  {one.num_ranks:7}  {ms:>12}{left_out}"
 
 
 def _ms(value: float) -> str:

@@ -29,6 +29,7 @@ class Server:
     Attributes:
         record: what the ranks reported.
         network: which carries their connections.
+        faults: which it has not made yet.
     """
 
     def __init__(self, cluster: Cluster, listener: socket.socket) -> None:
@@ -42,8 +43,8 @@ class Server:
             latencies_s=dict(cluster.latencies_s),
         )
         self.record = Record(self.network.traffic)
-        self._faults = Faults(cluster.faults, self.network)
-        self._answers_steps = bool(self._faults)
+        self.faults = Faults(cluster.faults, self.network)
+        self._answers_steps = bool(self.faults)
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         listener.setblocking(False)
@@ -111,7 +112,7 @@ class Server:
         elif "step" in message:
             step, number = message["step"], message["rank"]
             self.record.note_step(number, step, message["at_ns"])
-            self._faults.strike(step, number, pid)
+            self.faults.strike(step, number, pid)
             if self._answers_steps:
                 rank.send(b".")
         else:

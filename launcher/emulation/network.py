@@ -16,7 +16,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.own_lines import say
 
-_REPORT_S = 120.0  # the simulations in it end after 30 s
+_REPORT_S = 120.0  # no simulation in it begins after 30 s
 _END_S = 5.0
 
 

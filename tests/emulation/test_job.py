@@ -106,7 +106,9 @@ def test_job_that_does_not_ask_imports_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
-    faults = '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1"]'
+    faults = (
+        '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1", "at step 5000: kill rank 0"]'
+    )
     file = cluster(tmp_path, f"nodes = 2\nfaults = {faults}")
     done = launch("--emulate", file, script(tmp_path, TRAIN))
     took_s = step_times_s(done.stdout)
@@ -119,6 +121,7 @@ def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
         "hccl-launch: emulated network: step 5: rank 1 is killed",
     ]
     assert "rank 1 of 2 was killed by SIGKILL" in done.stderr
+    assert "hccl-launch:   not reached: at step 5000: kill rank 0\n" in done.stderr
     # Rank 1 did not report its last 0.5 s.
     assert "not all ranks reported their calls" in done.stderr
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hccl_py.emulation import forecast
 from hccl_py.emulation.cluster import Cluster, Speed
 from hccl_py.emulation.forecast import forecasts
 from hccl_py.emulation.record import Kind, Record, Span, covered_ns, lengths_ns
@@ -149,6 +150,7 @@ def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
     two, four, eight = forecasts(CLUSTER, 1, {Kind("all_reduce", 4 * SIZE): 2.0})
     for one in (two, four, eight):
         n = one.num_ranks
+        assert one.ms is not None
         wire_ms = 2 * (n - 1) / n * 4 * SIZE * 1514 / 1448 / 12.5e3
         assert 2 * wire_ms * 0.99 < one.ms < 2 * wire_ms * 1.1
         assert one.num_left_out == 0
@@ -156,4 +158,14 @@ def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
 
 def test_forecast_lets_blocks_keep_their_size() -> None:
     two, four, _ = forecasts(CLUSTER, 1, {Kind("all_gather", 2 * SIZE): 1.0})
+    assert two.ms is not None
     assert four.ms == pytest.approx(3 * two.ms, rel=0.1)  # n - 1 blocks of a MiB come in
+
+
+def test_forecast_that_had_no_time_says_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "_MOST_S", 0.0)
+    job = Job()
+    for number in range(1, 4):
+        job.step(number, 0, 0, ended_ms=90)
+    last = list(lines(CLUSTER, 1, job.record.steps()))[-1]
+    assert last.split() == ["8", "8", "-", "(1", "kinds", "left", "out)"]
