@@ -33,6 +33,8 @@ def main() -> int:
 
     for line in lines(cluster, int(ranks_per_node), steps):
         print(line, flush=True)
+    for fault in server.faults.waiting:
+        print(f"  not reached: {fault}", flush=True)
     return 0
 
 

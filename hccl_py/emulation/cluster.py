@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -20,9 +20,25 @@ else:
     import tomli as tomllib
 
 _MOST_NODES = 256
-_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+class _Unit(NamedTuple):
+    """The units of a quantity, and from where to where it may be.
+
+    Beyond that a time, or what a wire sends in a time, would not fit into its numbers.
+    """
+
+    units: Mapping[str, float]
+    least: str
+    most: str
+
+
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "kib": 1024.0, "mib": 1024.0**2}
+_BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "KiB": 1024.0, "MiB": 1024.0**2}
+_BANDWIDTH = _Unit({"kbit/s": 125.0, "Mbit/s": 125e3, "Gbit/s": 125e6}, "1 kbit/s", "1000 Gbit/s")
+_LATENCY = _Unit(_SECONDS, "0 s", "10 s")
+_CUT = _Unit(_SECONDS, "1 us", "86400 s")
+_BURST = _Unit(_BYTES, "1 B", "1024 MiB")
 _DEFAULT_BURST = "16 KB"
 _KEYS = {"nodes", "ranks_per_node", "faults", "network", "link"}
 _FAULT = "expected 'at step N: cut A-B for TIME' (nodes) or 'at step N: kill rank R'"
@@ -45,6 +61,10 @@ class Cut:
     nodes: tuple[int, int]
     seconds: float
 
+    def __str__(self) -> str:
+        """Render it as the file does."""
+        return f"at step {self.step}: cut {self.nodes[0]}-{self.nodes[1]} for {self.seconds:g} s"
+
 
 @dataclass(frozen=True)
 class Kill:
@@ -52,6 +72,10 @@ class Kill:
 
     step: int
     rank: int
+
+    def __str__(self) -> str:
+        """Render it as the file does."""
+        return f"at step {self.step}: kill rank {self.rank}"
 
 
 Pair = tuple[int, int]
@@ -118,9 +142,9 @@ def _cluster(content: dict[str, Any]) -> Cluster:
     network = _table("network", content["network"], {"bandwidth", "latency", "burst"})
     if "bandwidth" not in network:
         raise InvalidArgumentError('network.bandwidth: expected it, such as "1 Gbit/s"')
-    burst = _quantity("network.burst", network.get("burst", _DEFAULT_BURST), _BYTES)
-    card = Speed(_rate("network.bandwidth", network["bandwidth"]), burst)
-    latency_s = _quantity("network.latency", network.get("latency", "0 us"), _SECONDS, least=0.0)
+    burst = _quantity("network.burst", network.get("burst", _DEFAULT_BURST), _BURST)
+    card = Speed(_quantity("network.bandwidth", network["bandwidth"], _BANDWIDTH), burst)
+    latency_s = _quantity("network.latency", network.get("latency", "0 us"), _LATENCY)
     links, latencies_s = _links(content.get("link", []), count, burst)
     faults = content.get("faults", [])
     if not isinstance(faults, list):
@@ -157,20 +181,22 @@ def _links(
         if not link.keys() & {"bandwidth", "latency"}:
             raise InvalidArgumentError(f"{where}: expected a bandwidth, a latency or both")
         if "bandwidth" in link:
-            links[pair] = Speed(_rate(f"{where}: bandwidth", link["bandwidth"]), burst_bytes)
+            rate = _quantity(f"{where}: bandwidth", link["bandwidth"], _BANDWIDTH)
+            links[pair] = Speed(rate, burst_bytes)
         if "latency" in link:
-            latency = _quantity(f"{where}: latency", link["latency"], _SECONDS, least=0.0)
-            latencies_s[pair] = latency
+            latencies_s[pair] = _quantity(f"{where}: latency", link["latency"], _LATENCY)
     return links, latencies_s
 
 
 def _fault(text: Any, num_nodes: int) -> Cut | Kill:
     if isinstance(text, str):
-        if found := re.fullmatch(r"at step (\d+): cut (\d+)-(\d+) for (.+)", text.strip()):
+        if found := re.fullmatch(
+            r"at step (\d{1,9}): cut (\d{1,9})-(\d{1,9}) for (.+)", text.strip()
+        ):
             nodes = _pair(f"faults: {text!r}", int(found[2]), int(found[3]), num_nodes)
-            seconds = _quantity(f"faults: {text!r}", found[4], _SECONDS)
+            seconds = _quantity(f"faults: {text!r}", found[4], _CUT)
             return Cut(_step(text, found[1]), nodes, seconds)
-        if found := re.fullmatch(r"at step (\d+): kill rank (\d+)", text.strip()):
+        if found := re.fullmatch(r"at step (\d{1,9}): kill rank (\d{1,9})", text.strip()):
             return Kill(_step(text, found[1]), int(found[2]))
     raise InvalidArgumentError(f"faults: {_FAULT}, got {text!r}")
 
@@ -210,23 +236,23 @@ def _count(where: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-def _rate(where: str, text: Any) -> float:
-    """Return bytes per second."""
-    return _quantity(where, text, _BITS, suffix="/s") / 8
-
-
-def _quantity(
-    where: str,
-    text: Any,
-    units: Mapping[str, float],
-    *,
-    suffix: str = "",
-    least: float | None = None,
-) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)(?:/s)?", str(text).strip())
-    unit = found[2].lower() if found else ""
-    value = float(found[1]) * units.get(unit, 0.0) if found else 0.0
-    if unit not in units or (value <= 0 and (least is None or value < least)):
-        names = ", ".join(f"{name}{suffix}" for name in units)
+def _quantity(where: str, text: Any, unit: _Unit) -> float:
+    """Return it in seconds, bytes, or bytes per second."""
+    found = re.fullmatch(
+        r"(-?\d+(?:\.\d+)?)\s*([A-Za-z/]+)", text.strip() if type(text) is str else ""
+    )
+    if found is None or found[2] not in unit.units:
+        names = ", ".join(unit.units)
         raise InvalidArgumentError(f"{where}: expected a number and one of {names}, got {text!r}")
+    value = float(found[1]) * unit.units[found[2]]
+    if not _value(unit.least, unit) <= value <= _value(unit.most, unit):
+        raise InvalidArgumentError(
+            f"{where}: expected {unit.least} to {unit.most}, got {text!r}"
+            + ", which is negative" * (value < 0)
+        )
     return value
+
+
+def _value(text: str, unit: _Unit) -> float:
+    number, name = text.split()
+    return float(number) * unit.units[name]

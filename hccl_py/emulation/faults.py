@@ -13,31 +13,36 @@ from hccl_py.transport import _core
 
 
 class Faults:
-    """The faults that are still to come."""
+    """The faults that are still to come.
+
+    Attributes:
+        waiting: these.
+    """
 
     def __init__(self, faults: Iterable[Cut | Kill], network: _core.EmulatedNetwork) -> None:
-        self._waiting = list(faults)
+        self.waiting = list(faults)
         self._network = network
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def strike(self, step: int, rank: int, pid: int) -> None:
         """Do what is due when a rank, of a process of this machine, has finished a step."""
-        for fault in tuple(self._waiting):
+        for fault in tuple(self.waiting):
             if fault.step > step or (isinstance(fault, Kill) and fault.rank != rank):
                 continue
-            self._waiting.remove(fault)
+            self.waiting.remove(fault)
             if isinstance(fault, Kill):
-                _say(f"step {step}: rank {rank} is killed")
+                say(f"step {step}: rank {rank} is killed")
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             else:
                 one, other = fault.nodes
                 self._network.cut(one, other, fault.seconds)
-                _say(f"step {step}: the link {one}-{other} is cut for {fault.seconds:g} s")
+                say(f"step {step}: the link {one}-{other} is cut for {fault.seconds:g} s")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line while the job runs."""
     print(f"hccl-launch: emulated network: {text}", file=sys.stderr, flush=True)

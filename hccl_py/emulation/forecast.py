@@ -17,7 +17,7 @@ from hccl_py.simulation.topology import Topology
 from hccl_py.transport.errors import InvalidArgumentError
 
 _FACTORS = (1, 2, 4)
-_MOST_S = 30.0
+_MOST_S = 30.0  # no kind of call is begun later
 _MIB = 1 << 20
 _PACKET_BYTES = 1514  # as the emulated wires count them
 _PAYLOAD_BYTES = 1448
@@ -30,7 +30,7 @@ class Forecast(NamedTuple):
 
     num_nodes: int
     num_ranks: int
-    ms: float
+    ms: float | None  # None: nothing could be simulated
     num_left_out: int  # kinds of calls that took too long to simulate, or could not be
 
 
@@ -56,7 +56,8 @@ def forecasts(cluster: Cluster, ranks_per_node: int, calls: Mapping[Kind, float]
                 one_us = _fastest_us(kind, cluster, topology, costs)
             us += number * (one_us or 0.0)
             num_left_out += one_us is None
-        found.append(Forecast(len(topology.nodes), topology.world_size, us / 1e3, num_left_out))
+        ms = us / 1e3 if num_left_out < len(calls) else None
+        found.append(Forecast(len(topology.nodes), topology.world_size, ms, num_left_out))
     return found
 
 

@@ -8,7 +8,7 @@ late rank is not the network's.
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +47,7 @@ class Steps(NamedTuple):
 
     Attributes:
         num_steps: how many were measured; 0: all that follows is of the whole job.
+        num_left_out: later ones, whose calls were not reported by all ranks.
         median_ms: of a step; 0 without steps.
         network_ms: of a step, in which a call between nodes was under way; the median.
         wire: None without steps.
@@ -56,6 +57,7 @@ class Steps(NamedTuple):
     """
 
     num_steps: int
+    num_left_out: int
     median_ms: float
     network_ms: float
     wire: Wire | None
@@ -84,10 +86,15 @@ class Record:
         self._counted: list[Sequence[Traffic]] = []  # at the first and at the last step
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._nodes: dict[tuple[str, int], int] = {}  # by communicator and rank
+        self._until_ns: dict[tuple[str, int, int], int] = {}  # by communicator, rank and size
         self._transfers: list[tuple[str, int, int, int, int]] = []
 
-    def note_step(self, rank: int, at_ns: int) -> None:
-        """Note that a rank has finished a step."""
+    def note_step(self, rank: int, step: int, at_ns: int) -> None:
+        """Note that a rank has finished a step; one that it had before begins a new attempt."""
+        if step <= len(self._steps_ns[rank]):
+            self._steps_ns.clear()
+            self._until_ns.clear()
+            self._counted.clear()
         self._steps_ns[rank].append(at_ns)
         if rank == min(self._steps_ns):
             self._counted = [*self._counted[:1], self._traffic()]
@@ -109,9 +116,28 @@ class Record:
             call.num_reports += 1
             call.span = Span(max(call.span.begun_ns, begun_ns), max(call.span.ended_ns, ended_ns))
 
+    def note_reported(self, communicator: tuple[Any, ...], until_ns: int) -> None:
+        """Note that a rank has reported all its calls that ended before a time."""
+        name, rank, size = communicator
+        self._until_ns[name, rank, size] = until_ns
+
+    def _reported_until_ns(self) -> int:
+        """Return until when all ranks have reported all calls; a killed one lacks its last."""
+        sizes = {name: size for name, _, size in self._until_ns}
+        return min(
+            (
+                self._until_ns.get((name, rank, size), 0)
+                for name, size in sizes.items()
+                if len({node for (of, _), node in self._nodes.items() if of == name}) > 1
+                for rank in range(size)
+            ),
+            default=0,
+        )
+
     def steps(self) -> Steps | None:
-        """Sum up; None: no call between nodes was recorded."""
-        ends_ns = self._steps_ns[min(self._steps_ns)] if self._steps_ns else []
+        """Sum up the last attempt; None: no call between nodes was recorded."""
+        all_ns = self._steps_ns[min(self._steps_ns)] if self._steps_ns else []
+        ends_ns = all_ns[: bisect_right(all_ns, self._reported_until_ns())]
         count = max(0, len(ends_ns) - 1)
         if not count:
             ends_ns = [0, _NEVER_NS]
@@ -140,9 +166,10 @@ class Record:
         num_transfers = sum(ends_ns[0] < one.ended_ns <= ends_ns[-1] for one in transfers)
         return Steps(
             num_steps=count,
+            num_left_out=max(0, len(all_ns) - 1) - count,
             median_ms=_median_ms(later - earlier for earlier, later in pairs(ends_ns) if count),
             network_ms=_median_ms(covered_ns(spans, ends_ns)),
-            wire=self._busiest(count) if count else None,
+            wire=self._busiest(len(all_ns) - 1) if count else None,
             calls={kind: number / max(1, count) for kind, number in kinds.items()},
             calls_ms=_median_ms(lengths_ns([call.span for call in world], ends_ns)),
             num_transfers=num_transfers / max(1, count),

@@ -20,6 +20,12 @@ def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterato
     if steps.num_steps:
         what, share = "a step", f", {100 * steps.network_ms / steps.median_ms:.0f} % of it"
         yield f"  {steps.num_steps} steps were measured, of {_ms(steps.median_ms)} (median)"
+        if steps.num_left_out:
+            yield f"  {steps.num_left_out} more were not: not all ranks reported their calls"
+    elif steps.num_left_out:
+        what, share = "the job", ""
+        yield "  too few steps were measured, as not all ranks reported their calls (one that is"
+        yield "  killed lacks up to its last 0.5 s): all reported calls are one step"
     else:
         what, share = "the job", ""
         yield "  fewer than two steps of a torch optimizer were counted: all calls are one step"
@@ -42,7 +48,8 @@ def _forecast_lines(
     yield f"  {'nodes':>7}  {'ranks':>7}  {'collectives':>12}"
     for one in forecasts(cluster, ranks_per_node, steps.calls):
         left_out = f"  ({one.num_left_out} kinds left out)" * bool(one.num_left_out)
-        yield f"  {one.num_nodes:7}  {one.num_ranks:7}  {_ms(one.ms):>12}{left_out}"
+        ms = "-" if one.ms is None else _ms(one.ms)
+        yield f"  {one.num_nodes:7}  {one.num_ranks:7}  {ms:>12}{left_out}"
 
 
 def _ms(value: float) -> str:

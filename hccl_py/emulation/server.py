@@ -11,16 +11,15 @@ import os
 import re
 import selectors
 import socket
-import struct
 from typing import Any
 
 from hccl_py.emulation.cluster import Cluster
-from hccl_py.emulation.faults import Faults
+from hccl_py.emulation.faults import Faults, say
 from hccl_py.emulation.record import Record
 from hccl_py.transport import _core
 from hccl_py.transport.network.emulated import MAX_MESSAGE_BYTES
+from hccl_py.transport.network.sockets import peer_process
 
-_UCRED = struct.Struct("=iII")
 _NODE = re.compile(r"emulated-node-(\d+)")
 
 
@@ -30,6 +29,7 @@ class Server:
     Attributes:
         record: what the ranks reported.
         network: which carries their connections.
+        faults: which it has not made yet.
     """
 
     def __init__(self, cluster: Cluster, listener: socket.socket) -> None:
@@ -43,8 +43,8 @@ class Server:
             latencies_s=dict(cluster.latencies_s),
         )
         self.record = Record(self.network.traffic)
-        self._faults = Faults(cluster.faults, self.network)
-        self._answers_steps = bool(self._faults)
+        self.faults = Faults(cluster.faults, self.network)
+        self._answers_steps = bool(self.faults)
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         listener.setblocking(False)
@@ -65,47 +65,60 @@ class Server:
     def _accept(self) -> None:
         try:
             rank, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
+        except OSError:
             return
-        pid, uid, _ = _UCRED.unpack(
-            rank.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        )
-        if uid != os.getuid():
+        try:
+            pid, uid = peer_process(rank)
+            if uid != os.getuid():
+                raise PermissionError(f"it belongs to user {uid}")
+            rank.setblocking(False)
+            rank.send(b"1" if self._answers_steps else b"0")
+        except OSError:  # it ended in between, or is a stranger
             rank.close()
             return
-        rank.setblocking(False)
-        rank.send(b"1" if self._answers_steps else b"0")
         self._selector.register(rank, selectors.EVENT_READ, lambda: self._read(rank, pid))
 
     def _read(self, rank: socket.socket, pid: int) -> None:
+        """Take a packet. An error ends the connection to this rank: the others need the network."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(rank, MAX_MESSAGE_BYTES, 2)
         except BlockingIOError:
             return
-        except ConnectionError:
-            packet = b""
-        if not packet:
-            self._selector.unregister(rank)
-            rank.close()
-            return
-        self._take(json.loads(packet), descriptors, rank, pid)
+        except OSError:
+            packet, descriptors = b"", []
+        if packet:
+            try:
+                self._take(json.loads(packet), descriptors, rank, pid)
+                return
+            except OSError:  # it ended before its answer
+                pass
+            except (ValueError, KeyError, TypeError) as error:
+                say(f"a message of process {pid} was not understood: {error!r}")
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        self._selector.unregister(rank)
+        rank.close()
 
     def _take(
         self, message: dict[str, Any], descriptors: list[int], rank: socket.socket, pid: int
     ) -> None:
+        """Take a message, and out of `descriptors` those that the network has from now on."""
         if "carry" in message:
+            from_node, to_node = map(_node, message["carry"])
             here, there = descriptors
-            self.network.carry(here, there, *map(_node, message["carry"]))
+            descriptors.clear()
+            self.network.carry(here, there, from_node, to_node)
         elif "step" in message:
             step, number = message["step"], message["rank"]
-            self.record.note_step(number, message["at_ns"])
-            self._faults.strike(step, number, pid)
+            self.record.note_step(number, step, message["at_ns"])
+            self.faults.strike(step, number, pid)
             if self._answers_steps:
                 rank.send(b".")
         else:
-            self.record.note_calls(
-                tuple(message["communicator"]), _node(message["node"]), message["calls"]
-            )
+            communicator = tuple(message["communicator"])
+            self.record.note_calls(communicator, _node(message["node"]), message["calls"])
+            self.record.note_reported(communicator, message["until_ns"])
 
 
 def _node(node_id: str) -> int:

@@ -22,6 +22,8 @@ from hccl_py.transport.network.emulated import EMULATED
 _PERIOD_S = 0.5
 _CALLS_PER_MESSAGE = 200
 _COMPLETED = 2
+NEVER_NS = 1 << 63
+"""No call of a communicator that closes is still to come."""
 
 
 class EmulatedCalls:
@@ -35,8 +37,8 @@ class EmulatedCalls:
 
     def follow(self, coordination: Coordination) -> None:
         """Report from now on."""
-        if self._look not in flight_recorder.BEFORE_CLOSE:
-            flight_recorder.BEFORE_CLOSE.append(self._look)
+        if self._look_last not in flight_recorder.BEFORE_CLOSE:
+            flight_recorder.BEFORE_CLOSE.append(self._look_last)
         coordination.serve(self)
 
     def note_step(self, *_: object) -> None:
@@ -56,23 +58,31 @@ class EmulatedCalls:
             for recorder in recorders_of_process():
                 self._look(recorder)
 
-    def _look(self, recorder: FlightRecorder) -> None:
+    def _look_last(self, recorder: FlightRecorder) -> None:
+        self._look(recorder, is_last=True)
+
+    def _look(self, recorder: FlightRecorder, is_last: bool = False) -> None:
         core, member = recorder.engine, recorder.member
         if core is None or len(member.processes) == 1:
             return
         with self._looking:
-            ended = self._ended(core, recorder)
+            ended, until_ns = self._ended(core, recorder)
         about = {
             "communicator": [member.id.hex(), member.rank, len(member.processes)],
             "node": os.environ.get("HCCL_NODE_ID", ""),
+            "until_ns": NEVER_NS if is_last else until_ns,
         }
-        for begin in range(0, len(ended), _CALLS_PER_MESSAGE):
+        # Also without calls: the other end has to know that there were none.
+        for begin in range(0, max(1, len(ended)), _CALLS_PER_MESSAGE):
             calls = ended[begin : begin + _CALLS_PER_MESSAGE]
             with suppress(HcclError):  # the report at the end is not worth a job
                 EMULATED.report({**about, "calls": calls})
 
-    def _ended(self, core: _core.Communicator, recorder: FlightRecorder) -> list[list[Any]]:
-        """Return the calls that have ended since the last look."""
+    def _ended(
+        self, core: _core.Communicator, recorder: FlightRecorder
+    ) -> tuple[list[list[Any]], int]:
+        """Return the calls that have ended since the last look, and until when these are all."""
+        until_ns = time.monotonic_ns()
         first = self._next_ids.get(recorder, 0)
         ended: list[list[Any]] = []
         # Calls end in no order: the first that has not is where the next look begins.
@@ -80,12 +90,13 @@ class EmulatedCalls:
             if call.id < first:
                 continue
             if not call.ended_ns:
+                until_ns = min(until_ns, call.started_ns or until_ns)
                 break
             first = call.id + 1
             if call.state == _COMPLETED:
                 ended.append(_entry(call))
         self._next_ids[recorder] = first
-        return ended
+        return ended, until_ns
 
 
 def _entry(call: flight_recorder.Call) -> list[Any]:

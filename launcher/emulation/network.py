@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hccl_py.launcher.emulation.options import EmulatedCluster
+from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.own_lines import say
 
-_REPORT_S = 120.0  # the simulations in it end after 30 s
+_REPORT_S = 120.0  # no simulation in it begins after 30 s
+_END_S = 5.0
 
 
 @contextmanager
-def emulated_network(cluster: EmulatedCluster, name: str, loop: JobLoop) -> Iterator[None]:
-    """Run the network of a job, which its ranks find by its name, and print its report."""
+def emulated_network(
+    cluster: EmulatedCluster, name: str, loop: JobLoop, server: JobServer
+) -> Iterator[None]:
+    """Run the network of a job, which its ranks find by its name, and print its report.
+
+    The job ends if the network's process does.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{name}")
         listener.listen(1 << 10)
@@ -28,15 +38,38 @@ def emulated_network(cluster: EmulatedCluster, name: str, loop: JobLoop) -> Iter
             stdout=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             cwd="/",  # a checkout in the working directory would hide the installed package
+            env={key: value for key, value in os.environ.items() if not _is_secret(key)},
             text=True,
         )
     loop.spared.add(process.pid)
     with process:
         try:
+            _end_job_with(process, loop, server)
             yield
-            _print_report(process)
+            if process.returncode is None:  # the loop saw no end of it
+                _print_report(process)
         finally:
             process.kill()
+
+
+def _is_secret(name: str) -> bool:
+    return name.startswith("HCCL_SECRET")
+
+
+def _end_job_with(process: subprocess.Popen[str], loop: JobLoop, server: JobServer) -> None:
+    """Have the loop end the job, without a restart, if the process ends before the job has."""
+    assert process.stdout is not None
+    output = process.stdout.fileno()
+
+    def end() -> None:
+        # It prints nothing before the job's end: the output is readable because it was closed.
+        loop.selector.unregister(output)
+        process.kill()
+        died = f"the process that emulates the network died (exit code {process.wait(_END_S)})"
+        server.streams.say(f"hccl-launch: {died}: the job ends")
+        server.head.stop(f"error: {died}", AGENT_KILLED, time.monotonic())
+
+    loop.watch(output, end)
 
 
 def _print_report(process: subprocess.Popen[str]) -> None:

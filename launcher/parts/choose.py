@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,7 @@ def _network_of(cluster: "EmulatedCluster") -> "StartOthers":
     from hccl_py.transport.network.settings import EMULATED_NETWORK
 
     name = os.environ[EMULATED_NETWORK] = f"hccl-emulated-{os.urandom(16).hex()}"
-    return lambda loop, _: emulated_network(cluster, name, loop)
+    return partial(emulated_network, cluster, name)
 
 
 def _refuse_half_set(nodes: int) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from launching import launch
 
+from hccl_py.launcher.exit_codes import AGENT_KILLED
+
 REDUCE = """
 import json, sys, time
 import numpy as np
@@ -45,6 +47,23 @@ for step in range(1, 7):
     if dist.get_rank() == 0:
         print(f"step {step} took {time.perf_counter() - begun_s:.3f} s", flush=True)
 dist.destroy_process_group()
+"""
+
+KILL_NETWORK = """
+import os, signal, time
+from pathlib import Path
+from hccl_py import Communicator
+
+with Communicator(timeout_s=60.0) as comm:
+    comm.barrier()
+    print("all have come", flush=True)
+    if comm.rank == 0:
+        for path in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
+            for child in path.read_text().split():
+                if b"hccl_py.emulation" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    assert b"HCCL_SECRET" not in Path(f"/proc/{child}/environ").read_bytes()
+                    os.kill(int(child), signal.SIGKILL)
+    time.sleep(600)
 """
 
 
@@ -87,7 +106,9 @@ def test_job_that_does_not_ask_imports_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
-    faults = '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1"]'
+    faults = (
+        '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1", "at step 5000: kill rank 0"]'
+    )
     file = cluster(tmp_path, f"nodes = 2\nfaults = {faults}")
     done = launch("--emulate", file, script(tmp_path, TRAIN))
     took_s = step_times_s(done.stdout)
@@ -100,7 +121,9 @@ def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
         "hccl-launch: emulated network: step 5: rank 1 is killed",
     ]
     assert "rank 1 of 2 was killed by SIGKILL" in done.stderr
-    assert "4 steps" in done.stderr or "3 steps" in done.stderr
+    assert "hccl-launch:   not reached: at step 5000: kill rank 0\n" in done.stderr
+    # Rank 1 did not report its last 0.5 s.
+    assert "not all ranks reported their calls" in done.stderr
 
 
 @pytest.mark.nightly("faults")
@@ -114,3 +137,16 @@ def test_link_that_is_cut_for_long_breaks_its_paths_and_the_job_goes_on(tmp_path
         path = rf"rank {rank}: path 0 \(.*\) to rank {peer} on .* \(pid \d+\)"
         assert re.search(f"{path} broke; it will be used again when it can", done.stderr)
         assert re.search(f"{path} works again", done.stderr)
+
+
+def test_network_that_dies_ends_the_job_at_once_and_without_a_restart(tmp_path: Path) -> None:
+    file = cluster(tmp_path, "nodes = 2")
+    done = launch("--max-restarts", 3, "--emulate", file, script(tmp_path, KILL_NETWORK))
+    assert done.returncode == AGENT_KILLED
+    assert done.stdout.count("all have come") <= 2  # one attempt
+    died = "the process that emulates the network died (exit code -9)"
+    told = [line for line in done.stderr.splitlines() if line.startswith("hccl-launch: ")]
+    assert told == [
+        f"hccl-launch: {died}: the job ends",
+        f"hccl-launch: error: {died}; all ranks were ended",
+    ]

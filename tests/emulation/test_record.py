@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hccl_py.emulation import forecast
 from hccl_py.emulation.cluster import Cluster, Speed
 from hccl_py.emulation.forecast import forecasts
 from hccl_py.emulation.record import Kind, Record, Span, covered_ns, lengths_ns
@@ -29,7 +30,8 @@ class Job:
             self.call(rank, number, "all_reduce", origin + begun, origin + ended_ms)
         self.num_bytes += SIZE
         for rank in range(2):
-            self.record.note_step(rank, (origin + 99) * MS)
+            self.record.note_step(rank, number, (origin + 99) * MS)
+            self.record.note_reported(("world", rank, 2), (origin + 99) * MS)
 
     def call(
         self, rank: int, number: int, name: str, begun_ms: int, ended_ms: int, peer: Any = None
@@ -50,6 +52,48 @@ def test_late_rank_is_not_what_the_network_cost() -> None:
     assert steps.wire is not None
     assert steps.wire.num_bytes == SIZE
     assert steps.wire.busy_ms == pytest.approx(SIZE / 12.5e3)
+
+
+def test_steps_that_a_killed_rank_did_not_report_are_not_measured() -> None:
+    job = Job()
+    for number in range(1, 4):
+        job.step(number, 10, 10, ended_ms=60)
+    for number in range(4, 9):
+        for rank in range(2):
+            job.record.note_step(rank, number, (100 * number + 99) * MS)
+        job.call(0, number, "all_reduce", 100 * number + 10, 100 * number + 60)
+        job.record.note_reported(("world", 0, 2), (100 * number + 99) * MS)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.num_steps, steps.num_left_out, steps.network_ms) == (2, 5, 50.0)
+    assert "  5 more were not: not all ranks reported their calls" in lines(CLUSTER, 1, steps)
+
+
+def test_job_that_reported_too_few_steps_says_so() -> None:
+    job = Job()
+    job.step(1, 10, 10, ended_ms=60)
+    for number in range(2, 4):
+        job.record.note_step(0, number, (100 * number + 99) * MS)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.num_steps, steps.num_left_out, steps.network_ms) == (0, 2, 50.0)
+    assert "too few steps were measured" in "\n".join(lines(CLUSTER, 1, steps))
+
+
+def test_job_that_started_again_is_measured_from_there() -> None:
+    job = Job()
+    for number in range(1, 4):
+        job.step(number, 10, 10, ended_ms=60)
+    for number in range(1, 4):  # of a communicator of the next attempt
+        at_ms = 1000 + 100 * number
+        for rank in range(2):
+            call = [number, "all_reduce", SIZE, None, at_ms * MS, (at_ms + 20) * MS]
+            job.record.note_step(rank, number, (at_ms + 99) * MS)
+            job.record.note_calls(("again", rank, 2), rank, [call])
+            job.record.note_reported(("again", rank, 2), (at_ms + 99) * MS)
+    steps = job.record.steps()
+    assert steps is not None
+    assert (steps.num_steps, steps.num_left_out, steps.network_ms) == (2, 0, 20.0)
 
 
 def test_one_step_with_a_fault_is_not_all_steps() -> None:
@@ -106,6 +150,7 @@ def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
     two, four, eight = forecasts(CLUSTER, 1, {Kind("all_reduce", 4 * SIZE): 2.0})
     for one in (two, four, eight):
         n = one.num_ranks
+        assert one.ms is not None
         wire_ms = 2 * (n - 1) / n * 4 * SIZE * 1514 / 1448 / 12.5e3
         assert 2 * wire_ms * 0.99 < one.ms < 2 * wire_ms * 1.1
         assert one.num_left_out == 0
@@ -113,4 +158,14 @@ def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
 
 def test_forecast_lets_blocks_keep_their_size() -> None:
     two, four, _ = forecasts(CLUSTER, 1, {Kind("all_gather", 2 * SIZE): 1.0})
+    assert two.ms is not None
     assert four.ms == pytest.approx(3 * two.ms, rel=0.1)  # n - 1 blocks of a MiB come in
+
+
+def test_forecast_that_had_no_time_says_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "_MOST_S", 0.0)
+    job = Job()
+    for number in range(1, 4):
+        job.step(number, 0, 0, ended_ms=90)
+    last = list(lines(CLUSTER, 1, job.record.steps()))[-1]
+    assert last.split() == ["8", "8", "-", "(1", "kinds", "left", "out)"]

@@ -33,7 +33,7 @@ from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.tls import TlsStream
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
-from hccl_py.transport.network.sockets import Connection, bind_to_device
+from hccl_py.transport.network.sockets import Connection, bind_to_device, peer_process
 
 CONNECTING = "connecting"
 """The step in which nothing but the kernel of the other side has to answer."""
@@ -42,7 +42,6 @@ _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
 _PROOF_BYTES = 32
 _ACKNOWLEDGE = b"A"
-_UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.
 _WATCH_OPTIONS = {
     socket.TCP_KEEPIDLE: 15,
@@ -139,7 +138,7 @@ class PendingConnection:
 
     def _secure(self, *, server_side: bool) -> Steps:
         if self.socket.family == socket.AF_UNIX:
-            _, user = _peer_process(self.socket)
+            _, user = peer_process(self.socket)
             if user != os.geteuid():
                 raise RejectedError(f"it belongs to user {user}, this process to {os.geteuid()}")
             return
@@ -309,11 +308,5 @@ def start_connecting(target: Target, source: Endpoint | None) -> socket.socket:
 def describe_client(accepted: socket.socket, address: Any) -> str:
     """Render who dialled, for messages."""
     if accepted.family == socket.AF_UNIX:
-        return f"unix socket of pid {_peer_process(accepted)[0]}"
+        return f"unix socket of pid {peer_process(accepted)[0]}"
     return describe_target((address[0], address[1]))
-
-
-def _peer_process(connected: socket.socket) -> tuple[int, int]:
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, user, _ = _UCRED.unpack(credentials)
-    return int(pid), int(user)

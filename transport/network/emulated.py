@@ -14,6 +14,7 @@ from typing import Any
 
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.settings import EMULATED_NETWORK
+from hccl_py.transport.network.sockets import peer_process
 from hccl_py.transport.process_lifecycle import Stage, register
 
 _ANSWER_S = 10.0
@@ -85,6 +86,10 @@ class EmulatedNetwork:
             try:
                 opened.settimeout(_ANSWER_S)
                 opened.connect("\0" + os.environ[EMULATED_NETWORK])
+                # The name is free once that process has ended, and any user may take it then.
+                _, user = peer_process(opened)
+                if user != os.getuid():
+                    raise PermissionError(f"its name was taken by user {user}")
                 self._answers_steps = opened.recv(1) == b"1"
             except BaseException:
                 opened.close()

@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import socket
+import struct
 
 from hccl_py.transport._core import Stream
 from hccl_py.transport.errors import BootstrapError
@@ -16,6 +17,7 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.settings import NetworkSettings
 
 BACKLOG = 4096
+_UCRED = struct.Struct("=iII")
 Connection = int | Stream
 """An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
@@ -107,3 +109,10 @@ class OpenSockets:
             with contextlib.suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
+
+
+def peer_process(connected: socket.socket) -> tuple[int, int]:
+    """Return process id and user id of the other end, as the kernel knows them."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, user, _ = _UCRED.unpack(credentials)
+    return int(pid), int(user)
