@@ -22,6 +22,9 @@ from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
+PLANS = "plan:"
+"""Begins the place of plans in a file."""
+
 
 class WrongAlgorithmError(InvalidArgumentError):
     """The proof refuses an algorithm; the message draws how the block at fault came to be."""
@@ -185,17 +188,16 @@ def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
 
     Raise InvalidArgumentError: there is no such file or function, or the file raised.
     """
-    found = _of_plans(place) if place.startswith("plan:") else _of_function(place)
+    if place.startswith(PLANS):
+        from hccl_py.algorithms.plan_file import loaded_plans  # it makes a CustomAlgorithm
+
+        found = loaded_plans(place)
+    else:
+        found = _of_function(place)
     if collective not in (None, found.collective):
         problem = f"{place}: expected an algorithm of {collective}, got one of {found.collective}"
         raise InvalidArgumentError(problem)
     return found
-
-
-def _of_plans(place: str) -> CustomAlgorithm:
-    from hccl_py.algorithms.plan_file import loaded_plans  # it makes a CustomAlgorithm
-
-    return loaded_plans(place)
 
 
 def _of_function(place: str) -> CustomAlgorithm:

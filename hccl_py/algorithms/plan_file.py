@@ -14,14 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hccl_py.algorithms.custom import CustomAlgorithm
+from hccl_py.algorithms.custom import PLANS, CustomAlgorithm
+from hccl_py.algorithms.json_file import read_json
 from hccl_py.algorithms.table import Algorithm
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Op, OpKind, Plan, PlanBuilder
 from hccl_py.plan.parse import parse_op
 from hccl_py.transport.errors import InvalidArgumentError
 
-PREFIX = "plan:"
 _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 
 _Ops = dict[int | None, list[list[Op | None]]]
@@ -66,21 +66,16 @@ def loaded_plans(place: str) -> CustomAlgorithm:
 
     Raise InvalidArgumentError: it cannot be read, or is not what was expected.
     """
-    return _algorithm_of(Path(place.removeprefix(PREFIX)).resolve())
+    return _algorithm_of(Path(place.removeprefix(PLANS)).resolve())
 
 
 @lru_cache
 def _algorithm_of(path: Path) -> CustomAlgorithm:
+    document = read_json(path, PLANS)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{PREFIX}{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{PREFIX}{path}: expected JSON: {error}") from error
-    try:
-        return _algorithm(document, f"{PREFIX}{path.name}")
+        return _algorithm(document, f"{PLANS}{path.name}")
     except ValueError as error:
-        raise InvalidArgumentError(f"{PREFIX}{path}: {error}") from error
+        raise InvalidArgumentError(f"{PLANS}{path}: {error}") from error
 
 
 def _algorithm(document: Any, name: str) -> CustomAlgorithm:

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hccl_py.algorithms.plan_file import PREFIX, write_plans
+from hccl_py.algorithms.custom import PLANS
+from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.arguments import parse_sizes
@@ -103,7 +104,7 @@ def race(
         RankFailure: a rank raised, died or did not answer in time.
     """
     options, collective = _options(), found.collective
-    plan = with_algorithm("communicator", f"{collective}={PREFIX}{path}")
+    plan = with_algorithm("communicator", f"{collective}={PLANS}{path}")
     with Ranks(options, [APIS["communicator"], plan], hosts) as ranks:
         for size in sizes:
             yield _race(ranks, options, collective, size, num_rounds)

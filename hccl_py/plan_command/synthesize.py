@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hccl_py.algorithms.plan_file import PREFIX, write_plans
+from hccl_py.algorithms.custom import PLANS
+from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
@@ -87,7 +88,7 @@ def _lines(found: Synthesis, path: Path) -> Iterator[str]:
     yield f"  bottleneck: {found.certificate.bound.bottleneck}"
     rivals = ", ".join(f"{name} {one.share:.1%}" for name, one in found.table[:_MOST_SHOWN])
     yield f"  of the table: {rivals or 'none fits these links'}"
-    yield f"  run it with HCCL_ALGORITHM={found.collective}={PREFIX}{path}"
+    yield f"  run it with HCCL_ALGORITHM={found.collective}={PLANS}{path}"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hccl_py.algorithms.json_file import read_json
 from hccl_py.plan.language import Nodes
 from hccl_py.synthesis.network import Arc, Network
 from hccl_py.transport.errors import InvalidArgumentError
@@ -33,12 +34,7 @@ def read_network(path: Path, *, separate_links: bool = False) -> Network:
     Raises:
         InvalidArgumentError: it cannot be read, is neither, or ranks are not connected.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path}: expected JSON: {error}") from error
+    document = read_json(path)
     try:
         links = document.get("links") if isinstance(document, dict) else None
         if not isinstance(links, list) or not links or not all(isinstance(x, dict) for x in links):

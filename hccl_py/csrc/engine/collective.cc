@@ -81,7 +81,7 @@ void Channel::start(const Call& call, const Tiling& tiling) {
   step_ = 0;
   has_posted_ = lacks_room_ = false;
   room_deadline_ = Deadline::max();
-  may_wait_for_room_ = call.compression == Compression::none;  // what is encoded is not, again
+  may_wait_for_room_ = call.compression == Compression::none;  // a retry would encode it again
   tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;

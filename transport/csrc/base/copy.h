@@ -10,9 +10,10 @@ namespace hccl {
 // at a page, and large numpy arrays 16 bytes after one.
 void copy(std::byte* to, const std::byte* from, size_t num_bytes);
 
-// With non-temporal stores: `to` is in no cache afterwards. What is a part of min_uncached_bytes would not
-// stay in one until somebody reads all of it.
-constexpr size_t min_uncached_bytes = 4 << 20;
+// With non-temporal stores: `to` is in no cache afterwards.
 void copy_past_caches(std::byte* to, const std::byte* from, size_t num_bytes);
+
+// A part of that much data does not stay in a cache until somebody reads all of it.
+constexpr size_t min_uncached_bytes = 4 << 20;
 
 }  // namespace hccl

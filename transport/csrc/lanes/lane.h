@@ -97,7 +97,7 @@ class Lane {
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
-  // Whether the peer is known to have received all of it.
+  // Whether the peer is known to have received all that was posted.
   virtual bool is_drained() const { return true; }
   // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and each
   // lane should take it alone, or all of them when their readers have made room.

@@ -209,9 +209,9 @@ struct DeviceAttr {
   uint8_t phys_port_cnt;
 };
 
-// What the symbol ibv_query_port fills; the header's ibv_port_attr is longer.
 inline constexpr int port_active = 4;  // ibv_port_state
 
+// What the symbol ibv_query_port fills; the header's ibv_port_attr is longer.
 struct PortAttr {
   int state;
   int max_mtu;
