@@ -30,7 +30,7 @@ struct SegmentShape {
 inline constexpr int ring_cells = 64;
 inline constexpr size_t inline_bytes = 88;
 
-inline constexpr size_t post_cells = 64;
+inline constexpr size_t post_cells = 256;
 inline constexpr size_t post_areas = 8;
 inline constexpr size_t area_bytes = 16384;
 
