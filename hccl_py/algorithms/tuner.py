@@ -18,7 +18,8 @@ from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
-_WORTH_A_CHANGE = 1.1  # less may be noise: the choice of the table stays
+_WORTH_A_CHANGE = {"measured": 1.03, "predicted": 1.1}
+"""How many times slower the table's choice has to be, to be replaced: less may be noise."""
 UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
 """Collectives where a rank does not know what the others give."""
 
@@ -133,7 +134,7 @@ def choose(
     by_time = sorted(filter(fits, times), key=lambda name: times[name])
     shown = f"{source}: " + ", ".join(f"{name} {times[name]:.3g} us" for name in by_time[:2])
     before_us = times.get(default, math.inf)
-    if not by_time or before_us <= _WORTH_A_CHANGE * times[by_time[0]]:
+    if not by_time or before_us <= _WORTH_A_CHANGE[source] * times[by_time[0]]:
         return Choice(default, f"by the table; {shown}")
     return Choice(by_time[0], f"{shown}; {default} of the table {before_us:.3g} us")
 

@@ -20,11 +20,11 @@ from hccl_py import Communicator
 from hccl_py.algorithms.cost import NUMBERS, cost_of, product
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuner import choose
-from hccl_py.algorithms.tuning import VARIABLE, read_for_all_ranks
+from hccl_py.algorithms.tuning import VARIABLE, Tuning, read_for_all_ranks
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
 from hccl_py.bench.tuning.report import chosen_against_best, document, text_of, tuning_from
-from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
+from hccl_py.bench.tuning.sweep import PING_PONG, Cell, Measurement, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
@@ -119,6 +119,38 @@ def test_measured_layout_is_chosen_for_as_measured_and_others_by_the_numbers() -
     assert choose("all_reduce", 1 << 20, one_node(4096), {}, tuning=tuning).algorithm == "mesh"
     narrow = choose("all_reduce", 1 << 20, swept.nodes, {}, in_one_step=True, tuning=tuning)
     assert narrow.algorithm in ("one_shot", "mesh")
+
+
+def test_chosen_is_compared_with_best_round_by_round() -> None:
+    nodes = one_node(2)
+    # The machine slowed down; ring was measured before that only.
+    rounds = {"one_shot": (10.0, 10.0, 30.0, 30.0, 30.0), "mesh": (9.5, 9.5, 28.0, 28.0, 28.0)}
+    found = [
+        Measurement("all_reduce", name, 8, float(np.median(us)), us)
+        for name, us in {**rounds, "ring": (25.0, 25.0)}.items()
+    ]
+    tuning = tuning_from(text_of(file_of(synthetic(nodes, 2.0))))
+    _, cell, by_tuning, *_ = chosen_against_best(Swept(nodes, 2.0, tuple(found), 0), tuning)
+    assert cell.split()[2:] == ["one_shot", "30.00", "mesh", "28.00", "1.07"]
+    assert "1 of 1 cells" in by_tuning
+
+
+def test_algorithms_far_behind_are_not_measured_again() -> None:
+    cell = Cell.of("reduce", 8, one_node(4))
+    assert cell.near() == [first for first, *_ in cell.alike]
+    cell.times = {"direct": [1.0, 9.0, 1.0], "mesh": [4.0] * 3, "tree": [2.0] * 3}
+    assert cell.near() == ["direct", "tree"]
+    in_file = {one.algorithm: one.us for one in cell.measurements(4)}
+    assert in_file == {"direct": 1.0, "mesh": 4.0, "hierarchical": 4.0, "tree": 2.0}
+
+
+@pytest.mark.parametrize(("slower", "chosen"), [(1.02, "mesh"), (1.05, "ring")])
+def test_table_stays_where_the_difference_may_be_noise(slower: float, chosen: str) -> None:
+    nodes = one_node(4)
+    curves = {("all_reduce", "ring"): ((1 << 20, 100.0),)}
+    curves["all_reduce", "mesh"] = ((1 << 20, 100.0 * slower),)
+    tuning = Tuning((4,), 2.0, (None,) * len(NUMBERS), curves)
+    assert choose("all_reduce", 1 << 20, nodes, {}, tuning=tuning).algorithm == chosen
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS, PEERS
 from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
 
 DESCRIPTION = """\
@@ -39,6 +39,7 @@ examples:
   hccl-bench -b 8 -e 128M -f 2 -g 8                  as all_reduce_perf of nccl-tests
   hccl-bench --test all_gather --size_range 1K 64M   as hccl_demo
   hccl-bench -g 8 --compare gloo --sizes 4,64K,1M,64M --json all_reduce.json
+  hccl-bench -g 8 --compare mpich,openmpi --install-into ~/peers
   hccl-bench -g 4 --nnodes 2 --compare gloo          8 ranks on two emulated nodes, over TCP
   hccl-bench -g 4 --nnodes 2 --veth 1 --compare gloo the nodes joined by Ethernet (root)
   hccl-bench -g 4 --nnodes 2 --veth 1 --rate 1gbit --compression bf16,int8 -b 16M -e 64M -f 4
@@ -62,6 +63,7 @@ DATA_TYPES = {
 _COLLECTIVES = {**{name: name for name in CASES}, "all2all": "all_to_all", "sendrecv": "send_recv"}
 _REDUCTIONS = {**{name: name for name in REDUCE_OPS}, "prod": "product"}
 _ALL_REDUCTIONS = ("sum", "product", "min", "max", "avg")
+_COMPARED = (*BASELINES, *PEERS)
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 _MEANINGLESS = {
@@ -181,6 +183,11 @@ def parse_positive(text: str) -> int:
 def parse_numbers(text: str) -> tuple[int, ...]:
     """Read whole numbers of at least 1 with commas between them."""
     return tuple(map(parse_positive, text.split(",")))
+
+
+def parse_path(text: str) -> Path:
+    """Read a path, of which links stay: the Python of a virtual environment is one."""
+    return Path(text).expanduser().absolute()
 
 
 def _natural(text: str) -> int:
@@ -353,14 +360,26 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add(
         "--api",
         choices=tuple(APIS),
-        default="torch",
-        help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
+        help="call hccl through torch.distributed (default) or through hccl_py.Communicator "
+        "(default beside MPI and UCC alone)",
     )
     add(
         "--compare",
-        choices=tuple(BASELINES),
-        help="measure this one beside hccl; for MPICH, Open MPI and UCC: "
-        "python -m hccl_py.bench.peers",
+        type=parser_of({name: name for name in _COMPARED}, _COMPARED),
+        default=(),
+        metavar="LIST",
+        help="measure these beside hccl, all or any of gloo, mpich, openmpi, ucc; gloo in the same "
+        "processes, the others in their own, started afresh before each table (their spread over "
+        "many starts: python -m hccl_py.bench.peers)",
+    )
+    add("--mpich", type=parse_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
+    add("--openmpi", type=parse_path, metavar="PYTHON", help="the same with Open MPI")
+    add("--ucc", type=parse_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add(
+        *("--install_into", "--install-into"),
+        type=parse_path,
+        metavar="FOLDER",
+        help="make the environments of the MPIs there with pip, or use those that it holds",
     )
     add(
         "--compression",

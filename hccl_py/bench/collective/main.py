@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validator
@@ -32,6 +33,7 @@ from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
+from hccl_py.bench.peers.contenders import StartError
 from hccl_py.bench.tuning.main import tune
 
 
@@ -54,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         contenders[compression] = COMPRESSED[options.api, compression]
     for place in options.algorithms:
         contenders[Path(place).name] = with_algorithm(options.api, place)
-    if options.compare:
-        contenders[options.compare] = BASELINES[options.compare]
+    contenders |= {name: BASELINES[name] for name in options.compare if name in BASELINES}
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.validate:
             return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
-    except (RankFailure, NamespaceError) as failure:
+    except (RankFailure, NamespaceError, StartError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -89,10 +90,13 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
         NamespaceError: --veth could not have its two hosts.
+        StartError: a peer of --compare is missing or did not end well.
     """
+    peers = apart.find(collectives[0])
     found, options, measured = facts(), collectives[0], []
     if not options.csv:
         Lines().lines(introduction(collectives, argv, found))
+        Lines().lines(apart.introduction(peers, collectives))
     with ExitStack() as opened:
         hosts = open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
@@ -106,7 +110,10 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
             if above != collective.collective:
                 screen.header(table, first=above is None)
             above = collective.collective
-            for row in measure(ranks, collective, list(contenders)):
+            beside = apart.measure(peers, collective, screen.status)
+            rows_of_ours = measure(ranks, collective, list(contenders))
+            for row, theirs in zip(rows_of_ours, beside, strict=True):
+                row = apart.with_peers(row, theirs)
                 screen.row(table, row)
                 if collective.profile and is_profiled(collective):
                     profiles = profile(ranks, collective, row)

@@ -77,6 +77,8 @@ class Result:
     """For each round the time of a call on each rank; not a number where it takes no part."""
     call_us: list[Times] = field(default_factory=list)
     """Times of single calls."""
+    in_turns: bool = True
+    """Whether its rounds alternate with those of the first result."""
 
     @property
     def time_us(self) -> Spread:
@@ -84,18 +86,22 @@ class Result:
         return Spread.of(self.round_us)
 
     @property
-    def calls_us(self) -> Percentiles:
-        """Times of single calls."""
+    def calls_us(self) -> Percentiles | None:
+        """Times of single calls; None: they are not known."""
+        if not self.call_us:
+            return None
         return Percentiles.of(np.concatenate([times.ravel() for times in self.call_us]))
 
     @property
     def ranks_us(self) -> list[float]:
-        """Median over the rounds, for each rank."""
-        return [float(time) for time in np.median(self.rank_us, axis=0)]
+        """Median over the rounds, for each rank; empty: they are not known."""
+        return [float(time) for time in np.median(self.rank_us, axis=0)] if self.rank_us else []
 
     @property
-    def rank_spread(self) -> float:
-        """From the fastest to the slowest rank, as a part of their mean."""
+    def rank_spread(self) -> float | None:
+        """From the fastest to the slowest rank, as a part of their mean; None: it is not known."""
+        if not self.rank_us:
+            return None
         times = np.array(self.ranks_us)
         return float((np.nanmax(times) - np.nanmin(times)) / np.nanmean(times))
 
@@ -141,9 +147,15 @@ class Row:
         return self.limits.share(self.algbw(result), self.busbw(result), self.copy_gb_per_s)
 
     def ratio(self, result: Result) -> Spread:
-        """Compare a result's time with the first one's: medians, and the spread of the rounds."""
+        """Compare a result's time with the first one's: medians, and the spread of the rounds.
+
+        Rounds that did not alternate are compared with the first one's median.
+        """
         first = self.results[0]
-        pairs = zip(result.round_us, first.round_us, strict=True)
+        ours_us = first.round_us
+        if not result.in_turns:
+            ours_us = [first.time_us.median] * len(result.round_us)
+        pairs = zip(result.round_us, ours_us, strict=True)
         spread = Spread.of([theirs / ours for theirs, ours in pairs])
         return Spread(result.time_us.median / first.time_us.median, spread.p10, spread.p90)
 
@@ -237,7 +249,7 @@ def _time(ranks: Ranks, options: Options, results: Sequence[Result], at: str) ->
             _round(ranks, options, index, result, f"timing {result.contender} {at}")
 
 
-_OVER_RANKS = (lambda times: times[0], np.nanmean, np.nanmin, np.nanmax)
+OVER_RANKS = (lambda times: times[0], np.nanmean, np.nanmin, np.nanmax)
 """By the value of --average."""
 
 
@@ -255,7 +267,7 @@ def _round(ranks: Ranks, options: Options, index: int, result: Result, what: str
         return
     rank_us = np.array(ranks.ask("time", index, calls, warmup, what=what)) * 1e6
     result.rank_us.append(list(rank_us))
-    result.round_us.append(float(_OVER_RANKS[options.average](rank_us)))
+    result.round_us.append(float(OVER_RANKS[options.average](rank_us)))
 
 
 def _sample(ranks: Ranks, options: Options, index: int, result: Result, what: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hccl_py.bench.collective.arguments import make_parser, parse_size
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.contenders import PEERS
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
@@ -44,7 +45,9 @@ class Options:
     average: int
     timeout_s: float
     api: str
-    compare: str | None
+    compare: tuple[str, ...]
+    programs: tuple[tuple[str, Path | None], ...]
+    install_into: Path | None
     registered: bool
     json_path: Path | None
     csv_path: Path | None
@@ -65,7 +68,7 @@ class Options:
         """Names of what is measured; the others are compared with the first."""
         first = "registered" if self.registered else None
         algorithms = (Path(place).name for place in self.algorithms)
-        names = (first, "hccl", *self.compressions, *algorithms, self.compare)
+        names = (first, "hccl", *self.compressions, *algorithms, *self.compare)
         return tuple(name for name in names if name)
 
     @property
@@ -122,8 +125,10 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         checks=given.check,
                         average=given.average,
                         timeout_s=given.timeout,
-                        api="communicator" if given.profile else given.api,
+                        api=_api(given),
                         compare=given.compare,
+                        programs=tuple((name, getattr(given, name)) for name in PEERS),
+                        install_into=given.install_into,
                         registered=given.registered,
                         json_path=given.json,
                         csv_path=given.output_file,
@@ -134,6 +139,14 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         csv=given.csv,
                         verbose=given.verbose,
                     )
+
+
+def _api(given: argparse.Namespace) -> str:
+    """How hccl is called: beside MPI and UCC alone without torch, as they are."""
+    if given.profile:
+        return "communicator"
+    alone = given.compare and {*given.compare} <= {*PEERS}
+    return given.api or ("communicator" if alone else "torch")
 
 
 def _places(given: argparse.Namespace, collective: str) -> list[bool]:
@@ -193,6 +206,8 @@ def _problem(given: argparse.Namespace) -> str | None:
     }
     other_output = given.csv or given.markdown or given.output_file
     strange = _strange_algorithm(given)
+    lacking = next((name for name in PEERS if _lacks(given, name)), "")
+    where = f"--{lacking}" + (" or --install-into" if lacking != "ucc" else ", its ucc_perftest")
     lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
@@ -215,7 +230,7 @@ def _problem(given: argparse.Namespace) -> str | None:
             f"--op {bitwise} needs an integer type (-d int32), got {next(iter(floats), '')}",
         ),
         (
-            given.compare == "gloo" and "avg" in ops and wholes,
+            "gloo" in given.compare and "avg" in ops and wholes,
             "--compare gloo: gloo averages floating-point numbers only, got -d "
             + next(iter(wholes), ""),
         ),
@@ -239,6 +254,12 @@ def _problem(given: argparse.Namespace) -> str | None:
             "--compression is between nodes: give --nnodes 2 or more",
         ),
         (strange, f"--algorithm: {strange}"),
+        (lacking, f"--compare {lacking}: it has an environment of its own, give {where}"),
+        (
+            {*given.compare} & {*PEERS} and (given.nnodes > 1 or given.measure == "latency"),
+            f"--compare {','.join(given.compare)}: MPI and UCC are measured on one node, with "
+            "--measure bw: leave --nnodes and --measure out, or compare with gloo alone",
+        ),
         (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
         (
             given.profile and given.registered,
@@ -266,6 +287,12 @@ def _problem(given: argparse.Namespace) -> str | None:
         ),
     )
     return next((message for broken, message in rules if broken), None)
+
+
+def _lacks(given: argparse.Namespace, name: str) -> bool:
+    """Say whether a peer is to be measured, but not where it is."""
+    can_install = given.install_into is not None and name != "ucc"
+    return name in given.compare and getattr(given, name) is None and not can_install
 
 
 def _strange_algorithm(given: argparse.Namespace) -> str:

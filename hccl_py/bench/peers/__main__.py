@@ -15,6 +15,7 @@ from typing import Any
 
 from hccl_py.bench.collective.arguments import (
     parse_numbers,
+    parse_path,
     parse_positive,
     parse_seconds,
     parse_sizes,
@@ -24,6 +25,7 @@ from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
     MPIS,
+    OPS,
     TORCH,
     Contender,
     Start,
@@ -38,10 +40,6 @@ from hccl_py.bench.peers.picture import draw
 from hccl_py.bench.peers.report import cells, introduction, tables
 
 _PROGRAM = "python -m hccl_py.bench.peers"
-_OPS = (
-    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"),
-    "barrier",
-)
 _APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
 Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
@@ -132,7 +130,9 @@ def _round(
                     document["failures"].append(f"{what}: {error}")
                     print(f"{what}: {error}", file=sys.stderr, flush=True)
                 else:
-                    document["results"] += [{**where, **result} for result in results]
+                    for result in results:
+                        result.pop("every_us", None)  # of thousands of calls in each start
+                        document["results"].append({**where, **result})
                 if given.json:  # a run takes hours
                     given.json.write_text(json.dumps(document) + "\n")
 
@@ -180,10 +180,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
         "--ops",
-        type=parser_of({name: name for name in _OPS}, _OPS),
-        default=_OPS,
+        type=parser_of({name: name for name in OPS}, OPS),
+        default=OPS,
         metavar="LIST",
-        help=", ".join(_OPS),
+        help=", ".join(OPS),
     )
     add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
     add("--starts", type=parse_positive, default=20, metavar="N", help="fresh starts of each (20)")
@@ -195,12 +195,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="LIST",
         help="both",
     )
-    add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
-    add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
-    add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add("--mpich", type=parse_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
+    add("--openmpi", type=parse_path, metavar="PYTHON", help="the same with Open MPI")
+    add("--ucc", type=parse_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
     add(
         "--install-into",
-        type=_path,
+        type=parse_path,
         metavar="FOLDER",
         help="make the environments of the MPIs there with pip, or use those that it holds",
     )
@@ -222,11 +222,6 @@ def _draw(path: Path | None, document: dict[str, Any]) -> None:
     if path is not None:
         title = f"best peer / hccl; {document['machine']['cpu']}, {document['date'][:10]}"
         draw(cells(document), title, path)
-
-
-def _path(text: str) -> Path:
-    # Not resolved: the Python of a virtual environment is a link, and finds its packages by it.
-    return Path(text).expanduser().absolute()
 
 
 def _print(lines: Sequence[str]) -> None:

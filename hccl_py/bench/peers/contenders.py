@@ -43,13 +43,17 @@ _LOG_TAIL = 400
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
-    "reduce": ("reduce", "-i"),
-    "broadcast": ("bcast",),
     "all_gather": ("allgather",),
     "reduce_scatter": ("reduce_scatter",),
+    "broadcast": ("bcast",),
+    "reduce": ("reduce", "-i"),
     "all_to_all": ("alltoall",),
     "barrier": ("barrier",),
 }
+
+
+OPS = tuple(_UCC_OPS)
+"""What every contender measures."""
 
 
 class StartError(Exception):
@@ -63,12 +67,14 @@ class Start:
     Attributes:
         sizes: bytes of a rank's larger buffer.
         seconds: for all sizes together, without starting.
+        calls: of each size; None: as many as the seconds allow.
     """
 
     op: str
     ranks: int
     sizes: tuple[int, ...]
     seconds: float
+    calls: int | None = None
 
     def counts(self, size: int) -> tuple[int, int]:
         """Elements of a rank's input and output; no output: in place."""
@@ -182,7 +188,7 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
     for size in start.sizes:
         waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
         guess_s = start.ranks * (waits_s + 2e-9 * size)
-        calls = int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
+        calls = start.calls or int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
         count = str(max(1, CASES[start.op].count(size, _DTYPE, start.ranks)))
         amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
         command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
@@ -246,8 +252,8 @@ def _output(*command: str) -> str:
 def _task(api: str, start: Start, folder: str) -> str:
     sizes = [[size, *start.counts(size)] for size in start.sizes]
     result = str(Path(folder, "result.json"))
-    task = {"api": api, "op": start.op, "seconds": start.seconds, "sizes": sizes, "result": result}
-    return json.dumps(task)
+    amounts = {"seconds": start.seconds, "calls": start.calls, "sizes": sizes}
+    return json.dumps({"api": api, "op": start.op, **amounts, "result": result})
 
 
 def _result(folder: str) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ A contender's own Python runs this file by its path. An environment that holds a
 mpi4py and nothing of ours, so this file imports only numpy and, inside a function, the contender.
 
 The argument is JSON: `api` (communicator, torch hccl, torch gloo or mpi), `op`, `seconds` for all
-sizes together, `sizes` as [bytes, input count, output count], and `result`, the file that rank 0
-writes: one object for each size.
+sizes together, `calls` of each size (null: as many as the seconds allow), `sizes` as [bytes, input
+count, output count], and `result`, the file that rank 0 writes: one object for each size.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     library = LIBRARIES[task["api"]]()
     seconds = task["seconds"] / len(task["sizes"])
     results = [
-        {"bytes": size, **_measure(library, task["op"], counts, seconds)}
+        {"bytes": size, **_measure(library, task["op"], counts, seconds, task["calls"])}
         for size, *counts in task["sizes"]
     ]
     if library.rank == _ROOT:
@@ -67,7 +67,9 @@ def main() -> None:
     library.close()
 
 
-def _measure(library: Library, op: str, counts: list[int], seconds: float) -> dict[str, object]:
+def _measure(
+    library: Library, op: str, counts: list[int], seconds: float, calls: int | None
+) -> dict[str, object]:
     """Check one size and time it.
 
     A barrier opens each block of calls; inside a block they go back to back. A block is as slow as
@@ -80,18 +82,20 @@ def _measure(library: Library, op: str, counts: list[int], seconds: float) -> di
     _check(library, op, call, input, output)
     call_s = _call_s(library, call, 2)
     call_s = _call_s(library, call, int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s))))
-    num_calls = int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
+    num_calls = calls or int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
     num_blocks = min(_NUM_BLOCKS, num_calls)
     times = [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)]
-    calls_us = np.array(times, np.float64) / 1e3
-    blocks_us = calls_us.mean(axis=1)
-    library.slowest(calls_us)
-    library.slowest(blocks_us)
+    mine_us = np.array(times, np.float64) / 1e3
+    every_us = np.zeros((library.world_size, *mine_us.shape))
+    every_us[library.rank] = mine_us
+    library.slowest(every_us)  # the others have zeros there: now every rank has all
+    blocks_us = every_us.mean(axis=2).max(axis=0)
     return {
         "time_us": float(np.median(blocks_us)),
         "blocks_us": blocks_us.tolist(),
-        "median_call_us": float(np.median(calls_us)),
-        "calls": calls_us.size,
+        "median_call_us": float(np.median(every_us.max(axis=0))),
+        "calls": mine_us.size,
+        "every_us": every_us.round(3).tolist(),  # of each rank, block and call
     }
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,8 +29,13 @@ if TYPE_CHECKING:
     from hccl_py.bench.collective.rank import Rank
 
 PING_PONG = "ping_pong"
-_NUM_ROUNDS = 9
-_FEWEST_ROUNDS = 3
+_DTYPE = "float32"
+_NUM_VISITS = 3
+_ROUNDS, _MOST_ROUNDS = 4, 10
+_FEWEST_ROUNDS = 2
+_FAR = 3.0
+"""Algorithms that take so much longer than the best one in the first visit get no other."""
+_PING_PONG_ROUNDS = 9
 _MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
 
@@ -53,18 +60,24 @@ class Swept(NamedTuple):
 
 
 def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
-    """Measure round trips, then the collectives; the largest sizes are left out when time is up."""
+    """Measure round trips, then the collectives; the largest sizes are left out when time is up.
+
+    A cell is visited several times, far apart: ranks that share cores can run at two speeds, and
+    keep one for seconds.
+    """
     start, nodes = time.monotonic(), communicator.nodes
-    cells = [(size, name) for size in sizes for name in _tunable()]
+    cells = [Cell.of(name, size, nodes) for size in sizes for name in _tunable()]
     found = list(_round_trips(rank, communicator))
-    while cells:
+    visits = [cell for _ in range(_NUM_VISITS) for cell in cells]
+    for done, cell in enumerate(visits):
         left_s = budget_s - agreed(communicator, time.monotonic() - start)
         if left_s <= 0:
             break
-        size, collective = cells.pop(0)
-        found += _collective(rank, communicator, collective, size, left_s / (1 + len(cells)))
+        _visit(rank, communicator, cell, left_s / (len(visits) - done))
     communicator._state.plans.choose_by(os.environ)
-    return Swept(nodes, _cores_per_node(communicator), tuple(found), len(cells))
+    found += [one for cell in cells for one in cell.measurements(communicator.world_size)]
+    left_out = sum(not cell.times for cell in cells)
+    return Swept(nodes, _cores_per_node(communicator), tuple(found), left_out)
 
 
 def agreed(communicator: Communicator, value: float) -> float:
@@ -84,46 +97,82 @@ def _tunable() -> list[str]:
     ]
 
 
-def _collective(
-    rank: Rank, communicator: Communicator, collective: str, size: int, cell_s: float
-) -> Iterator[Measurement]:
-    """Measure all algorithms in turns, so that what disturbs one disturbs all."""
-    case, n = CASES[collective], communicator.world_size
-    count, in_place = case.count(size, "float32", n), case.places[0] == "in"
-    call = Call(n, 0, "sum" if case.reduces else "none", "float32", count, in_place=in_place)
-    rank.prepare(collective, call)
+@dataclass
+class Cell:
+    """A collective and a size.
+
+    Attributes:
+        alike: algorithms that run the same ops on these nodes: their times differ by noise.
+        calls: of a round, for the first algorithm of each of these groups.
+        times: microseconds of each round, for the same algorithms.
+    """
+
+    collective: str
+    size: int
+    alike: list[list[str]]
+    calls: dict[str, int] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, collective: str, size: int, nodes: Nodes) -> Cell:
+        """Group the algorithms of a collective."""
+        groups: dict[object, list[str]] = {}
+        root = 0 if COLLECTIVES[collective].rooted else None
+        for name in names_for(collective):
+            plans = plans_for(collective, name, nodes, root)
+            span = ALGORITHMS[collective, name].max_span(nodes)
+            groups.setdefault((span, tuple((one.shape, one.ops) for one in plans)), []).append(name)
+        return cls(collective, size, list(groups.values()))
+
+    def call(self, n: int) -> Call:
+        """Return what is called; n is the number of ranks."""
+        case = CASES[self.collective]
+        count, in_place = case.count(self.size, _DTYPE, n), case.places[0] == "in"
+        return Call(n, 0, "sum" if case.reduces else "none", _DTYPE, count, in_place=in_place)
+
+    def near(self) -> list[str]:
+        """Return the algorithms that may be the fastest; all of them before the first visit."""
+        medians = {name: float(np.median(times)) for name, times in self.times.items()}
+        return [
+            *(name for name, us in medians.items() if us <= _FAR * min(medians.values())),
+            *(first for first, *_ in self.alike if first not in medians),
+        ]
+
+    def measurements(self, n: int) -> Iterator[Measurement]:
+        """Yield the time of every algorithm; none before the first visit."""
+        num_bytes = CASES[self.collective].num_bytes(self.call(n).count, _DTYPE, n)
+        for group in self.alike if self.times else ():
+            for name in group:
+                yield _measurement(self.collective, name, num_bytes, self.times[group[0]])
+
+
+def _visit(rank: Rank, communicator: Communicator, cell: Cell, visit_s: float) -> None:
+    """Measure a cell's algorithms in turns, so that what disturbs one disturbs all."""
+    start, names = time.monotonic(), cell.near()
+    rank.prepare(cell.collective, cell.call(communicator.world_size))
 
     def time_s(algorithm: str, calls: int) -> float:
-        communicator._state.plans.choose_by({"HCCL_ALGORITHM": f"{collective}={algorithm}"})
+        plans = communicator._state.plans
+        plans.choose_by({"HCCL_ALGORITHM": f"{cell.collective}={algorithm}"})
         return agreed(communicator, rank.time(0, calls, max(1, calls // 10)))
 
-    start, alike = time.monotonic(), _alike(collective, communicator.nodes)
-    round_s = cell_s / (len(alike) * _NUM_ROUNDS)
-    calls = {first: _calls(round_s, time_s(first, 2)) for first, *_ in alike}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(_NUM_ROUNDS):
-        if number >= _FEWEST_ROUNDS and agreed(communicator, time.monotonic() - start) > cell_s:
+    if not cell.calls:
+        round_s = visit_s / (len(names) * _ROUNDS)
+        cell.calls = {name: _calls(round_s, partial(time_s, name)) for name in names}
+    for number in range(_MOST_ROUNDS):
+        is_late = agreed(communicator, time.monotonic() - start) > visit_s
+        if number >= _FEWEST_ROUNDS and is_late:
             break
-        for name in calls:
-            times[name].append(1e6 * time_s(name, calls[name]))
-    num_bytes = case.num_bytes(call.count, "float32", n)
-    for group in alike:
-        for name in group:
-            yield _measurement(collective, name, num_bytes, times[group[0]])
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            cell.times.setdefault(name, []).append(1e6 * time_s(name, cell.calls[name]))
 
 
-def _alike(collective: str, nodes: Nodes) -> list[list[str]]:
-    """Group the algorithms that run the same ops on these nodes: their times differ by noise."""
-    groups: dict[object, list[str]] = {}
-    root = 0 if COLLECTIVES[collective].rooted else None
-    for name in names_for(collective):
-        plans = plans_for(collective, name, nodes, root)
-        span = ALGORITHMS[collective, name].max_span(nodes)
-        groups.setdefault((span, tuple((one.shape, one.ops) for one in plans)), []).append(name)
-    return list(groups.values())
-
-
-def _calls(round_s: float, call_s: float) -> int:
+def _calls(round_s: float, time_s: Callable[[int], float]) -> int:
+    """Return how many calls fill a round: by doubling, as the first calls say little."""
+    calls = 1
+    while (call_s := time_s(calls)) * calls < round_s / 4 and calls < _MOST_CALLS:
+        calls *= 2
     return max(1, min(_MOST_CALLS, int(round_s / 1.1 / call_s)))
 
 
@@ -142,7 +191,7 @@ def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement
         for num_bytes in (4, 4 << 10, 64 << 10, 1 << 20):
             rank.prepare(PING_PONG, Call(n, 0, "none", "uint8", num_bytes, pairs=((0, peer),)))
             rounds_us = []
-            for _ in range(_NUM_ROUNDS):
+            for _ in range(_PING_PONG_ROUNDS):
                 # Both ranks of the pair get half of a round trip, the others not a number.
                 half_s = float(np.nan_to_num(rank.time(0, _ROUND_TRIPS, 5)))
                 rounds_us.append(1e6 * n * agreed(communicator, half_s))

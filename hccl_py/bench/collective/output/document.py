@@ -48,6 +48,7 @@ def _settings(options: Options) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(options).items()
     }
+    settings["programs"] = {name: str(path) for name, path in options.programs if path} or None
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -63,7 +64,7 @@ def _size_document(row: Row) -> dict[str, Any]:
         "contenders": {
             result.contender: {
                 "time_us": asdict(result.time_us),
-                "calls_us": asdict(result.calls_us),
+                "calls_us": asdict(calls_us) if (calls_us := result.calls_us) else None,
                 "ranks_us": [None if time != time else time for time in result.ranks_us],
                 "algbw_gb_per_s": row.algbw(result),
                 "busbw_gb_per_s": row.busbw(result),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ Measured = Sequence[tuple[Options, Sequence[Row]]]
 
 _LINES = ("-", "--", ":", "-.")
 _ROW_INCHES = 4.2
+_TITLE_LETTERS = 130
 
 
 def plot(measured: Measured, title: str, path: Path) -> None:
@@ -34,7 +36,7 @@ def plot(measured: Measured, title: str, path: Path) -> None:
     if not cases:
         return
     figure = new_figure(12, _ROW_INCHES * len(cases) + 0.4)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(wrapped(title, _TITLE_LETTERS), fontsize=11)
     axes = figure.subplots(len(cases), 2, squeeze=False)
     for (collective, each), (time_axes, busbw_axes) in zip(cases.items(), axes, strict=True):
         _draw(each, time_axes, busbw_axes)
@@ -52,6 +54,11 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def wrapped(title: str, letters: int) -> str:
+    """Break lines that would not fit above a figure."""
+    return "\n".join(textwrap.fill(line, letters) for line in title.splitlines())
 
 
 def _draw(cases: Measured, time_axes: Axes, busbw_axes: Axes) -> None:
@@ -107,14 +114,21 @@ def _label(options: Options, result: Result, several: bool) -> str:
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import LogFormatterSciNotation, NullLocator
+
+    class Plain(LogFormatterSciNotation):
+        """Labels the same ticks, without powers of ten."""
+
+        def __call__(self, value: float, position: int | None = None) -> str:
+            return f"{value:g}" if super().__call__(value, position) else ""
 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     shown = sizes[:: -(-len(sizes) // 9)]
     axes.set_xticks(shown, [size_text(size) for size in shown])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(Plain(labelOnlyBase=False))
+    axes.yaxis.set_minor_formatter(Plain(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
     axes.set_xlabel("size of a rank's larger buffer")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)

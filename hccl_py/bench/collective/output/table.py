@@ -83,7 +83,7 @@ class Table:
     def cells(self, row: Row, result: Result) -> dict[str, str]:
         """Make the cells of one contender at one size, by column."""
         time, calls, options = result.time_us, result.calls_us, self._options
-        share = row.share(result)
+        share, spread = row.share(result), result.rank_spread
         ratio = None if result is row.results[0] else row.ratio(result)
         return {
             "collective": options.collective,
@@ -95,13 +95,13 @@ class Table:
             "place": "in" if options.in_place else "out",
             "by": result.contender,
             "time us": number(time.median),
-            "p50": number(calls.p50),
-            "p90": number(calls.p90),
-            "p99": number(calls.p99),
-            "max": number(calls.max),
+            **{
+                name: number(getattr(calls, name)) if calls else "-"
+                for name in ("p50", "p90", "p99", "max")
+            },
             "round p10": number(time.p10),
             "round p90": number(time.p90),
-            "ranks": f"{result.rank_spread:.0%}",
+            "ranks": "-" if spread is None else f"{spread:.0%}",
             "algbw GB/s": number(row.algbw(result)),
             "busbw GB/s": number(row.busbw(result)),
             "limit": "-" if share is None else f"{share:.0%}",
