@@ -54,15 +54,19 @@ def _cheapest(graph: _Graph, vertex_of: _Indices, root: int) -> list[tuple[int, 
     circles = _circles(best.tolist(), root)
     if not circles:
         return [link for v, link in enumerate(links) if v != root]
-    inside = {v for circle in circles for v in circle}
-    groups = [[v] for v in range(size) if v not in inside] + circles
+    inside = np.zeros(size, bool)
+    for circle in circles:
+        inside[circle] = True
+    outside = np.flatnonzero(~inside)
     group_of = np.empty(size, np.intp)
-    for at, group in enumerate(groups):
-        group_of[group] = at
-    saved = np.where(np.isin(np.arange(size), list(inside)), graph.costs[best, np.arange(size)], 0)
+    group_of[outside] = np.arange(len(outside))
+    for at, circle in enumerate(circles):
+        group_of[circle] = len(outside) + at
+    saved = np.where(inside, graph.costs[best, np.arange(size)], 0.0)
     costs = graph.costs - saved
     costs[group_of[:, None] == group_of] = np.inf
-    merged = _merged(_turned(_merged(_turned(graph._replace(costs=costs)), groups)), groups)
+    heads_merged = _merged(_turned(graph._replace(costs=costs)), outside, circles)
+    merged = _merged(_turned(heads_merged), outside, circles)
     chosen = _cheapest(merged, group_of[vertex_of], int(group_of[root]))
     entered = {int(vertex_of[head]) for _, head in chosen}
     return chosen + [links[v] for circle in circles for v in circle if v not in entered]
@@ -72,16 +76,13 @@ def _turned(graph: _Graph) -> _Graph:
     return _Graph(*(each.T for each in graph))
 
 
-def _merged(graph: _Graph, groups: list[list[int]]) -> _Graph:
-    """Make one row of the rows of each group: at each place the cheapest."""
+def _merged(graph: _Graph, outside: _Indices, circles: list[list[int]]) -> _Graph:
+    """Make one row of the rows of each circle, at each place the cheapest, after the others."""
     columns = np.arange(graph.costs.shape[1])
-    rows = [
-        np.full_like(columns, group[0])
-        if len(group) == 1
-        else np.array(group)[graph.costs[group].argmin(axis=0)]
-        for group in groups
-    ]
-    at = np.array(rows)
+    at = np.empty((len(outside) + len(circles), len(columns)), np.intp)
+    at[: len(outside)] = outside[:, None]
+    for row, circle in enumerate(circles, len(outside)):
+        at[row] = np.array(circle)[graph.costs[circle].argmin(axis=0)]
     return _Graph(*(each[at, columns] for each in graph))
 
 
