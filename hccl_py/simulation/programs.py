@@ -122,6 +122,10 @@ class Programs:
         thread_us = reduce_us * reduced + result_us * mib
         return Step(False, messages, thread_us, self._memory_us(reduced), *place)
 
+    def _byte_us(self, link: LinkCosts, is_local: bool) -> float:
+        """Return what a MiB takes of a thread; the kernel's buffers between nodes are not warm."""
+        return link.us_per_mib * (self._share if is_local else 1.0) + self._cold_us
+
     def _memory_us(self, mib: float) -> float:
         return self._costs.memory_us_per_mib * mib if self._uses_memory else 0.0
 
@@ -140,7 +144,7 @@ class Programs:
             is_written |= is_local
             messages.append(
                 Message(
-                    link.message_us + (link.us_per_mib * self._share + self._cold_us) * moved,
+                    link.message_us + self._byte_us(link, is_local) * moved,
                     self._memory_us(moved),
                     self._lane(me, peer, channel.number),
                     self._way(me, peer, mib),
@@ -153,7 +157,7 @@ class Programs:
         me = channel.rank.number
         link, is_local = self._link(me, peer)
         moved = 0.0 if is_local and op.kind is RECV_REDUCE else mib
-        thread_us = link.message_us + (link.us_per_mib * self._share + self._cold_us) * moved
+        thread_us = link.message_us + self._byte_us(link, is_local) * moved
         return Message(thread_us, self._memory_us(moved), self._lane(peer, me, channel.number))
 
     def _lane(self, source: int, target: int, number: int) -> Lane:
