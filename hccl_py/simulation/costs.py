@@ -120,10 +120,7 @@ def written(costs: Costs) -> dict[str, Any]:
 
 def _parsed(path: Path, content: Any) -> Costs:
     try:
-        up, out = (
-            LinkCosts(*(_number(content[name][part]) for part in _LINK_PARTS))
-            for name in ("scale_up", "scale_out")
-        )
+        up, out = (_parsed_link(content[name]) for name in ("scale_up", "scale_out"))
         parts = {part: _number(content[part]) for part in _PARTS}
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
@@ -131,6 +128,11 @@ def _parsed(path: Path, content: Any) -> Costs:
         ) from error
     cores = max(1, round(parts.pop("cores_per_machine")))
     return Costs(up, out, cores_per_machine=cores, **parts)
+
+
+def _parsed_link(content: Any) -> LinkCosts:
+    latency_us, message_us, us_per_mib = (_number(content[part]) for part in _LINK_PARTS)
+    return LinkCosts(latency_us, message_us, us_per_mib)
 
 
 def _number(value: Any) -> float:

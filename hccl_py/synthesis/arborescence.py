@@ -73,7 +73,7 @@ def _cheapest(graph: _Graph, vertex_of: _Indices, root: int) -> list[tuple[int, 
 
 
 def _turned(graph: _Graph) -> _Graph:
-    return _Graph(*(each.T for each in graph))
+    return _Graph(graph.costs.T, graph.tails.T, graph.heads.T)
 
 
 def _merged(graph: _Graph, outside: _Indices, circles: list[list[int]]) -> _Graph:
@@ -83,7 +83,7 @@ def _merged(graph: _Graph, outside: _Indices, circles: list[list[int]]) -> _Grap
     at[: len(outside)] = outside[:, None]
     for row, circle in enumerate(circles, len(outside)):
         at[row] = np.array(circle)[graph.costs[circle].argmin(axis=0)]
-    return _Graph(*(each[at, columns] for each in graph))
+    return _Graph(graph.costs[at, columns], graph.tails[at, columns], graph.heads[at, columns])
 
 
 def _circles(best: list[int], root: int) -> list[list[int]]:
