@@ -181,6 +181,7 @@ def test_network_that_dies_ends_the_job_at_once_and_without_a_restart(tmp_path: 
     ]
 
 
+@pytest.mark.nightly("faults")
 def test_network_that_stands_still_ends_the_job_in_seconds(tmp_path: Path) -> None:
     file, text = cluster(tmp_path, "nodes = 2"), SIGNAL_NETWORK.replace("{signal}", "SIGSTOP")
     done = launch("--max-restarts", 3, "--emulate", file, script(tmp_path, text))
@@ -193,6 +194,7 @@ def test_network_that_stands_still_ends_the_job_in_seconds(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.nightly("faults")
 def test_job_that_goes_on_without_a_rank_is_measured_before_and_after(tmp_path: Path) -> None:
     file = cluster(tmp_path, 'nodes = 3\nfaults = ["at step 20: kill rank 0"]')
     done = launch("--min-ranks", 2, "--emulate", file, script(tmp_path, SHRINK))
