@@ -149,10 +149,8 @@ def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
     ]
     assert "rank 1 of 2 was killed by SIGKILL" in done.stderr
     assert "as the file of --emulate says: at step 5: kill rank 1" in done.stderr
-    assert "memory" not in done.stderr
+    assert "out of memory" not in done.stderr
     assert "hccl-launch:   not reached: at step 5000: kill rank 0\n" in done.stderr
-    # Rank 1 did not report its last 0.5 s.
-    assert "not all ranks reported their calls" in done.stderr
 
 
 @pytest.mark.nightly("faults")
