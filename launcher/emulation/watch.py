@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 _DEADLINE_S = 8.0
 """Below the 10 s that a rank waits for an answer of the network: the launcher knows more."""
+_START_S = 20.0  # more, until it has started
 _TURN_S = 1.0
 
 
@@ -18,7 +19,8 @@ class Watch:
         """Read a pipe from now on; `on_silence` gets what is wrong, once."""
         self._pipe, self._on_silence = pipe, on_silence
         os.set_blocking(pipe, False)
-        self._turned_s = self._heard_s = time.monotonic()
+        self._turned_s = time.monotonic()
+        self._heard_s = self._turned_s + _START_S
         self._unread = ""
         self._steps: dict[int, str] = {}  # of ranks that were killed
 
@@ -31,7 +33,7 @@ class Watch:
         now_s = time.monotonic()
         self._read()
         if now_s > self._turned_s + _DEADLINE_S / 2:  # this process stood still itself
-            self._heard_s = now_s
+            self._heard_s = max(self._heard_s, now_s)
         self._turned_s = now_s
         if now_s > self._heard_s + _DEADLINE_S:
             self._heard_s = float("inf")
