@@ -99,6 +99,10 @@ class Hosts:
         """Return the command line that runs `words` on a host."""
         return ["ip", "netns", "exec", self.names[host], *words]
 
+    def retransmits(self) -> int:
+        """Return how many packets TCP has sent again on all hosts, ever."""
+        return sum(_retransmits(name) for name in self.names)
+
     def cut(self, link: int) -> None:
         """Take a link down, as a pulled cable does."""
         for name in self.names:
@@ -169,6 +173,12 @@ class Hosts:
         _run("ip", "-n", self.names[host], *address, "dev", self.interfaces[link], *more)
 
 
+def _retransmits(name: str) -> int:
+    text = _run("ip", "netns", "exec", name, "cat", "/proc/net/snmp")
+    names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
 def _port(interface: str, host: int) -> str:
     return f"{interface}-{host}"
 
@@ -192,8 +202,8 @@ def enter(name: str) -> None:
         os.close(descriptor)
 
 
-def _run(*words: str) -> None:
-    """Run a command; its own words are the best explanation of a failure."""
+def _run(*words: str) -> str:
+    """Run a command, return its output; its own words are the best explanation of a failure."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S)
     except FileNotFoundError as error:
@@ -203,3 +213,4 @@ def _run(*words: str) -> None:
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
         raise NamespaceError(f"{' '.join(words)}: {said or f'exit code {done.returncode}'}")
+    return done.stdout

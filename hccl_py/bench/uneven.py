@@ -91,7 +91,7 @@ def measure_links(hosts: Hosts, path: Path) -> None:
     """Write the matrix of links as `hccl-bench --validate --json` does."""
     options = _options()
     with Ranks(options, [APIS["communicator"]], hosts) as ranks:
-        found = Validator(ranks, options, _LINK_BYTES).run()
+        found = Validator(ranks, options.nodes, _LINK_BYTES).run()
     path.write_text(json.dumps(matrix.document(found)))
 
 

@@ -4,6 +4,7 @@ cluster      the file: nodes, links, faults; the launcher reads it too
 server       serves the ranks: takes their connections, steps and calls, and makes the faults
 faults       what happens at which step
 record       what the ranks reported: times of steps, and of calls
+steps        what the network cost per step
 forecast     the recorded calls, simulated on more nodes
 report       the lines at the end
 __main__     the process

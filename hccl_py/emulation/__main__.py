@@ -1,7 +1,8 @@
-"""`python -m hccl_py.emulation FILE LISTENER RANKS_PER_NODE`: the process that plays the network.
+"""`python -m hccl_py.emulation FILE LISTENER PIPE RANKS_PER_NODE`: the process of the network.
 
-hccl-launch starts it with a listening socket of the number LISTENER, and closes its standard input
-when the job has ended. Then it prints the report.
+hccl-launch starts it with a listening socket and a pipe of these numbers, and closes its standard
+input when the job has ended. Then it prints the report. Into the pipe goes a line every second, and
+one before every kill: `launcher/emulation/watch.py` reads them.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # both ends of every connection
-    path, descriptor, ranks_per_node = sys.argv[1:]
+    path, listener, launcher, ranks_per_node = sys.argv[1:]
     cluster = read(Path(path))
-    server = Server(cluster, socket.socket(fileno=int(descriptor)))
+    server = Server(cluster, socket.socket(fileno=int(listener)), int(launcher))
     server.run(sys.stdin.fileno())
-    steps = server.record.steps()
     # The simulator takes a second to import, and a job without calls needs none of it.
     from hccl_py.emulation.report import lines
+    from hccl_py.emulation.steps import steps_of
 
-    for line in lines(cluster, int(ranks_per_node), steps):
+    for line in lines(cluster, int(ranks_per_node), steps_of(server.record)):
         print(line, flush=True)
     for fault in server.faults.waiting:
         print(f"  not reached: {fault}", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from hccl_py.emulation.cluster import Cut, Kill
@@ -19,9 +19,16 @@ class Faults:
         waiting: these.
     """
 
-    def __init__(self, faults: Iterable[Cut | Kill], network: _core.EmulatedNetwork) -> None:
+    def __init__(
+        self,
+        faults: Iterable[Cut | Kill],
+        network: _core.EmulatedNetwork,
+        before_kill: Callable[[int, int], None],
+    ) -> None:
+        """Have `network` cut; `before_kill` gets the rank that will be killed, and its step."""
         self.waiting = list(faults)
         self._network = network
+        self._before_kill = before_kill
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -35,6 +42,7 @@ class Faults:
             self.waiting.remove(fault)
             if isinstance(fault, Kill):
                 say(f"step {step}: rank {rank} is killed")
+                self._before_kill(rank, step)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hccl_py.emulation.cluster import Cluster
 from hccl_py.emulation.forecast import forecasts
-from hccl_py.emulation.record import Steps
+from hccl_py.emulation.steps import Steps
 
 
 def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterator[str]:
@@ -18,8 +18,8 @@ def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterato
         yield "  no call between nodes was recorded, so there is nothing to say of the network"
         return
     if steps.num_steps:
-        what, share = "a step", f", {100 * steps.network_ms / steps.median_ms:.0f} % of it"
-        yield f"  {steps.num_steps} steps were measured, of {_ms(steps.median_ms)} (median)"
+        what, share = "a step", f", {100 * steps.network_ms / steps.step_ms:.0f} % of it"
+        yield f"  {steps.num_steps} steps were measured, of {_ms(steps.step_ms)} (median)"
         if steps.num_left_out:
             yield f"  {steps.num_left_out} more were not: not all ranks reported their calls"
     elif steps.num_left_out:

@@ -23,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hccl_py.plan_command import predict
 
         return predict.main(words[1:])
+    if words[:1] == ["calibrate"]:
+        from hccl_py.plan_command import calibrate
+
+        return calibrate.main(words[1:])
     if words[:1] == ["synthesize"]:
         from hccl_py.plan_command import synthesize
 
@@ -67,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
     commands.add_parser("predict", help="predict the time of algorithms on other networks")
+    commands.add_parser("calibrate", help="find the costs of machines that were measured")
     commands.add_parser("synthesize", help="make plans for a network with uneven links")
     return parser
 

@@ -11,7 +11,7 @@ from hccl_py.algorithms.table import names_for
 from hccl_py.bench.collective.arguments import parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
-from hccl_py.simulation.costs import Costs, costs_from_tuning
+from hccl_py.simulation.costs import Costs, costs_from
 from hccl_py.simulation.presets import PRESETS, RANKS_PER_NODE
 from hccl_py.simulation.recorded import recorded_in
 from hccl_py.simulation.run import simulate
@@ -105,7 +105,7 @@ def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology,
         raise InvalidArgumentError(
             f"expected nodes and ranks of 1 or more, got {nodes}, {per_node}"
         )
-    costs = PRESETS[given.preset] if given.preset else costs_from_tuning(given.costs)
+    costs = PRESETS[given.preset] if given.preset else costs_from(given.costs)
     return changed(given.what_if, Topology.even(nodes, per_node), costs)
 
 

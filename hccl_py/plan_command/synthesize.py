@@ -16,7 +16,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 _MOST_SHOWN = 3
 _EPILOG = """\
 examples:
-  hccl-bench -g 1 --nnodes 4 --veth 1 --validate --json links.json; hccl-plan synthesize links.json
+  hccl-launch --hosts a,b,c --no-python hccl-bench --validate --json links.json
+  hccl-plan synthesize links.json
   hccl-plan synthesize network.json --collective all_reduce --out plan.json
   HCCL_ALGORITHM=all_reduce=plan:plan.json hccl-launch ...
 

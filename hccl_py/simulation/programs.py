@@ -45,22 +45,30 @@ class Programs:
         self._lanes: dict[tuple[int, int, int], Lane] = {}
         self._wires: dict[object, Wire] = {}
         self._made: dict[tuple[int, int, bool], list[Step]] = {}
+        places = topology.machines or range(len(topology.nodes))
+        self._population: Counter[int] = Counter()  # of each machine
+        for at, node in zip(places, topology.nodes, strict=True):
+            self._population[at] += len(node)
+        most = max(self._population.values())
         # Only a call that does not fit the caches waits for memory.
-        local = max(map(len, topology.nodes))
-        self._uses_memory = work.num_bytes * local > costs.cache_bytes
+        self._uses_memory = work.num_bytes * most > costs.cache_bytes
+        takes_turns = costs.cores_per_machine is not None and most > costs.cores_per_machine
+        # What a byte takes of a thread: a share of its cost, and something more.
+        self._share, self._cold_us = 1.0, 0.0
+        if takes_turns and self._uses_memory:
+            self._cold_us = costs.cold_us_per_mib
+        elif takes_turns:
+            self._share = costs.warm_share
         self.ranks = self._make_ranks()
         self._by_number = {rank.number: rank for rank in self.ranks}
 
     def _make_ranks(self) -> list[Rank]:
         fold, topology = self._fold, self._topology
         places = topology.machines or range(len(topology.nodes))
-        population: Counter[int] = Counter()
-        for at, node in zip(places, topology.nodes, strict=True):
-            population[at] += len(node)
         cores = self._costs.cores_per_machine
         machines = {
             at: Machine(cores if cores is not None and number > cores else None)
-            for at, number in population.items()
+            for at, number in self._population.items()
         }
         ranks = []
         for number in fold.ranks:
@@ -100,7 +108,8 @@ class Programs:
     def _step(
         self, channel: Channel, op: Op, num_bytes: int, place: tuple[int, int, frozenset[int]]
     ) -> Step:
-        mib, reduce_us = num_bytes / _MIB, self._costs.reduce_us_per_mib
+        mib = num_bytes / _MIB
+        reduce_us = self._costs.reduce_us_per_mib * self._share + self._cold_us
         if op.kind is COPY:
             return Step(False, (), reduce_us * mib, self._memory_us(mib), *place)
         if op.kind is SEND:
@@ -109,7 +118,13 @@ class Programs:
         if op.kind is not RECV_REDUCE:
             return Step(False, messages, 0.0, 0.0, *place)
         reduced = mib * len(op.peers)
-        return Step(False, messages, reduce_us * reduced, self._memory_us(reduced), *place)
+        result_us = self._costs.result_us_per_mib * self._share
+        thread_us = reduce_us * reduced + result_us * mib
+        return Step(False, messages, thread_us, self._memory_us(reduced), *place)
+
+    def _byte_us(self, link: LinkCosts, is_local: bool) -> float:
+        """Return what a MiB takes of a thread; the kernel's buffers between nodes are not warm."""
+        return link.us_per_mib * (self._share if is_local else 1.0) + self._cold_us
 
     def _memory_us(self, mib: float) -> float:
         return self._costs.memory_us_per_mib * mib if self._uses_memory else 0.0
@@ -129,7 +144,7 @@ class Programs:
             is_written |= is_local
             messages.append(
                 Message(
-                    link.message_us + link.us_per_mib * moved,
+                    link.message_us + self._byte_us(link, is_local) * moved,
                     self._memory_us(moved),
                     self._lane(me, peer, channel.number),
                     self._way(me, peer, mib),
@@ -142,7 +157,7 @@ class Programs:
         me = channel.rank.number
         link, is_local = self._link(me, peer)
         moved = 0.0 if is_local and op.kind is RECV_REDUCE else mib
-        thread_us = link.message_us + link.us_per_mib * moved
+        thread_us = link.message_us + self._byte_us(link, is_local) * moved
         return Message(thread_us, self._memory_us(moved), self._lane(peer, me, channel.number))
 
     def _lane(self, source: int, target: int, number: int) -> Lane:

@@ -1,58 +1,104 @@
-"""The cheapest tree from a root to all vertices (Y. J. Chu and T. H. Liu; J. Edmonds)."""
+"""The cheapest tree from a root to all vertices (Y. J. Chu and T. H. Liu; J. Edmonds).
 
-from collections.abc import Mapping
+Every vertex takes its cheapest link. What then goes round in circles becomes one vertex, which
+costs as much to enter as is saved by leaving out a link of the circle, and so on.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+"""By tail and head of a link, its cost; infinite where there is none."""
+
+_Indices = npt.NDArray[np.intp]
 
 
-def arborescence(costs: Mapping[tuple[int, int], float], n: int, root: int) -> list[int]:
-    """Return the parent of each vertex of 0..n-1 in the cheapest tree; the root's is itself.
+class _Graph(NamedTuple):
+    """Vertices, some of which stand for circles of the graph before.
 
-    Every vertex must be reachable from the root.
+    Attributes:
+        costs: of the cheapest link between each two.
+        tails: by tail and head, where this link begins in the original graph.
+        heads: and where it ends.
     """
-    # Each arc keeps what it was in the whole graph while cycles are contracted to one vertex.
-    arcs = [(tail, head, cost, (tail, head)) for (tail, head), cost in costs.items()]
+
+    costs: Matrix
+    tails: _Indices
+    heads: _Indices
+
+
+def arborescence(costs: Matrix, root: int) -> list[int]:
+    """Return the parent of each vertex in the cheapest tree; the root's is itself.
+
+    Args:
+        costs: of each link.
+        root: from which every vertex must be reachable.
+    """
+    n = len(costs)
+    tails, heads = np.indices((n, n))
+    mine = costs.copy()
+    np.fill_diagonal(mine, np.inf)
     parents = [root] * n
-    for tail, head in _cheapest(arcs, list(range(n)), root):
+    for tail, head in _cheapest(_Graph(mine, tails, heads), np.arange(n), root):
         parents[head] = tail
     return parents
 
 
-_Labelled = tuple[int, int, float, tuple[int, int]]
+def _cheapest(graph: _Graph, vertex_of: _Indices, root: int) -> list[tuple[int, int]]:
+    """Return the links of the cheapest tree; `vertex_of` says where an original vertex is."""
+    size, best = len(graph.costs), graph.costs.argmin(axis=0)
+    best[root] = root
+    links = [(int(graph.tails[best[v], v]), int(graph.heads[best[v], v])) for v in range(size)]
+    circles = _circles(best.tolist(), root)
+    if not circles:
+        return [link for v, link in enumerate(links) if v != root]
+    inside = np.zeros(size, bool)
+    for circle in circles:
+        inside[circle] = True
+    outside = np.flatnonzero(~inside)
+    group_of = np.empty(size, np.intp)
+    group_of[outside] = np.arange(len(outside))
+    for at, circle in enumerate(circles):
+        group_of[circle] = len(outside) + at
+    saved = np.where(inside, graph.costs[best, np.arange(size)], 0.0)
+    costs = graph.costs - saved
+    costs[group_of[:, None] == group_of] = np.inf
+    heads_merged = _merged(_turned(graph._replace(costs=costs)), outside, circles)
+    merged = _merged(_turned(heads_merged), outside, circles)
+    chosen = _cheapest(merged, group_of[vertex_of], int(group_of[root]))
+    entered = {int(vertex_of[head]) for _, head in chosen}
+    return chosen + [links[v] for circle in circles for v in circle if v not in entered]
 
 
-def _cheapest(arcs: list[_Labelled], vertices: list[int], root: int) -> list[tuple[int, int]]:
-    best: dict[int, _Labelled] = {}
-    for arc in arcs:
-        tail, head, cost, _ = arc
-        if head != root and tail != head and (head not in best or cost < best[head][2]):
-            best[head] = arc
-    cycle = _cycle(best, vertices, root)
-    if not cycle:
-        return [arc[3] for arc in best.values()]
-    # One vertex stands for the cycle; to enter it costs what is saved by leaving out its arc there.
-    merged, inside, entered = max(vertices) + 1, set(cycle), dict[tuple[int, int], int]()
-    contracted: list[_Labelled] = []
-    for tail, head, cost, label in arcs:
-        if head in inside and tail not in inside:
-            contracted.append((tail, merged, cost - best[head][2], label))
-            entered[label] = head
-        elif tail in inside and head not in inside:
-            contracted.append((merged, head, cost, label))
-        elif tail not in inside:
-            contracted.append((tail, head, cost, label))
-    rest = [vertex for vertex in vertices if vertex not in inside]
-    chosen = _cheapest(contracted, [*rest, merged], root)
-    door = next(entered[label] for label in chosen if label in entered)
-    return [*chosen, *(best[vertex][3] for vertex in cycle if vertex != door)]
+def _turned(graph: _Graph) -> _Graph:
+    return _Graph(graph.costs.T, graph.tails.T, graph.heads.T)
 
 
-def _cycle(best: Mapping[int, _Labelled], vertices: list[int], root: int) -> list[int]:
-    state: dict[int, int] = {}
-    for start in vertices:
-        path, here = [], start
-        while here != root and here not in state:
-            state[here] = start
-            path.append(here)
-            here = best[here][0]
-        if here != root and state[here] == start and here in path:
-            return path[path.index(here) :]
-    return []
+def _merged(graph: _Graph, outside: _Indices, circles: list[list[int]]) -> _Graph:
+    """Make one row of the rows of each circle, at each place the cheapest, after the others."""
+    columns = np.arange(graph.costs.shape[1])
+    at = np.empty((len(outside) + len(circles), len(columns)), np.intp)
+    at[: len(outside)] = outside[:, None]
+    for row, circle in enumerate(circles, len(outside)):
+        at[row] = np.array(circle)[graph.costs[circle].argmin(axis=0)]
+    return _Graph(graph.costs[at, columns], graph.tails[at, columns], graph.heads[at, columns])
+
+
+def _circles(best: list[int], root: int) -> list[list[int]]:
+    found: list[list[int]] = []
+    seen_from = [-1] * len(best)
+    seen_from[root] = root
+    for start in range(len(best)):
+        here = start
+        while seen_from[here] < 0:
+            seen_from[here] = start
+            here = best[here]
+        if here != root and seen_from[here] == start and start != root:
+            circle = [here]
+            while best[circle[-1]] != here:
+                circle.append(best[circle[-1]])
+            if not any(here in other for other in found):
+                found.append(circle)
+    return found

@@ -6,13 +6,14 @@ the cheapest tree takes its place; prices rise from round to round. A load is ho
 a link; the time of a packing is the largest load by rate.
 """
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hccl_py.synthesis.arborescence import arborescence
+import numpy as np
+
+from hccl_py.synthesis.arborescence import Matrix, arborescence
 from hccl_py.synthesis.network import Arc, Network
 
 _STEEPNESS = (4, 8, 16, 32, 64)
@@ -81,6 +82,13 @@ class _Packing:
         # Of each link, the share of the target that one chunk takes.
         self._share = {arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()}
         self._load = Counter[Arc]()
+        # The links of all ways, one way after the other, and where each way begins.
+        self._arcs = {arc: at for at, arc in enumerate(self._share)}
+        ways = network.routes.values()
+        self._on_ways = np.array([self._arcs[arc] for way in ways for arc in way])
+        self._begins = np.cumsum([0, *map(len, ways)])[:-1]
+        self._tails, self._heads = np.array(list(network.routes)).T
+        self._shares = np.array(list(self._share.values()))
 
     def run(self) -> list[Tree]:
         trees = [self._placed(task, _STEEPNESS[0], range(len(task.roots))) for task in self._tasks]
@@ -103,33 +111,30 @@ class _Packing:
 
     def _placed(self, task: Task, steepness: float, roots: Iterable[int]) -> Tree:
         costs = self._costs(steepness)
-        turned = {(head, tail): cost for (tail, head), cost in costs.items()}
-        found = []
+        turned, found = costs.T, []
         for at in roots:
             root, cost, ways = task.roots[at], 0.0, []
             for wanted, each in ((task.goes_up, turned), (task.goes_down, costs)):
                 way = self._tree(each, root) if wanted else []
-                cost += sum(each[up, rank] for rank, up in enumerate(way) if rank != up)
+                cost += float(sum(each[up, rank] for rank, up in enumerate(way) if rank != up))
                 ways.append(tuple(way))
             found.append((cost, Tree(root, *ways)))
         _, tree = min(found, key=lambda one: one[0])
         self._load.update(_crossed(self._network, tree))
         return tree
 
-    def _tree(self, costs: Mapping[Arc, float], root: int) -> list[int]:
-        biased = {
-            (tail, head): cost * (1 - self._flatness * (tail == root))
-            for (tail, head), cost in costs.items()
-        }
-        return arborescence(biased, self._network.world_size, root)
+    def _tree(self, costs: Matrix, root: int) -> list[int]:
+        biased = costs.copy()
+        biased[root] *= 1 - self._flatness
+        return arborescence(biased, root)
 
-    def _costs(self, steepness: float) -> dict[Arc, float]:
+    def _costs(self, steepness: float) -> Matrix:
         """Price each pair of ranks: how much one more chunk adds to the sum of the potentials."""
-        prices = {}
-        for arc, share in self._share.items():
-            # Beyond the exponent's range any price is prohibitive.
-            load = min(self._load[arc] * share, 600 / steepness)
-            prices[arc] = math.exp(steepness * (load - 1)) * math.expm1(min(steepness * share, 600))
-        return {
-            pair: sum(prices[arc] for arc in route) for pair, route in self._network.routes.items()
-        }
+        counts = np.array([self._load[arc] for arc in self._arcs])
+        # Beyond the exponent's range any price is prohibitive.
+        loads = np.minimum(counts * self._shares, 600 / steepness)
+        one_more = np.expm1(np.minimum(steepness * self._shares, 600))
+        prices = np.exp(steepness * (loads - 1)) * one_more
+        found = np.full((self._network.world_size,) * 2, np.inf)
+        found[self._tails, self._heads] = np.add.reduceat(prices[self._on_ways], self._begins)
+        return found

@@ -24,6 +24,8 @@ SYNTHESIZED = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 
 MOST_CHUNKS = 32
 _NUMS_OF_CHUNKS = (*range(1, 9), *range(10, 16, 2), *range(16, MOST_CHUNKS, 4))
+_NUMS_OF_MANY_RANKS = (1, 2, 4, 8, 16)  # of more than these ranks a tree takes long to find
+_MANY_RANKS = 16
 _FLATNESS = (1e-6, 0.3, 0.6)
 _WORTH_A_CHANGE = 1.05
 _WORTH_A_CHUNK = 1.02
@@ -142,7 +144,9 @@ def _trees(collective: str, network: Network, bounds: Bounds, most_chunks: int) 
         num = [network.world_size]  # blocks are never cut
     else:
         # All roots need the same number of chunks, for `data` is cut alike.
-        num = [one for one in _NUMS_OF_CHUNKS if one < most_chunks] + [most_chunks]
+        is_large = network.world_size > _MANY_RANKS
+        nums = _NUMS_OF_MANY_RANKS if is_large else _NUMS_OF_CHUNKS
+        num = [one for one in nums if one < most_chunks] + [most_chunks]
     found: list[_Packed] = []
     for num_chunks in num:
         each = [

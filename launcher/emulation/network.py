@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hccl_py.launcher.emulation.options import EmulatedCluster
+from hccl_py.launcher.emulation.watch import Watch
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
@@ -28,27 +29,31 @@ def emulated_network(
 
     The job ends if the network's process does.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    read_end, write_end = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(write_end, "wb"):
         listener.bind(f"\0{name}")
         listener.listen(1 << 10)
-        words = (str(cluster.path.resolve()), str(listener.fileno()), str(cluster.ranks_per_node))
+        handed = (listener.fileno(), write_end)
+        words = (str(cluster.path.resolve()), *map(str, handed), str(cluster.ranks_per_node))
         process = subprocess.Popen(
             [sys.executable, "-m", "hccl_py.emulation", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=[listener.fileno()],
+            pass_fds=handed,
             cwd="/",  # a checkout in the working directory would hide the installed package
             env={key: value for key, value in os.environ.items() if not _is_secret(key)},
             text=True,
         )
     loop.spared.add(process.pid)
-    with process:
+    with process, open(read_end, "rb"):
+        _end_job_with(process, loop, server)
+        watch = _watch(read_end, process, loop, server)
         try:
-            _end_job_with(process, loop, server)
             yield
             if process.returncode is None:  # the loop saw no end of it
                 _print_report(process)
         finally:
+            loop.remove(watch)
             process.kill()
 
 
@@ -65,11 +70,32 @@ def _end_job_with(process: subprocess.Popen[str], loop: JobLoop, server: JobServ
         # It prints nothing before the job's end: the output is readable because it was closed.
         loop.selector.unregister(output)
         process.kill()
-        died = f"the process that emulates the network died (exit code {process.wait(_END_S)})"
-        server.streams.say(f"hccl-launch: {died}: the job ends")
-        server.head.stop(f"error: {died}", AGENT_KILLED, time.monotonic())
+        code = process.wait(_END_S)
+        _end_job(server, f"the process that emulates the network died (exit code {code})")
 
     loop.watch(output, end)
+
+
+def _watch(pipe: int, process: subprocess.Popen[str], loop: JobLoop, server: JobServer) -> Watch:
+    """Have the loop end the job, without a restart, if the process stands still."""
+
+    def end(silence: str) -> None:
+        assert process.stdout is not None
+        if process.returncode is None:
+            loop.selector.unregister(process.stdout)
+            process.kill()
+            process.wait(_END_S)
+            _end_job(server, silence)
+
+    watch = Watch(pipe, end)
+    loop.why_killed = watch.why_killed
+    loop.add(watch)
+    return watch
+
+
+def _end_job(server: JobServer, why: str) -> None:
+    server.streams.say(f"hccl-launch: {why}: the job ends")
+    server.head.stop(f"error: {why}", AGENT_KILLED, time.monotonic())
 
 
 def _print_report(process: subprocess.Popen[str]) -> None:

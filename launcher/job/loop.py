@@ -10,6 +10,7 @@ class JobLoop(ControlLoop):
 
     Attributes:
         spared: children of this process that are no rank's, and stay when ranks are ended.
+        why_killed: says who killed a rank on purpose; empty: nobody did.
     """
 
     longest_turn_s = 10.0  # a second's turns of a thousand waiting agents are half a core
@@ -18,6 +19,7 @@ class JobLoop(ControlLoop):
         """Serve nobody yet."""
         super().__init__(lambda: None)
         self.spared: set[int] = set()
+        self.why_killed: Callable[[int], str] = lambda _: ""
 
     def guard(self, action: Callable[[], None]) -> None:
         """Call something."""

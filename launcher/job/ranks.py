@@ -171,6 +171,10 @@ class Ranks:
             rank.last_lines = rank.streams.end()
         self._on_end(rank.start.rank, rank.exit_code)
 
+    def _why_killed(self, rank: _Rank) -> str:
+        by_signal = rank.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        return self._loop.why_killed(rank.start.rank) if by_signal else ""
+
     def _failure(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
     ) -> Failure:
@@ -189,7 +193,7 @@ class Ranks:
             at_s=record.get("at_s", rank.at_s),
             log=rank.streams.log_path if rank.streams is not None else "",
             last_lines=() if record else tuple(rank.last_lines),
-            reason="" if record else reason(code),
+            reason="" if record else self._why_killed(rank) or reason(code),
             was_killed=rank.was_killed and not record,
         )
 

@@ -1,6 +1,9 @@
 """--validate against links that are really slow: a token bucket between two of three namespaces."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from hccl_py.bench.collective.contenders import APIS
 from hccl_py.bench.collective.main import main, validate
 from hccl_py.bench.collective.options import parse
 from hccl_py.bench.namespaces import Hosts
+from hccl_py.synthesis.network_file import read_network
 
 
 def test_validate_measures_every_pair_in_both_directions(tmp_path: Path) -> None:
@@ -38,3 +42,48 @@ def test_validate_names_the_one_direction_that_is_slow(
     assert any("rank 0 (node 0, 10.77.0.1) -> rank 2 (node 2, 10.77.0.3)" in one for one in slow)
     assert "median between nodes" in slow[0]
     assert png.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.nightly("hosts")
+def test_validate_in_a_job_of_several_hosts_writes_what_synthesize_reads(tmp_path: Path) -> None:
+    path, words = tmp_path / "links.json", ["--validate", "--api", "communicator", "--json"]
+    with Hosts(num_hosts=3, rates_mbit=[200]) as hosts:
+        hosts.slow_down(0, 2, rate_mbit=20)
+        common = os.environ | {
+            "WORLD_SIZE": "4",
+            "MASTER_ADDR": hosts.address(0),
+            "MASTER_PORT": "29871",
+            "HCCL_SOCKET_IFNAME": "link0",
+            "HCCL_SECRET": "secret of the test, of some length",
+        }
+        command = [str(Path(sys.executable).with_name("hccl-bench")), *words, str(path)]
+        ranks = [
+            subprocess.Popen(
+                hosts.command(host, *command),
+                env=common | {"RANK": str(rank)},
+                stdout=-1,
+                stderr=-1,
+            )
+            for rank, host in enumerate((0, 0, 1, 2))
+        ]
+        try:
+            ended = [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+    # A direction is slow, which rank 0 says.
+    assert [code for *_, code in ended] == [1, 0, 0, 0], ended
+    assert [bool(out) for out, *_ in ended] == [True, False, False, False], ended
+    network = read_network(path)
+    assert network.nodes == ((0, 1), (2,), (3,))
+    links = {(one["from"], one["to"]): one["gb_per_s"] * 8e3 for one in read(path)}
+    assert links[0, 3] == pytest.approx(20, rel=0.2) and links[1, 3] == pytest.approx(20, rel=0.2)
+    assert links[3, 0] == pytest.approx(200, rel=0.2)
+    assert min(links[0, 1], links[1, 0]) > 1000
+    separate = read_network(path, separate_links=True)
+    assert separate.kbit_per_s[0, 3] < separate.kbit_per_s[3, 0] / 5
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    links: list[dict[str, float]] = json.loads(path.read_text())["links"]
+    return links

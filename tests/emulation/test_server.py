@@ -43,7 +43,8 @@ def listener(name: str) -> Iterator[socket.socket]:
 
 @contextmanager
 def serving(listener: socket.socket) -> Iterator[Server]:
-    server = Server(CLUSTER, listener)
+    told, launcher = os.pipe()
+    server = Server(CLUSTER, listener, launcher)
     readable, writable = os.pipe()
     thread = threading.Thread(target=server.run, args=[readable], daemon=True)
     thread.start()
@@ -53,7 +54,10 @@ def serving(listener: socket.socket) -> Iterator[Server]:
     finally:
         os.close(writable)
         thread.join(HANG_S)
-        os.close(readable)
+        for end in (readable, launcher):
+            os.close(end)
+        with open(told) as lines:
+            assert set(lines) <= {"alive\n"}
 
 
 def rank(name: str) -> socket.socket:

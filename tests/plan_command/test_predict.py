@@ -14,7 +14,7 @@ from thread_ranks import ThreadRanks
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan_command.predict import main
-from hccl_py.simulation.costs import costs_from_tuning
+from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
 from hccl_py.simulation.topology import Topology
 from hccl_py.simulation.what_if import changed
@@ -84,15 +84,15 @@ def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
     content = {"format": 1, "layout": [2, 2], "cores_per_node": 2.0, "measurements": []}
     content["numbers"] = numbers
     path.write_text(json.dumps(content))
-    costs = costs_from_tuning(path)
+    costs = costs_from(path)
     assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 6)
     assert (costs.reduce_us_per_mib, costs.cores_per_machine) == (7, 2)
     only_up = numbers | {name: None for name in NUMBERS if name.startswith("scale_out")}
     path.write_text(json.dumps(content | {"numbers": only_up}))
-    assert costs_from_tuning(path).scale_out == costs_from_tuning(path).scale_up
+    assert costs_from(path).scale_out == costs_from(path).scale_up
     path.write_text("{}")
     with pytest.raises(InvalidArgumentError, match="expected a file of format 1"):
-        costs_from_tuning(path)
+        costs_from(path)
 
 
 def test_recorded_calls_are_predicted_elsewhere(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
-from hccl_py.bench.collective.analysis.validate import Validator
+from hccl_py.bench.collective.analysis.validate import Validation, Validator
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import (
     APIS,
@@ -24,6 +25,7 @@ from hccl_py.bench.collective.contenders import (
     REGISTERED,
     with_algorithm,
 )
+from hccl_py.bench.collective.job_ranks import JobRanks, is_rank, rank_of_job
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.output import matrix
@@ -35,6 +37,7 @@ from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.bench.peers.contenders import StartError
 from hccl_py.bench.tuning.main import tune
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,9 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.tune_path:
             return tune(options, argv)
         if options.validate:
+            if is_rank():
+                return validate_job(options, argv)
             return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
-    except (RankFailure, NamespaceError, StartError) as failure:
+    except (RankFailure, NamespaceError, StartError, InvalidArgumentError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -142,28 +147,70 @@ def validate(
     Returns:
         The exit code: 0, or 1 where a link is slow.
     """
-    found = facts()
-    Lines().lines(introduction([options], argv, found)[:3])
+    Lines().lines(introduction([options], argv, facts())[:3])
     with ExitStack() as opened:
         hosts = hosts or open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, [contender], hosts))
         before = Load.now(ranks.pids)
-        result = Validator(ranks, options, options.sizes[-1]).run()
+        result = Validator(ranks, options.nodes, options.sizes[-1]).run()
         doubts = load_doubts(before, Load.now(ranks.pids))
-    n = options.world_size
 
     def name(rank: int) -> str:
         node = options.node(rank)
         return f"rank {rank} (node {node}" + (f", {hosts.address(node)})" if hosts else ")")
 
+    return _show(options, argv, Validated(result, options.nodes, doubts), name)
+
+
+def validate_job(options: Options, argv: Sequence[str]) -> int:
+    """Measure every pair of ranks of the job that this process is in; rank 0 shows the matrix.
+
+    Returns:
+        The exit code: 0, or 1 on rank 0 where a link is slow.
+    """
+    with rank_of_job() as (rank, communicator):
+        if communicator.world_size < 2:
+            raise InvalidArgumentError("--validate needs at least 2 ranks: start a larger job")
+        ranks = JobRanks(rank, communicator)
+        nodes, names = ranks.nodes, ranks.names()
+        before = Load.now([os.getpid()])
+        result = Validator(ranks, nodes, options.sizes[-1]).run()
+        doubts = load_doubts(before, Load.now([os.getpid()]))
+        if communicator.rank != 0:
+            return 0
+    found = Validated(result, nodes, doubts)
+    return _show(
+        options, argv, found, lambda rank: f"rank {rank} (node {nodes[rank]}, {names[rank]})"
+    )
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What --validate found out.
+
+    Attributes:
+        links: all of them.
+        nodes: by rank, the node.
+        doubts: of the measurement.
+    """
+
+    links: Validation
+    nodes: Sequence[int]
+    doubts: Sequence[str]
+
+
+def _show(options: Options, argv: Sequence[str], found: Validated, name: matrix.Name) -> int:
+    """Print the matrix and write the files that were asked for; return the exit code."""
+    result, n, about = found.links, len(found.nodes), facts()
     Lines().lines(matrix.text(result, n, name))
-    Lines().lines([f"# doubtful: {doubt}" for doubt in doubts])
+    Lines().lines([f"# doubtful: {doubt}" for doubt in found.doubts])
     if options.json_path:
-        written = {"command": shlex.join(["hccl-bench", *argv]), **found, "doubts": doubts}
+        written = {"command": shlex.join(["hccl-bench", *argv]), **about, "doubts": found.doubts}
         text = json.dumps(written | matrix.document(result), indent=2)
         options.json_path.write_text(text + "\n")
     if options.plot_path:
-        title = f"links between {n} ranks on {options.nnodes} nodes, {found['machine']['cpu']}"
+        num_nodes = len(set(found.nodes))
+        title = f"links between {n} ranks on {num_nodes} nodes, {about['machine']['cpu']}"
         matrix.plot(result, n, title, options.plot_path)
     for slow in result.slow:
         print(f"hccl-bench: {matrix.describe(slow, name)}", file=sys.stderr)

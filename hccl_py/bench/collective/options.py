@@ -59,6 +59,11 @@ class Options:
     verbose: bool
 
     @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node of each rank."""
+        return tuple(map(self.node, range(self.world_size)))
+
+    @property
     def world_size(self) -> int:
         """Number of ranks in all."""
         return self.nproc * self.nnodes

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.arguments import parse_rate
+from hccl_py.bench.collective.arguments import parse_rate, parse_size
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.prediction.compare import compare, table
-from hccl_py.bench.prediction.measure import Cell, Layout, measure, merged
-from hccl_py.simulation.costs import costs_from_tuning
+from hccl_py.bench.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
+from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
 
 
@@ -25,6 +25,10 @@ def main() -> int:
     measuring.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     measuring.add_argument(
         "--rates", nargs="+", default=["100mbit", "1gbit", "unlimited"], help="or none: one node"
+    )
+    measuring.add_argument("--sizes", type=parse_size, nargs="+", default=SIZES, help="as 64K")
+    measuring.add_argument(
+        "--queue-ms", type=float, default=QUEUE_MS, help="of a slow link (%(default)g ms)"
     )
     measuring.add_argument("cells", type=Path)
     comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
@@ -43,17 +47,17 @@ def _measure(given: argparse.Namespace) -> int:
         document = json.loads(given.cells.read_text())
     for world_size in given.ranks:
         for rate in given.rates:
-            for cell in measure(_layout(world_size, rate)):
+            for cell in measure(_layout(world_size, rate), given.sizes, given.queue_ms):
                 document["cells"].append(cell._asdict())
                 given.cells.write_text(json.dumps(document, indent=1))
-                print(*cell[:6], flush=True)
+                print(*cell[:6], f"{cell.retransmits} retransmits", flush=True)
     return 0
 
 
 def _compare(given: argparse.Namespace) -> int:
     read = [json.loads(path.read_text())["cells"] for path in given.cells]
     cells = merged(Cell(**one) for some in read for one in some)
-    costs = costs_from_tuning(given.costs) if given.costs else PRESETS["cloud25"]
+    costs = costs_from(given.costs) if given.costs else PRESETS["cloud25"]
     print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -16,14 +16,18 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.contenders import APIS
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.oracle import Call
-from hccl_py.bench.collective.ranks import Ranks, open_hosts
+from hccl_py.bench.collective.ranks import Ranks
+from hccl_py.bench.namespaces import Hosts
 
 COLLECTIVE = "all_reduce"
-SIZES = tuple(1 << exponent for exponent in (16, 18, 20, 22, 24, 26))
+SIZES = tuple(1 << exponent for exponent in (16, 20, 24, 26))
+QUEUE_MS = 1000.0
+"""What a slow link keeps for later: a short queue drops packets, which is another experiment."""
 _NUM_ROUNDS = 3
-_ROUND_S = 0.7
+_ROUND_S = 0.4
 _MOST_CALLS = 300
-_LONGEST_CALL_S = 5.0
+_LONGEST_CALL_S = 6.0
+_NEXT_SIZE = 4.0  # times this one, at least
 
 
 class Layout(NamedTuple):
@@ -44,6 +48,7 @@ class Cell(NamedTuple):
     bytes: int
     us: float  # median of the rounds, each the mean over calls and ranks
     rounds_us: tuple[float, ...]
+    retransmits: int = 0  # packets that TCP sent again
 
 
 def merged(cells: Iterable[Cell]) -> list[Cell]:
@@ -52,12 +57,21 @@ def merged(cells: Iterable[Cell]) -> list[Cell]:
     for cell in cells:
         key = cell[:5]
         rounds_us = (*(found[key].rounds_us if key in found else ()), *cell.rounds_us)
-        found[key] = cell._replace(us=statistics.median(rounds_us), rounds_us=rounds_us)
+        again = cell.retransmits + (found[key].retransmits if key in found else 0)
+        us = statistics.median(rounds_us)
+        found[key] = cell._replace(us=us, rounds_us=rounds_us, retransmits=again)
     return list(found.values())
 
 
-def measure(layout: Layout) -> Iterator[Cell]:
+def measure(
+    layout: Layout, sizes: Sequence[int] = SIZES, queue_ms: float = QUEUE_MS
+) -> Iterator[Cell]:
     """Measure all algorithms at all sizes; larger sizes are left out once a call takes long.
+
+    Args:
+        layout: the ranks, and the links.
+        sizes: bytes of a call, ascending.
+        queue_ms: how much a slow link keeps for later.
 
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
@@ -65,19 +79,23 @@ def measure(layout: Layout) -> Iterator[Cell]:
     """
     options = _options(layout)
     with ExitStack() as opened:
-        hosts = open_hosts(options, opened)
+        hosts = None
+        if layout.nnodes > 1:
+            hosts = Hosts(num_hosts=layout.nnodes, rates_mbit=[layout.rate_mbit], queue_ms=queue_ms)
+            opened.enter_context(hosts)
         ranks = opened.enter_context(Ranks(options, [APIS["communicator"]], hosts))
         slow: set[str] = set()
-        for size in SIZES:
+        for size in sizes:
             case, n = CASES[COLLECTIVE], options.world_size
             call = Call(n, 0, "sum", "float32", case.count(size, "float32", n), in_place=True)
             ranks.ask("prepare", COLLECTIVE, call, what=f"preparing {size} bytes")
             for algorithm in names_for(COLLECTIVE):
                 if algorithm in slow:
                     continue
+                before = hosts.retransmits() if hosts else 0
                 cell = _cell(ranks, layout, algorithm, size)
-                yield cell
-                if cell.us * 4e-6 > _LONGEST_CALL_S:  # the next size is four times as large
+                yield cell._replace(retransmits=(hosts.retransmits() if hosts else 0) - before)
+                if cell.us * 1e-6 * _NEXT_SIZE > _LONGEST_CALL_S:
                     slow.add(algorithm)
 
 

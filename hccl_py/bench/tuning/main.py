@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
-from hccl_py.bench.collective.contender import Endpoint
 from hccl_py.bench.collective.contenders import APIS
+from hccl_py.bench.collective.job_ranks import is_rank, rank_of_job
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.collective.ranks import Ranks, open_hosts
@@ -28,11 +28,6 @@ _BUDGET_S = 45.0  # start and end of the ranks come on top: 60 s in all
 Sweep = Callable[[Sequence[int], float], Swept]
 
 
-def _is_rank() -> bool:
-    """Say whether a launcher started this process as a rank of a job."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
 def tune(options: Options, argv: Sequence[str]) -> int:
     """Measure and write the file; with --tune_check measure again. Return the exit code.
 
@@ -42,12 +37,12 @@ def tune(options: Options, argv: Sequence[str]) -> int:
     """
     assert options.tune_path is not None
     with ExitStack() as opened:
-        run = _in_this_rank(opened) if _is_rank() else _on_own_ranks(options, opened)
+        run = _in_this_rank(opened) if is_rank() else _on_own_ranks(options, opened)
         swept = run(options.sizes, _BUDGET_S)
         checked = (
             run([2 * size for size in options.sizes], _BUDGET_S) if options.tune_check else None
         )
-    if _is_rank() and os.environ["RANK"] != "0":
+    if is_rank() and os.environ["RANK"] != "0":
         return 0
     numbers = fit(swept)
     text = text_of(document(swept, numbers, shlex.join(["hccl-bench", *argv]), facts()))
@@ -73,11 +68,5 @@ def _on_own_ranks(options: Options, opened: ExitStack) -> Sweep:
 
 
 def _in_this_rank(opened: ExitStack) -> Sweep:
-    # They bring torch, which the command does without where it only starts ranks.
-    from hccl_py.bench.collective.communicator_contender import CommunicatorContender
-    from hccl_py.bench.collective.rank import Rank
-
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    endpoint = Endpoint(rank, world_size, address, port, timeout_s=60.0)
-    return Rank(rank, [opened.enter_context(closing(CommunicatorContender(endpoint)))]).sweep
+    rank, _ = opened.enter_context(rank_of_job())
+    return rank.sweep

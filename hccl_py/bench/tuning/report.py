@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.tuner import choose
 from hccl_py.algorithms.tuning import FORMAT, Tuning, parse
+from hccl_py.bench.collective.arguments import parse_size
 from hccl_py.bench.tuning.fit import Numbers, errors
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
 from hccl_py.plan.contracts import COLLECTIVES
@@ -23,6 +25,8 @@ _UNITS = {
     "reduce_us_per_mib": "us for each MiB reduced or copied by a rank",
     "us": "of a call, or of a round trip: median of rounds_us, each the mean over calls and ranks",
     "bytes": "of a rank's larger buffer",
+    "machines": "for each node, the first node whose cores it shares",
+    "cache_bytes": "of the largest cache of a core of rank 0",
 }
 
 
@@ -45,6 +49,8 @@ def document(
         "units": _UNITS,
         "layout": [len(node) for node in swept.nodes],
         "cores_per_node": swept.cores_per_node,
+        "machines": swept.machines,
+        "cache_bytes": _cache_bytes(),
         "numbers": {
             name: None if number is None else float(f"{number:.6g}")
             for name, number in zip(NUMBERS, numbers, strict=True)
@@ -56,6 +62,11 @@ def document(
             for one in swept.measurements
         ],
     }
+
+
+def _cache_bytes() -> int:
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    return max((parse_size(size.read_text().strip()) for size in sizes), default=0)
 
 
 def text_of(document: Mapping[str, Any]) -> str:

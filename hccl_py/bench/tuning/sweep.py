@@ -57,6 +57,7 @@ class Swept(NamedTuple):
     cores_per_node: float
     measurements: tuple[Measurement, ...]
     left_out: int  # number of cells for which there was no time
+    machines: tuple[int, ...] = ()  # of each node, the first node on its machine; empty: its own
 
 
 def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
@@ -77,7 +78,9 @@ def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s
     communicator._state.plans.choose_by(os.environ)
     found += [one for cell in cells for one in cell.measurements(communicator.world_size)]
     left_out = sum(not cell.times for cell in cells)
-    return Swept(nodes, _cores_per_node(communicator), tuple(found), left_out)
+    machines = _machines(communicator)
+    cores = agreed(communicator, len(os.sched_getaffinity(0))) / machines.count(machines[0])
+    return Swept(nodes, cores, tuple(found), left_out, machines)
 
 
 def agreed(communicator: Communicator, value: float) -> float:
@@ -198,11 +201,14 @@ def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement
             yield _measurement(PING_PONG, link, num_bytes, rounds_us)
 
 
-def _cores_per_node(communicator: Communicator) -> float:
-    """Share this machine's cores out to the nodes on it: several where nodes are emulated."""
-    mine = np.array([zlib.crc32(repr(Identity.of_this_process().machine).encode())])
-    machines = np.zeros(communicator.world_size, mine.dtype)
-    communicator.all_gather(machines, mine)
-    here = sum(machines[node[0]] == machines[0] for node in communicator.nodes)
-    cores = agreed(communicator, len(os.sched_getaffinity(0)))
-    return cores / int(here)
+def _machines(communicator: Communicator) -> tuple[int, ...]:
+    """Return for each node the first one whose cores it shares: several where nodes are emulated.
+
+    Containers and network namespaces of one kernel share cores, unless they are bound to others.
+    """
+    identity = Identity.of_this_process()
+    mine = np.array([zlib.crc32(repr((identity.boot_id, identity.cores)).encode())])
+    every = np.zeros(communicator.world_size, mine.dtype)
+    communicator.all_gather(every, mine)
+    of_nodes = [int(every[node[0]]) for node in communicator.nodes]
+    return tuple(of_nodes.index(one) for one in of_nodes)

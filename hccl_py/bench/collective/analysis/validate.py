@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any, Protocol
 
 import numpy as np
 
-from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.oracle import Call
-from hccl_py.bench.collective.ranks import Ranks
 
 LEAST_SHARE = 0.95
 _FIRST_LOOKS = 3
@@ -74,20 +73,33 @@ class Validation:
     """How many looked slow at first and were not when measured again."""
 
 
+class Asked(Protocol):
+    """The ranks, as `ranks.Ranks` has them or `job_ranks.JobRanks`."""
+
+    def ask(self, method: str, *arguments: Any, what: str) -> Sequence[Any]:
+        """Have all ranks do something; return their answers in rank order."""
+
+
 class Validator:
     """Measures links over the ranks' first contender."""
 
-    def __init__(self, ranks: Ranks, options: Options, num_bytes: int) -> None:
-        """Take over ranks that are open; `num_bytes` is what a message carries."""
-        self._ranks, self._options, self._num_bytes = ranks, options, num_bytes
+    def __init__(self, ranks: Asked, nodes: Sequence[int], num_bytes: int) -> None:
+        """Take over ranks that are open.
+
+        Args:
+            ranks: they.
+            nodes: by rank, the node.
+            num_bytes: what a message carries.
+        """
+        self._ranks, self._nodes, self._num_bytes = ranks, nodes, num_bytes
 
     def run(self) -> Validation:
         """Measure every link, and suspicious ones again."""
-        n = self._options.world_size
+        n = len(self._nodes)
         latency_us = {(a, b): self._latency_us(a, b) for a, b in permutations(range(n), 2) if a < b}
         links = []
         for a, b in permutations(range(n), 2):
-            crosses = self._options.node(a) != self._options.node(b)
+            crosses = self._nodes[a] != self._nodes[b]
             latency = latency_us[min(a, b), max(a, b)]
             links.append(Link(a, b, crosses, self._rates(a, b, _FIRST_LOOKS), latency))
         slow: list[Slow] = []
@@ -132,7 +144,7 @@ class Validator:
         return float(np.nanmedian(times)) * 1e6
 
     def _prepare(self, collective: str, source: int, target: int, num_bytes: int) -> None:
-        n = self._options.world_size
+        n = len(self._nodes)
         call = Call(n, 0, "none", "uint8", num_bytes, pairs=((source, target),))
         self._ranks.ask("prepare", collective, call, what=f"preparing {collective}")
 

@@ -1,0 +1,109 @@
+"""`hccl-plan calibrate`: costs for simulations, from what `hccl-bench --tune` measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hccl_py.algorithms.tuning import Tuning, read
+from hccl_py.simulation.costs import COSTS, Costs, LinkCosts, written
+from hccl_py.simulation.fitting import Sample, fit
+from hccl_py.simulation.topology import Topology
+from hccl_py.transport.errors import InvalidArgumentError
+
+_COLLECTIVE = "all_reduce"
+_LEAST_BYTES = 16 << 10  # smaller calls inside a node take a way that nobody simulates
+_NONE = LinkCosts(0.0, 0.0, 0.0)
+_EPILOG = """\
+examples:
+  hccl-bench -g 4 --tune node.json; hccl-bench -g 2 --nnodes 2 --veth 1 --tune nodes.json
+  hccl-plan calibrate node.json nodes.json --out costs.json
+  hccl-plan predict --costs costs.json --nodes 16 --ranks-per-node 4 --what-if network=10Gbit"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code: 0, or 2 for wrong arguments and files."""
+    given = _parser().parse_args(argv)
+    try:
+        return _calibrate(given)
+    except InvalidArgumentError as error:
+        print(f"hccl-plan calibrate: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"hccl-plan calibrate: {error.filename}: {error.strerror}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hccl-plan calibrate",
+        description="Find the costs with which simulated times are those that were measured.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    about = "what hccl-bench --tune wrote, several layouts of the same machines"
+    add("files", type=Path, nargs="+", metavar="FILE", help=about)
+    add("-o", "--out", type=Path, default=Path("costs.json"), help="write this file (costs.json)")
+    about = "begin no turn of the search later (60 s)"
+    add("--budget", type=float, default=60.0, metavar="SECONDS", help=about)
+    return parser
+
+
+def _calibrate(given: argparse.Namespace) -> int:
+    found = [(path, *read(path)) for path in given.files]
+    samples = [one for _, content, tuning in found for one in _samples(content, tuning)]
+    if not samples:
+        raise InvalidArgumentError(
+            f"expected measurements of {_COLLECTIVE} of {_LEAST_BYTES >> 10} KB or more, got none"
+        )
+    machines = {_machine(content, tuning) for _, content, tuning in found}
+    if len(machines) > 1:
+        raise InvalidArgumentError(
+            "expected files of machines with the same cores and caches, got "
+            + " and ".join(f"{cores} cores, {cache} bytes" for cores, cache in sorted(machines))
+        )
+    ((cores, cache_bytes),) = machines
+    start = Costs(_NONE, _NONE, 0.0, cores_per_machine=cores, cache_bytes=cache_bytes)
+    fitted = fit(samples, start, given.budget)
+    median, p90 = (float(x) for x in np.percentile(np.abs(fitted.errors), (50, 90)))
+    document = {
+        COSTS: written(fitted.costs),
+        "error": {"median": round(median, 3), "p90": round(p90, 3)},
+        "from": [str(path) for path in given.files],
+    }
+    given.out.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"# {len(samples)} measurements, met within {median:.0%} (median), {p90:.0%} (90 of 100)")
+    print(json.dumps(document[COSTS], indent=2))
+    print(f"# wrote {given.out}; use it with hccl-plan predict --costs {given.out}")
+    return 0
+
+
+def _machine(content: dict[str, Any], tuning: Tuning) -> tuple[int, int]:
+    """Return the cores of a machine, and the bytes of its largest cache."""
+    machines = content.get("machines") or [0]
+    cores = round(tuning.cores_per_node * machines.count(machines[0]))
+    return max(1, cores), int(content.get("cache_bytes", 0))
+
+
+def _samples(content: dict[str, Any], tuning: Tuning) -> Iterator[Sample]:
+    first, nodes = 0, []
+    for size in tuning.layout:
+        nodes.append(tuple(range(first, first + size)))
+        first += size
+    topology = Topology(tuple(nodes), tuple(content.get("machines") or ()))
+    for one in content["measurements"]:
+        if one["collective"] == _COLLECTIVE and one["bytes"] >= _LEAST_BYTES:
+            # Other work on the machine only adds.
+            us = min(one.get("rounds_us") or [one["us"]])
+            yield Sample(f"{_COLLECTIVE}={one['algorithm']}", topology, one["bytes"], us)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
