@@ -16,7 +16,7 @@
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
-#include "verbs/rdma/queue_pair.h"
+#include "verbs/rdma/lane_end.h"
 
 namespace nb = nanobind;
 using namespace hccl;

@@ -283,6 +283,9 @@ void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
   sending_.clear();
   backlog_.clear();
   num_pending_ = 0;
+  for (const auto& lane : lanes_) {
+    if (lane) lane->abandon();
+  }
 }
 
 void PointToPoint::close() {

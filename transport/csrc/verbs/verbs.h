@@ -135,6 +135,8 @@ class QueuePairFace {
 
   // Memory that the peer's requests and ours may name; until the queue pair is destroyed.
   virtual MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) = 0;
+  // Its protection domain: queue pairs of one can use the memory that any of them registered.
+  virtual const void* domain() const = 0;
   // Never block. Throw QueueFull; in ERROR they succeed, and the request ends with FLUSHED.
   virtual void post_send(const SendRequest& request) = 0;
   virtual void post_recv(const RecvRequest& request) = 0;

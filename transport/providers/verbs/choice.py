@@ -84,7 +84,7 @@ def _candidate(
     port: RdmaPort, is_selected: bool, settings: RdmaSettings, interfaces: Collection[str]
 ) -> Candidate:
     if not is_selected:
-        return Candidate(port, problem=f"HCCL_IB_HCA={settings.devices} leaves it out")
+        return Candidate(port, problem=f"HCCL_IB_HCA={settings.devices} leaves it out: unset it")
     if port.link_layer != ETHERNET:
         return Candidate(port, problem=f"its link layer is {port.link_layer}, expected Ethernet")
     if port.state != ACTIVE:
@@ -94,7 +94,9 @@ def _candidate(
     if gid is None and settings.gid_index is not None:
         there = ", ".join(map(str, port.gids)) or "none"
         return Candidate(
-            port, problem=f"HCCL_IB_GID_INDEX={settings.gid_index} is not set; there are {there}"
+            port,
+            problem=f"HCCL_IB_GID_INDEX={settings.gid_index} is not set; there are {there}: "
+            "take one of them, or unset the variable",
         )
     if gid is None:
         return Candidate(

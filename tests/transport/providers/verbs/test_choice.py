@@ -97,7 +97,8 @@ def test_host_without_devices_is_told_how_to_make_one(tmp_path: Path) -> None:
     [
         ("HCCL_IB_TIMEOUT", "32", "a number from 1 to 31, got '32'"),
         ("HCCL_IB_RETRY_CNT", "many", "a number from 0 to 7, got 'many'"),
-        ("HCCL_IB_QPS_PER_CONNECTION", "4", "expected 1, got '4'"),
+        ("HCCL_IB_QPS_PER_CONNECTION", "17", "a number from 1 to 16, got '17'"),
+        ("HCCL_IB_REGISTERED_BYTES", "1G", "a number from 0 to"),
         ("HCCL_IB_GID_INDEX", "-1", "a number from 0 to 255, got '-1'"),
     ],
 )

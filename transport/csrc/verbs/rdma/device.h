@@ -38,6 +38,9 @@ class RdmaDevice {
   // Bytes of a packet's payload.
   size_t mtu() const { return mtu_; }
 
+  // Whether libibverbs has a device of this name, without opening it. Throws RdmaError without the library.
+  static bool exists(const std::string& name);
+
   // Readable when the device has an event.
   int event_fd() const { return context_->async_fd; }
   // Takes events that are there; never blocks.

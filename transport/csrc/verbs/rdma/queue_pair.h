@@ -54,6 +54,7 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   void set_attributes(const QueuePairAttributes& attributes);
 
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override;
+  const void* domain() const override { return domain_.get(); }
   void post_send(const SendRequest& request) override;
   void post_recv(const RecvRequest& request) override;
   size_t poll(std::span<Completion> out) override;
