@@ -92,6 +92,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
     over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
     sockets = OpenSockets()
+    over_rdma = next((link.rdma_lanes for link in mesh.links if link.rdma_lanes), ())
+    for registrations in {lane.registrations() for lane in over_rdma}:  # of each device
+        core.add_memory(registrations)
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
             for connection in connections:

@@ -9,6 +9,8 @@ minute.
 from __future__ import annotations
 
 import contextlib
+import gc
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -26,9 +28,11 @@ WORLD_SIZE = 4
 COUNTS = (0, 1, 7, 1001, 70_001)
 SHARED = Path(os.environ["SHARED"])
 LOSSES = ("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err")
+NOT_READY = ("rcvd_rnr_err", "send_rnr_err")
 COUNTED = ("rdma_sends", "rdma_recvs", "sent_pkts", "rcvd_pkts")
 NUM_MESSAGES = 400
 REGISTERED_COUNT = 73_728  # no message below the least that is not copied
+OTHER_COUNT = 1_000_003  # 4 MB, with ends that fill no page
 FEW_COPIES = {"reduce_scatter": 3}
 """Collectives on registered arrays that send partial sums out of scratch, which is copied."""
 COUNTERS = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters")
@@ -108,11 +112,10 @@ def check_counters(comm: Communicator) -> None:
     assert devices["tcp"]["messages"] == 0, devices
     if comm.rank == 0:
         print("lanes:", devices["verbs"])
-        status = Path("/proc/self/status").read_text()
-        print("locked:", [line for line in status.splitlines() if line.startswith("VmPin")])
     if comm.rank % RANKS_HERE == 0:
         print("device:", after := counters())
         check_losses(dict.fromkeys(after, 0), after)
+        assert not any(after[name] for name in NOT_READY), after
 
 
 def count_packets(comm: Communicator) -> None:
@@ -170,7 +173,6 @@ def check_registered(comm: Communicator) -> None:
     sum_ = _registered(parts[me])
     check("all_reduce", lambda: comm.all_reduce(sum_), sum_, total)
     check("send", exchange, received, parts[(me - 2) % n][:2].ravel())
-    check_release(comm)
     assert not too_many, too_many
 
 
@@ -182,11 +184,48 @@ def _registered(values: np.ndarray) -> np.ndarray:
 
 def check_release(comm: Communicator) -> None:
     """Memory that goes back to the system is not the device's any more, and is used anew."""
+    gc.collect()
+    before_kb = _locked_kb()
     for turn in range(20):
         data = _registered(np.full(REGISTERED_COUNT, comm.rank + turn, "float32"))
         comm.all_reduce(data)
         assert (data == sum(range(comm.world_size)) + turn * comm.world_size).all()
         del data
+    print(f"locked: {before_kb} kB before, {_locked_kb()} kB after")
+    assert _locked_kb() == before_kb
+
+
+def check_other_memory(comm: Communicator) -> None:
+    """Ordinary memory that comes again is registered too, and no more once it is unmapped."""
+    n, me = comm.world_size, comm.rank
+    before_kb = _locked_kb()
+    for turn in range(4):
+        # Each turn has other memory at the address of the one before.
+        memory = mmap.mmap(-1, (n + 1) * OTHER_COUNT * 4)
+        arrays = np.frombuffer(memory, "float32").reshape(n + 1, OTHER_COUNT)
+        gathered, block = arrays[:n], arrays[n]
+        block[:] = me + turn
+        for use in range(3):
+            gathered[:] = 0
+            before = comm.statistics()
+            comm.all_gather(gathered, block)
+            after = comm.statistics()
+            assert (gathered == np.arange(n).reshape(n, 1) + turn).all(), (turn, use)
+            copies, reads = (after[key] - before[key] for key in ("slot_copies", "remote_reads"))
+            print(f"all_gather {use} of turn {turn} on rank {me}: {copies} copied, {reads} read")
+        assert reads > 0, "the last use of each turn was not registered"
+        locked_kb = _locked_kb()
+        assert locked_kb > before_kb
+        del arrays, gathered, block
+        memory.close()
+    comm.all_reduce(np.ones(1_000_000))
+    print(f"locked: {before_kb} kB, {locked_kb} kB with arrays, {_locked_kb()} kB without")
+    assert _locked_kb() == before_kb
+
+
+def _locked_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmPin"))
 
 
 def check_several_pairs(rank: int) -> None:
@@ -227,7 +266,10 @@ def run_rank(rank: int) -> None:
     with Communicator(FileStore(SHARED.parent), rank, WORLD_SIZE, timeout_s=200) as comm:
         assert comm.nodes == ((0, 1), (2, 3))
         check_collectives(comm)
+        print("locked by lanes:", _locked_kb(), "kB")
         check_registered(comm)
+        check_release(comm)
+        check_other_memory(comm)
         check_counters(comm)
         count_packets(comm)
     check_several_pairs(rank)

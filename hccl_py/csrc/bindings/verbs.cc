@@ -26,6 +26,9 @@ namespace hccl {
 
 namespace {
 
+// What travels with its envelope leaves whether it is awaited or not: longer than that.
+constexpr size_t min_fragment_bytes = PointToPoint::longest_eager_bytes + 1;
+
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 
 // The tree of transport/errors.py.
@@ -203,13 +206,15 @@ void bind_rdma(nb::module_& module) {
             new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
           })
       .def_static("exists", &RdmaDevice::exists, Released())
-      .def("mtu", &RdmaDevice::mtu);
+      .def("mtu", &RdmaDevice::mtu)
+      .def("lid", &RdmaDevice::lid);
   nb::class_<RdmaDomain> domain(module, "RdmaDomain");
   domain.def(nb::init<std::shared_ptr<RdmaDevice>>());
   bind_domain(domain);
   nb::class_<RdmaPeer>(module, "RdmaPeer")
       .def("__init__", [](RdmaPeer* peer, std::array<uint8_t, 16> gid, uint32_t qp_num,
-                          uint32_t psn, size_t mtu) { new (peer) RdmaPeer{gid, qp_num, psn, mtu}; });
+                          uint32_t psn, size_t mtu,
+                          uint16_t lid) { new (peer) RdmaPeer{gid, qp_num, psn, mtu, lid}; });
   nb::class_<RdmaQueuePair> pair(module, "RdmaQueuePair");
   bind_queue_pair(pair);
   pair.def("psn", &RdmaQueuePair::psn)
@@ -221,7 +226,13 @@ void bind_rdma(nb::module_& module) {
                                                            attributes_of(attributes));
                   });
   nb::class_<RdmaRegistrations>(module, "RdmaRegistrations")
-      .def_static("create", &RdmaRegistrations::create)
+      .def_static(
+          "create",
+          [](std::shared_ptr<RdmaDomain> its_domain, std::shared_ptr<Arena> arena, MemoryWatch* watch,
+             size_t max_bytes) {
+            return RdmaRegistrations::create(std::move(its_domain), std::move(arena), watch, max_bytes);
+          },
+          nb::arg("domain"), nb::arg("arena"), nb::arg("watch").none(), nb::arg("max_bytes"))
       .def("num_bytes", &RdmaRegistrations::num_bytes, Released());
   nb::class_<RdmaLaneEnd>(module, "RdmaLaneEnd")
       .def("__init__",
@@ -230,6 +241,7 @@ void bind_rdma(nb::module_& module) {
              new (end) RdmaLaneEnd(std::move(registrations), num_pairs, slot_bytes,
                                    {duration_of(timeout_s), retry_count});
            })
+      .def("registrations", &RdmaLaneEnd::registrations)
       .def("pairs", &RdmaLaneEnd::pairs);
 }
 
@@ -275,8 +287,11 @@ void add_rdma_peer(Communicator& communicator, int peer,
   for (const auto& end : ends) {
     auto lane = std::make_unique<LaneOverQueuePair>(peer, end->take_slots(),
                                                     communicator.statistics());
-    bool is_last = lanes.size() + 1 == ends.size();
-    lane->set_registered(end->registrations(), is_last ? Traffic::transfers : Traffic::collectives);
+    if (lanes.size() + 1 == ends.size()) {
+      lane->set_registered(end->registrations(), Traffic::transfers, min_fragment_bytes);
+    } else {
+      lane->set_registered(end->registrations(), Traffic::collectives);
+    }
     lanes.push_back(std::move(lane));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROCE_V2 = "RoCE v2"
 ETHERNET = "Ethernet"
+INFINIBAND = "InfiniBand"
 ACTIVE = "ACTIVE"
 _SYSFS = Path("/sys/class/infiniband")
 

@@ -42,6 +42,11 @@ class RdmaSettings:
     num_pairs: int = 1
     registered_bytes: int = field(default_factory=_half_of_memory)
 
+    @property
+    def lists_devices(self) -> bool:
+        """Whether HCCL_IB_HCA says which devices to use, and not only which ones not."""
+        return self.devices is not None and not self.devices.startswith("^")
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> RdmaSettings:
         """Read the settings of a process; InvalidArgumentError: one makes no sense."""

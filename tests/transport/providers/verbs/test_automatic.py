@@ -38,7 +38,7 @@ def test_rank_looks_at_the_port_of_its_interface(interface: str, family: str) ->
 def test_rank_that_may_lock_too_little_memory_stays_with_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(automatic, "locked_bytes", lambda: 8 << 20)
+    monkeypatch.setattr(automatic, "locked_bytes", lambda: 10 << 20)
     assert automatic.usable_family(["eth0"], 1) == "IPv4"
     assert automatic.usable_family(["eth0"], 2) == ""
 

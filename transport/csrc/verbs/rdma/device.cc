@@ -60,6 +60,7 @@ RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route)
     verbs_.close_device(context_);
     throw_rdma_error("asking RDMA device " + name + " for its limits", error);
   }
+  lid_ = port.lid;
   mtu_ = static_cast<size_t>(smallest_mtu) << (port.active_mtu - 1);
   fcntl(context_->async_fd, F_SETFL, O_NONBLOCK);
 }

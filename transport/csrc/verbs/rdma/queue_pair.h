@@ -25,6 +25,7 @@ struct RdmaPeer {
   uint32_t qp_num = 0;
   uint32_t psn = 0;  // of its first packet
   size_t mtu = 0;
+  uint16_t lid = 0;  // on InfiniBand
 };
 
 // Thread-safe.
