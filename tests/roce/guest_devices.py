@@ -2,8 +2,8 @@
 
     NUMBER=1 python guest_devices.py
 
-The lanes of the two ranks take turns on the devices. A link that goes down ends the communicator,
-and a new one can use the other device.
+The lanes of the two ranks take turns on the devices. When one link is down, a new communicator can
+use the other device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-from guest_faults import HAS_TROUBLE, both_say, call_until_lost, check_sum, communicator
+from guest_faults import HAS_TROUBLE, both_say, check_sum, communicator
 
 DEVICES = ("rxe0", "rxe1")
 
@@ -24,7 +24,7 @@ def packets_sent(device: str) -> int:
 
 
 def both_carry_the_lanes() -> None:
-    """Both devices carry calls, whose results are right; then one link goes down."""
+    """Both devices carry calls, whose results are right."""
     with communicator("two_devices") as comm:
         before = {device: packets_sent(device) for device in DEVICES}
         for _ in range(5):
@@ -35,13 +35,6 @@ def both_carry_the_lanes() -> None:
         grew = {device: packets_sent(device) - before[device] for device in DEVICES}
         print(f"packets sent: {grew}", flush=True)
         assert all(grew.values()), grew
-        both_say("computed")
-        if HAS_TROUBLE:
-            subprocess.run(["ip", "link", "set", "eth1", "down"], check=True)
-        said = call_until_lost(comm)
-        if HAS_TROUBLE:
-            assert "on rxe1" in said, said
-        both_say("lost")
 
 
 def the_other_one_goes_on() -> None:
@@ -61,6 +54,9 @@ def main() -> None:
         HCCL_IB_TIMEOUT="14",
     )
     both_carry_the_lanes()
+    if HAS_TROUBLE:
+        subprocess.run(["ip", "link", "set", "eth1", "down"], check=True)
+    both_say("down")
     os.environ["HCCL_IB_HCA"] = "rxe0"
     the_other_one_goes_on()
 
