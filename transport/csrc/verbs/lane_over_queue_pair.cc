@@ -322,9 +322,10 @@ void LaneOverQueuePair::abandon() {
   fail("its communicator failed while memory was in use");
   for (Way& way : ways_) {
     try {
-      way.pair->close();
-    } catch (const LaneInterrupted&) {
-      // The communicator has failed already.
+      // Soft-RoCE destroys a queue pair only when what it sent has left, up to 50 s.
+      way.pair->stop();
+    } catch (const std::exception&) {
+      // It has ended already, or a signal handler interrupted it.
     }
   }
   for (Lent& lent : lent_) lent = {};

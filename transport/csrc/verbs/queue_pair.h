@@ -59,6 +59,7 @@ class QueuePair final : public QueuePairFace,
   std::vector<int> descriptors() override;
   bool prepare_sleep(Sleep& sleep) override;
 
+  void stop() override { modify(QueuePairState::error); }
   size_t max_inline() const override { return packets_.attributes.max_inline; }
 
   bool drive() override;

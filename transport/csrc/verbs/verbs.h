@@ -146,6 +146,8 @@ class QueuePairFace {
   virtual std::string reason() = 0;
   // Bytes of an INLINE request.
   virtual size_t max_inline() const = 0;
+  // Moves it to ERROR: no request touches memory any more, neither the peer's nor ours. Never blocks.
+  virtual void stop() = 0;
   // Ends it: from then on nothing touches memory that was registered or posted. Idempotent.
   virtual void close() = 0;
 

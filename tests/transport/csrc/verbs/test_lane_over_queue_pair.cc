@@ -48,6 +48,7 @@ class ScriptedQueuePair final : public QueuePairFace {
   std::string reason() override { return "the test says so"; }
   size_t max_inline() const override { return inline_bytes; }
   void close() override { closed = true; }
+  void stop() override {}
   std::vector<int> descriptors() override { return {}; }
   bool prepare_sleep(Sleep&) override { return false; }
 
