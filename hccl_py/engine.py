@@ -61,6 +61,7 @@ def connect_engine(
         world_size,
         make_segment=make_segment,
         num_lanes=NUM_CHANNELS + 1,  # the last one is for send and recv
+        slot_bytes=slot_bytes(world_size),
         timeout_s=timeout_s,
         identity=identity,
         share=share,
@@ -91,6 +92,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
     over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
     sockets = OpenSockets()
+    over_rdma = next((link.rdma_lanes for link in mesh.links if link.rdma_lanes), ())
+    for registrations in {lane.registrations() for lane in over_rdma}:  # of each device
+        core.add_memory(registrations)
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
             for connection in connections:
@@ -101,9 +105,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_lanes(link.rank, link.provided, control)
         elif link.shared is not None:
             core.add_shm_peer(link.rank, *link.shared, *link.controls)
-        elif link.queue_pairs:
+        elif link.rdma_lanes:
             (control,) = link.controls
-            core.add_rdma_peer(link.rank, list(link.queue_pairs), control)  # type: ignore[arg-type]
+            core.add_rdma_peer(link.rank, list(link.rdma_lanes), control)  # type: ignore[arg-type]
         elif over_tcp:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
             core.add_verbs_peer(progress_thread(), link.rank, first_paths, control)  # type: ignore[arg-type]

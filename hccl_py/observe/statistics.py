@@ -64,6 +64,8 @@ class Statistics(TypedDict):
     collectives: int  # that this rank finished without error
     rendezvous: int  # of these, the ones with messages read or written in registered memory
     single_copies: int  # messages that were copied once, out of the sender's own memory
+    slot_copies: int  # payloads that this rank copied into or out of slots of queue pairs
+    remote_reads: int  # payloads that it read out of a peer's registered memory by RDMA
     sleeps: int  # times that a waiting thread went to sleep in the kernel
     doorbells: int  # sleeping peers of this node that were woken
     waiting_s: float  # seconds of its collectives that this rank waited for late ranks

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from guest_store import FileStore
 
+import hccl_py
 from hccl_py import Communicator, PeerLostError
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.providers.verbs.devices import ACTIVE, list_ports
@@ -69,9 +70,11 @@ def check_sum(comm: Communicator) -> None:
 def call_until_lost(comm: Communicator) -> str:
     """Make calls until one fails, and the next ones with it; return what the error says."""
     began_s = time.monotonic()
+    registered = hccl_py.empty(50_000, "float64")
     try:
         while time.monotonic() < began_s + TIMEOUT_S:
             comm.all_reduce(np.ones(50_000))
+            comm.broadcast(registered, 0)
     except HcclError as error:
         took_s = time.monotonic() - began_s
         print(f"after {took_s:.1f} s: {type(error).__name__}: {error}", flush=True)
@@ -108,6 +111,15 @@ def gid_of_another_network() -> None:
     if HAS_TROUBLE:
         os.environ["HCCL_IB_GID_INDEX"] = "0"
     assert "expected IPv4 on both or IPv6 on both" in bootstrap_error("gid_of_another_network")
+
+
+def number_of_queue_pairs_that_differs() -> None:
+    """Both ranks name the setting."""
+    if HAS_TROUBLE:
+        os.environ["HCCL_IB_QPS_PER_CONNECTION"] = "2"
+    said = bootstrap_error("number_of_pairs")
+    assert "HCCL_IB_QPS_PER_CONNECTION" in said
+    os.environ.pop("HCCL_IB_QPS_PER_CONNECTION", None)
 
 
 def port_that_only_one_machine_has() -> None:
@@ -167,6 +179,7 @@ def machine_that_loses_its_power() -> None:
 TROUBLES: tuple[Callable[[], None], ...] = (
     gid_that_is_not_set,
     gid_of_another_network,
+    number_of_queue_pairs_that_differs,
     port_that_only_one_machine_has,
     link_that_goes_down_and_comes_back,
     device_that_is_removed,

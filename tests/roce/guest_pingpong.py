@@ -56,7 +56,7 @@ def meet(dialled: socket.socket, pair: QueuePair, device: Device) -> None:
     with dialled.makefile("rb") as stream:
         _, number, psn, gid = stream.read(LINE_BYTES).rstrip(b"\0").decode().split(":")
         their_gid = IPv6Address(bytes.fromhex(gid))
-        pair.attach(_core.RdmaPeer(list(their_gid.packed), int(number, 16), int(psn, 16), MTU))
+        pair.attach(_core.RdmaPeer(list(their_gid.packed), int(number, 16), int(psn, 16), MTU, 0))
         pair.modify(State.RTR)
         pair.modify(State.RTS)
         dialled.sendall(b"done\0")

@@ -16,9 +16,9 @@ from machine import Machine, pair_of_machines
 from thread_ranks import wait_until
 
 HERE = Path(__file__).parent
-RANKS, FAULTS, PROGRAMS, DDP = (
+RANKS, FAULTS, PROGRAMS, DDP, CHECK, DEVICES = (
     f"{sys.executable} {HERE / f'guest_{name}.py'}"
-    for name in ("ranks", "faults", "programs", "ddp")
+    for name in ("ranks", "faults", "programs", "ddp", "check", "devices")
 )
 CONFORMANCE = HERE.parent / "transport" / "verbs" / "test_rdma_conformance.py"
 PATIENCE_S = 550.0
@@ -77,3 +77,17 @@ def test_ddp_takes_a_step(tmp_path: Path, machines: ExitStack) -> None:
     both = pair_of_machines(tmp_path, DDP)
     for machine in map(machines.enter_context, both):
         assert "a step of DDP is right" in machine.wait(PATIENCE_S)
+
+
+def test_check_finds_what_is_wrong_and_names_what_mends_it(
+    tmp_path: Path, machines: ExitStack
+) -> None:
+    both = pair_of_machines(tmp_path, CHECK)
+    for machine in map(machines.enter_context, both):
+        print(machine.wait(PATIENCE_S))
+
+
+def test_lanes_spread_over_two_devices(tmp_path: Path, machines: ExitStack) -> None:
+    both = pair_of_machines(tmp_path, DEVICES, num_networks=2)
+    for machine in map(machines.enter_context, both):
+        print(machine.wait(PATIENCE_S))

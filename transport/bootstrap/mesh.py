@@ -54,7 +54,7 @@ class Link:
         shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
             where no memory is shared.
         provided: the lanes of a provider in Python.
-        queue_pairs: of an RDMA device, in RTS, one for each lane.
+        rdma_lanes: over queue pairs of an RDMA device, in RTS.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class Link:
     paths: tuple[str, ...]
     shared: tuple[int, ...] | None = None
     provided: tuple[Lane, ...] = ()
-    queue_pairs: tuple[_core.RdmaQueuePair, ...] = ()
+    rdma_lanes: tuple[_core.RdmaLaneEnd, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ def connect(
     make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
     num_lanes: int,
     timeout_s: float,
+    slot_bytes: int = 128 * 1024,
     identity: Identity | None = None,
     share: Callable[[], bytes] = bytes,
 ) -> Mesh:
@@ -115,6 +116,7 @@ def connect(
             returns what those peers get a copy of, see `Party.segment`. The descriptors stay the
             caller's, on failure too.
         num_lanes: data lanes per rank that shares no memory.
+        slot_bytes: the most that a message of a lane has.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
         share: called on rank 0; what it returns all ranks get, as `Mesh.shared`. If it raises, that
             is the error of all ranks.
@@ -143,6 +145,7 @@ def connect(
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         coordination = _coordination(meeting, rank)
         opened.callback(coordination.close)
+        mine.slot_bytes = slot_bytes
         mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
@@ -164,6 +167,8 @@ class _Resources:
     nobody is served before the secret is known.
     """
 
+    slot_bytes = 0
+
     def __init__(
         self,
         rank: int,
@@ -177,6 +182,7 @@ class _Resources:
         self.settings = settings
         self._opened = opened
         self._rank = rank
+        self._num_lanes = num_lanes
         self._tls = Tls() if settings.tls else None
         self._unix = opened.enter_context(bind_unix())
         self._tcp: list[socket.socket] = []
@@ -192,7 +198,11 @@ class _Resources:
         self._provider: Provider | None = None
         site = Site(rank, world_size, num_lanes, host, settings.ports)
         provider_card = self._open_provider(site)
-        self._rdma, rdma_family = _open_rdma(num_lanes, endpoints, settings, world_size)
+        self._interfaces = [endpoint.interface for endpoint in endpoints]
+        rdma_family = ""
+        if settings.transport == AUTO and settings.is_plain and len(endpoints) == 1:
+            rdma_family = usable_rdma_family(self._interfaces, world_size - 1)
+        self._rdma = self._open_rdma() if settings.transport == VERBS else None
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -254,14 +264,15 @@ class _Resources:
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
             provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
-        queue_pairs: Mapping[int, tuple[_core.RdmaQueuePair, ...]] = {}
+        rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.
-            self._rdma.attach(full_mesh.exchange(self._rdma.describe(remote)))
+            described = self._rdma.describe(remote, self.slot_bytes)
+            self._rdma.attach(full_mesh.exchange(described))
         full_mesh.join()
         if self._rdma is not None:
-            queue_pairs = self._rdma.start()
-        links = _links(party, made, provided, queue_pairs)
+            rdma_lanes = self._rdma.start()
+        links = _links(party, made, provided, rdma_lanes)
         full_mesh.close()
         # Only the engine's own connections can be replaced.
         kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
@@ -270,14 +281,19 @@ class _Resources:
         return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
 
     def _settle_transport(self, cards: Sequence[Card]) -> None:
-        """Let `auto` become `verbs` where every rank can."""
+        """Let `auto` become `verbs` where every rank can; the device is opened only for that."""
         if self.settings.transport != AUTO or not any(card.rdma for card in cards):
             return
         num_nodes = len({card.identity.node for card in cards})
         if num_nodes > 1 and rdma_is_agreed([card.rdma for card in cards]):
+            self._rdma = self._open_rdma()
             self.settings = replace(self.settings, transport=VERBS)
-        else:
-            self._rdma = None
+
+    def _open_rdma(self) -> "RdmaLanes":
+        # Imported when used: it brings all of verbs along.
+        from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+        return RdmaLanes(self._num_lanes, self._interfaces)
 
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
@@ -305,31 +321,6 @@ class _Resources:
             shares_memory,
             self.settings.emulated is not None,
         )
-
-
-def _open_rdma(
-    num_lanes: int, endpoints: Sequence[Endpoint], settings: NetworkSettings, world_size: int
-) -> "tuple[RdmaLanes | None, str]":
-    """Open the RDMA device where it is asked for, or where `auto` can use it.
-
-    Returns the family of its GID too, for `auto` only.
-    """
-    interfaces = [endpoint.interface for endpoint in endpoints]
-    family = ""
-    if settings.transport == AUTO and settings.is_plain and len(interfaces) == 1:
-        family = usable_rdma_family(interfaces, world_size - 1)
-    if settings.transport != VERBS and not family:
-        return None, ""
-    # Imported when used: it brings all of verbs along.
-    from hccl_py.transport.providers.verbs.lanes import RdmaLanes
-
-    try:
-        return RdmaLanes(num_lanes, interfaces), family
-    except BootstrapError as error:
-        if settings.transport == VERBS:
-            raise
-        logger.info("HCCL_TRANSPORT=auto: not RDMA: %s", error)
-        return None, ""
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
@@ -360,7 +351,7 @@ def _links(
     party: Party,
     made: Mapping[Key, PendingConnection],
     provided: Mapping[int, Sequence[Lane]],
-    queue_pairs: Mapping[int, tuple[_core.RdmaQueuePair, ...]],
+    rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]],
 ) -> tuple[Link, ...]:
     """Hand finished connections over; nothing can fail once the first is detached."""
     links = []
@@ -376,6 +367,6 @@ def _links(
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))
-        of_device = queue_pairs.get(peer, ())
+        of_device = rdma_lanes.get(peer, ())
         links.append(Link(peer, controls, tuple(lanes), names, None, of_provider, of_device))
     return tuple(links)

@@ -25,7 +25,7 @@ def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
     interfaces = _interfaces()
     ports = list_ports() if ports is None else ports
     looked_at = candidates(ports, settings, interfaces)
-    yield from port_lines(looked_at)
+    yield from port_lines(looked_at, settings)
     if not looked_at:
         try:
             choose(ports, settings)

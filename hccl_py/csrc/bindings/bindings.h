@@ -14,7 +14,7 @@
 namespace hccl {
 
 class ProgressThread;
-class RdmaQueuePair;
+class RdmaLaneEnd;
 class UnderlyingLane;
 
 using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
@@ -62,13 +62,14 @@ Counts device_statistics(const DeviceStatistics& statistics);
 // emulation.cc: EmulatedNetwork.
 void bind_emulation(nanobind::module_& module);
 
-// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain and RdmaQueuePair.
+// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain, RdmaQueuePair,
+// RdmaRegistrations and RdmaLaneEnd.
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
                     int peer, const std::vector<int>& lane_fds, int control_fd);
 // The same over queue pairs of an RDMA device, in RTS: one for each lane.
 void add_rdma_peer(Communicator& communicator, int peer,
-                   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs, int control_fd);
+                   const std::vector<std::shared_ptr<RdmaLaneEnd>>& ends, int control_fd);
 
 }  // namespace hccl

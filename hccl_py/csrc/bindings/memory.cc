@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "base/arena.h"
+#include "base/memory_watch.h"
 
 namespace nb = nanobind;
 
@@ -111,6 +112,9 @@ void bind_memory(nb::module_& module) {
       .def("holds", [](const Arena& arena, uint64_t address, size_t num_bytes) {
         return arena.offset_of(pointer(address), num_bytes).has_value();
       });
+  nb::class_<MemoryWatch>(module, "MemoryWatch")
+      .def_static("start", &MemoryWatch::start, nb::rv_policy::reference)
+      .def("unavailable", &MemoryWatch::unavailable);
   nb::class_<Region>(module, "Region")
       .def(nb::init<std::shared_ptr<Arena>, size_t>(), Released())
       .def("address", [](const Region& r) { return reinterpret_cast<uint64_t>(r.address); })

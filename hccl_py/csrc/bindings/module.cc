@@ -16,7 +16,7 @@
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
-#include "verbs/rdma/queue_pair.h"
+#include "verbs/rdma/lane_end.h"
 
 namespace nb = nanobind;
 using namespace hccl;
@@ -99,6 +99,10 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("add_lanes", &add_python_lanes)
       .def("add_verbs_peer", &add_verbs_peer, Released())
       .def("add_rdma_peer", &add_rdma_peer, Released())
+      .def("add_memory",
+           [](Communicator& communicator, const std::shared_ptr<RdmaRegistrations>& memory) {
+             communicator.add_memory(memory);
+           })
       .def("repair_fd", [](Communicator& c) { return c.connections().repair_fd(); })
       .def("take_broken", [](Communicator& c) { return plain(c.take_broken()); }, Released())
       .def("take_wanted",

@@ -17,6 +17,7 @@
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
 #include "verbs/queue_pair.h"
+#include "verbs/rdma/lane_end.h"
 #include "verbs/rdma/queue_pair.h"
 
 namespace nb = nanobind;
@@ -25,8 +26,8 @@ namespace hccl {
 
 namespace {
 
-// Less than every device offers; a larger message gains nothing from it.
-constexpr size_t rdma_inline_bytes = 128;
+// What travels with its envelope leaves whether it is awaited or not: longer than that.
+constexpr size_t min_fragment_bytes = PointToPoint::longest_eager_bytes + 1;
 
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 
@@ -197,21 +198,6 @@ void bind_domain(nb::class_<Domain>& domain) {
       .def("deregister_memory", &Domain::deregister_memory, Released());
 }
 
-// For one lane of a communicator. A peer that is silent is the communicator's to judge, but a device
-// cannot ask for ever.
-std::shared_ptr<RdmaQueuePair> rdma_pair_for_lane(std::shared_ptr<RdmaDomain> domain,
-                                                  double timeout_s, int retry_count) {
-  QueuePairAttributes attributes = LaneOverQueuePair::attributes();
-  attributes.max_inline = rdma_inline_bytes;
-  // What was not signaled keeps its place until a later request completes.
-  attributes.max_send_wr *= 2;
-  attributes.timeout = duration_of(timeout_s);
-  attributes.retry_count = retry_count;
-  auto pair = std::make_shared<RdmaQueuePair>(std::move(domain), nullptr, nullptr, attributes);
-  pair->modify(QueuePairState::init);
-  return pair;
-}
-
 void bind_rdma(nb::module_& module) {
   nb::class_<RdmaDevice>(module, "RdmaDevice")
       .def(
@@ -219,13 +205,16 @@ void bind_rdma(nb::module_& module) {
           [](RdmaDevice* device, const std::string& name, std::array<uint8_t, 4> route) {
             new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
           })
-      .def("mtu", &RdmaDevice::mtu);
+      .def_static("exists", &RdmaDevice::exists, Released())
+      .def("mtu", &RdmaDevice::mtu)
+      .def("lid", &RdmaDevice::lid);
   nb::class_<RdmaDomain> domain(module, "RdmaDomain");
   domain.def(nb::init<std::shared_ptr<RdmaDevice>>());
   bind_domain(domain);
   nb::class_<RdmaPeer>(module, "RdmaPeer")
       .def("__init__", [](RdmaPeer* peer, std::array<uint8_t, 16> gid, uint32_t qp_num,
-                          uint32_t psn, size_t mtu) { new (peer) RdmaPeer{gid, qp_num, psn, mtu}; });
+                          uint32_t psn, size_t mtu,
+                          uint16_t lid) { new (peer) RdmaPeer{gid, qp_num, psn, mtu, lid}; });
   nb::class_<RdmaQueuePair> pair(module, "RdmaQueuePair");
   bind_queue_pair(pair);
   pair.def("psn", &RdmaQueuePair::psn)
@@ -235,19 +224,25 @@ void bind_rdma(nb::module_& module) {
                     return std::make_shared<RdmaQueuePair>(std::move(its_domain), std::move(sends),
                                                            std::move(recvs),
                                                            attributes_of(attributes));
-                  })
-      .def_static("for_lane", &rdma_pair_for_lane);
-}
-
-std::vector<std::unique_ptr<Lane>> lanes_over(
-    const std::vector<std::shared_ptr<QueuePairFace>>& pairs, int peer,
-    Communicator& communicator) {
-  std::vector<std::unique_ptr<Lane>> lanes;
-  for (const auto& pair : pairs) {
-    lanes.push_back(std::make_unique<LaneOverQueuePair>(
-        peer, pair, communicator.options().slot_bytes, communicator.statistics()));
-  }
-  return lanes;
+                  });
+  nb::class_<RdmaRegistrations>(module, "RdmaRegistrations")
+      .def_static(
+          "create",
+          [](std::shared_ptr<RdmaDomain> its_domain, std::shared_ptr<Arena> arena, MemoryWatch* watch,
+             size_t max_bytes) {
+            return RdmaRegistrations::create(std::move(its_domain), std::move(arena), watch, max_bytes);
+          },
+          nb::arg("domain"), nb::arg("arena"), nb::arg("watch").none(), nb::arg("max_bytes"))
+      .def("num_bytes", &RdmaRegistrations::num_bytes, Released());
+  nb::class_<RdmaLaneEnd>(module, "RdmaLaneEnd")
+      .def("__init__",
+           [](RdmaLaneEnd* end, std::shared_ptr<RdmaRegistrations> registrations, size_t num_pairs,
+              size_t slot_bytes, double timeout_s, int retry_count) {
+             new (end) RdmaLaneEnd(std::move(registrations), num_pairs, slot_bytes,
+                                   {duration_of(timeout_s), retry_count});
+           })
+      .def("registrations", &RdmaLaneEnd::registrations)
+      .def("pairs", &RdmaLaneEnd::pairs);
 }
 
 void bind_underlying_lanes(nb::module_& module) {
@@ -272,20 +267,34 @@ void bind_underlying_lanes(nb::module_& module) {
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
                     int peer, const std::vector<int>& lane_fds, int control_fd) {
   std::vector<Descriptor> sockets(lane_fds.begin(), lane_fds.end());
-  std::vector<std::shared_ptr<QueuePairFace>> pairs;
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
+  std::vector<std::unique_ptr<Lane>> lanes;
   for (Descriptor& socket : sockets) {
-    pairs.push_back(QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
-                                         LaneOverQueuePair::attributes()));
+    std::vector<std::shared_ptr<QueuePairFace>> pair = {QueuePair::connected(
+        progress, tcp_underlying_lane(std::move(socket)), LaneSlots::attributes())};
+    auto slots = std::make_unique<LaneSlots>(std::move(pair), communicator.options().slot_bytes);
+    lanes.push_back(
+        std::make_unique<LaneOverQueuePair>(peer, std::move(slots), communicator.statistics()));
   }
-  communicator.add_peer(peer, lanes_over(pairs, peer, communicator), {std::move(control)});
+  communicator.add_peer(peer, std::move(lanes), {std::move(control)});
 }
 
 void add_rdma_peer(Communicator& communicator, int peer,
-                   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs, int control_fd) {
+                   const std::vector<std::shared_ptr<RdmaLaneEnd>>& ends, int control_fd) {
+  using Traffic = LaneOverQueuePair::Traffic;
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
-  std::vector<std::shared_ptr<QueuePairFace>> faces(pairs.begin(), pairs.end());
-  communicator.add_peer(peer, lanes_over(faces, peer, communicator), {std::move(control)});
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (const auto& end : ends) {
+    auto lane = std::make_unique<LaneOverQueuePair>(peer, end->take_slots(),
+                                                    communicator.statistics());
+    if (lanes.size() + 1 == ends.size()) {
+      lane->set_registered(end->registrations(), Traffic::transfers, min_fragment_bytes);
+    } else {
+      lane->set_registered(end->registrations(), Traffic::collectives);
+    }
+    lanes.push_back(std::move(lane));
+  }
+  communicator.add_peer(peer, std::move(lanes), {std::move(control)});
 }
 
 void bind_verbs(nb::module_& module) {

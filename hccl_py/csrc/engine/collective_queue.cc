@@ -50,11 +50,37 @@ void CollectiveQueue::begin() {
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
   active_->tiling = Tiling(call, slot_bytes_, static_cast<int>(channels_.size()));
+  expect(call);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) {
     channel.set_profile(is_timed ? &statistics_.profile : nullptr);
     channel.start(call, active_->tiling);
   }
+}
+
+// Blocks that lie one behind the other are one buffer.
+void CollectiveQueue::expect(const Call& call) {
+  if (memories_.empty()) return;
+  size_t item_size = size_of(call.dtype);
+  auto tell = [this](const std::byte* begin, const std::byte* end) {
+    if (begin == end) return;
+    for (const auto& memory : memories_) memory->expect(begin, static_cast<size_t>(end - begin));
+  };
+  auto tell_all = [&](std::span<const hccl::Span> blocks) {
+    const std::byte *begin = nullptr, *end = nullptr;
+    for (const hccl::Span& block : blocks) {
+      if (block.count == 0) continue;
+      if (block.address != end) {
+        tell(begin, end);
+        begin = block.address;
+      }
+      end = block.address + block.count * item_size;
+    }
+    tell(begin, end);
+  };
+  tell_all({&call.data, 1});
+  tell_all(call.input);
+  tell_all(call.output);
 }
 
 void CollectiveQueue::end() {

@@ -11,6 +11,7 @@
 #include "engine/stragglers.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
+#include "verbs/registered_memory.h"
 
 namespace hccl {
 
@@ -22,6 +23,8 @@ class CollectiveQueue {
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
+  // Is told of the buffers of each call. Before the first request.
+  void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
   // Times the parts of all calls; else only of those that are compressed.
   void start_profile() { is_profiled_ = true; }
 
@@ -56,6 +59,7 @@ class CollectiveQueue {
   void begin();
   void end();
   void record_end(CallState state);
+  void expect(const Call& call);
 
   const size_t slot_bytes_;
   Recorder& recorder_;
@@ -63,6 +67,7 @@ class CollectiveQueue {
   bool is_profiled_ = false;
   Stragglers stragglers_;
   std::vector<Channel> channels_;
+  std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::deque<RequestPtr> waiting_;
   RequestPtr active_;
   uint64_t last_end_ns_ = 0;           // of the collective before this one

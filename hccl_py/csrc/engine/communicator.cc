@@ -121,6 +121,11 @@ void Communicator::set_checks(bool checks) {
   for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
 }
 
+void Communicator::add_memory(const std::shared_ptr<RegisteredMemory>& memory) {
+  collectives_.add_memory(memory);
+  point_to_point_.add_memory(memory);
+}
+
 void Communicator::start_profile() { collectives_.start_profile(); }
 
 Caller Communicator::caller() const {

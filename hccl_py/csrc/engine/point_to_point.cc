@@ -7,7 +7,6 @@ namespace hccl {
 
 namespace {
 
-constexpr size_t longest_eager_bytes = 16384;
 // Fragments one send may post in a turn, before others get theirs.
 constexpr size_t fragments_per_turn = 4;
 constexpr uint64_t rejected = 0;
@@ -61,6 +60,7 @@ void PointToPoint::post_send(const RequestPtr& request) {
   }
   if (request->num_bytes > eager_bytes_) {
     uint64_t id = next_id_++;
+    expect(*request);
     announced_[id] = {request, 0, 0, 0};
     control(peer, request_to_send, request->tag, id, request->num_bytes);
     return;
@@ -77,6 +77,10 @@ void PointToPoint::post_send(const RequestPtr& request) {
   } else {
     sending_.push_back({request, 0, request->num_bytes, number});
   }
+}
+
+void PointToPoint::expect(const Request& request) {
+  for (const auto& memory : memories_) memory->expect(request.address, request.num_bytes);
 }
 
 void PointToPoint::arrive(Unexpected message) {
@@ -128,6 +132,7 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
     uint64_t id = fits ? next_id_++ : rejected;
     if (fits) {
       recorder_.start(*receive, steady_ns(Clock::now()));
+      expect(*receive);
       receiving_[id] = {receive, 0};
     }
     control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
@@ -283,6 +288,9 @@ void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
   sending_.clear();
   backlog_.clear();
   num_pending_ = 0;
+  for (const auto& lane : lanes_) {
+    if (lane) lane->abandon();
+  }
 }
 
 void PointToPoint::close() {

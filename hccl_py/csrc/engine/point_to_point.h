@@ -14,16 +14,21 @@
 #include "lanes/lane.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
+#include "verbs/registered_memory.h"
 
 namespace hccl {
 
 class PointToPoint {
  public:
+  static constexpr size_t longest_eager_bytes = 16384;
+
   // `recorder` and `statistics` are the communicator's and outlive this.
   PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
                Statistics& statistics);
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  // Is told of the buffers of long transfers. Before the first request.
+  void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
 
   void post(const RequestPtr& request);
   // Moves what can move. True if anything did. Throws LaneError.
@@ -73,6 +78,7 @@ class PointToPoint {
   bool stream(Sending& sending);
   void arrive(Unexpected message);
   void accept(const RequestPtr& receive, Unexpected& message);
+  void expect(const Request& request);
   void finish(const RequestPtr& request);
   void reject(const RequestPtr& request, size_t theirs);
   template <typename Visit>
@@ -84,6 +90,7 @@ class PointToPoint {
   Recorder& recorder_;
   Statistics& statistics_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
   Backlog backlog_;
   std::list<RequestPtr> posted_receives_;

@@ -188,11 +188,12 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     if not ports:
         return found
     try:
-        looked_at = candidates(ports, RdmaSettings.from_environment(environ), interfaces)
+        given = RdmaSettings.from_environment(environ)
+        looked_at = candidates(ports, given, interfaces)
     except HcclError as error:
         found["problem"] = str(error)
         return found
-    found["lines"] = [*port_lines(looked_at), locked_memory_line()]
+    found["lines"] = [*port_lines(looked_at, given), locked_memory_line()]
     first = looked_at[0]
     if first.gid is not None:
         found["used"], found["interface"] = str(first.port), first.gid.interface

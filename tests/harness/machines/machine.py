@@ -3,7 +3,8 @@
     with Machine(folder, 1, "python3 -c ...") as machine:
         machine.wait(timeout_s=120)
 
-rxe0 stands on eth0, 10.99.0.NUMBER/24. Two machines of `pair_of_machines` share one network.
+rxe0 stands on eth0, 10.99.0.NUMBER/24. Two machines of `pair_of_machines` share one network, or
+two: rxe1 stands on eth1, 10.100.0.NUMBER/24.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shlex
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -35,6 +37,11 @@ ip link set lo up
 ip link set eth0 up mtu {mtu}
 ip address add 10.99.0.{number}/24 dev eth0
 rdma link add rxe0 type rxe netdev eth0
+if [ -e /sys/class/net/eth1 ]; then
+  ip link set eth1 up mtu {mtu}
+  ip address add 10.100.0.{number}/24 dev eth1
+  rdma link add rxe1 type rxe netdev eth1
+fi
 cd {folder}
 timeout {limit_s} bash -c {command} >"$SHARED/output" 2>&1
 echo $? >"$SHARED/code.new"; mv "$SHARED/code.new" "$SHARED/code"
@@ -46,7 +53,9 @@ _MONITOR_TIMEOUT_S = 30
 class Machine:
     """A guest that runs one command as root. A context manager; its end is the machine's."""
 
-    def __init__(self, shared: Path, number: int, command: str, netdev: str | None = None) -> None:
+    def __init__(
+        self, shared: Path, number: int, command: str, netdevs: Sequence[str] = ()
+    ) -> None:
         """Boot; the guest can write in `shared`, which is $SHARED there, and beside it."""
         self.shared = shared
         self.number = number
@@ -66,7 +75,7 @@ class Machine:
             )
         )
         self._process = subprocess.Popen(
-            _qemu(shared, number, netdev),
+            _qemu(shared, number, netdevs),
             stdin=subprocess.DEVNULL,
             stdout=(shared / "qemu").open("wb"),
             stderr=subprocess.STDOUT,
@@ -111,7 +120,7 @@ class Machine:
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.settimeout(_MONITOR_TIMEOUT_S)
             monitor.connect(str(self.shared / "monitor"))
-            monitor.sendall(f"set_link n {'on' if is_up else 'off'}\ninfo version\n".encode())
+            monitor.sendall(f"set_link n0 {'on' if is_up else 'off'}\ninfo version\n".encode())
             said = b""
             # Its answer to the second command comes when the first is done.
             while said.count(b"(qemu)") < 3:
@@ -132,24 +141,27 @@ class Machine:
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
 
 
-def pair_of_machines(folder: Path, command: str) -> tuple[Machine, Machine]:
-    """Boot two machines on one network; each runs the command with NUMBER, 1 or 2, set."""
-    ends = folder / "end1", folder / "end2"
+def pair_of_machines(folder: Path, command: str, num_networks: int = 1) -> tuple[Machine, Machine]:
+    """Boot two machines on these networks; each runs the command with NUMBER, 1 or 2, set."""
     machines = []
-    for number, (mine, theirs) in enumerate((ends, ends[::-1]), 1):
-        netdev = f"dgram,local.type=unix,local.path={mine},remote.type=unix,remote.path={theirs}"
+    for number in (1, 2):
+        netdevs = [
+            f"dgram,local.type=unix,local.path={folder}/{number}-{network},"
+            f"remote.type=unix,remote.path={folder}/{3 - number}-{network}"
+            for network in range(num_networks)
+        ]
         numbered = f"export NUMBER={number}; {command}"
-        machines.append(Machine(folder / f"vm{number}", number, numbered, netdev))
+        machines.append(Machine(folder / f"vm{number}", number, numbered, netdevs))
     one, other = machines
     return one, other
 
 
-def _qemu(shared: Path, number: int, netdev: str | None) -> list[str]:
+def _qemu(shared: Path, number: int, netdevs: Sequence[str]) -> list[str]:
     kernel, initramfs = kernel_and_initramfs()
-    network = ["-nic", "none"]
-    if netdev is not None:
-        card = f"virtio-net-pci,netdev=n,mac=52:54:00:99:00:0{number},romfile="
-        network = ["-netdev", f"{netdev},id=n", "-device", card]
+    network = [] if netdevs else ["-nic", "none"]
+    for index, netdev in enumerate(netdevs):
+        card = f"virtio-net-pci,netdev=n{index},mac=52:54:00:99:0{index}:0{number},romfile="
+        network += ["-netdev", f"{netdev},id=n{index}", "-device", card]
     root = "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"
     return [
         *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=single"),

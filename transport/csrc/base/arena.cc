@@ -148,12 +148,17 @@ void Arena::release(std::byte* allocated) {
   std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
   if (!offset) throw std::invalid_argument("not memory of this arena");
   Allocation allocation;
+  std::vector<std::weak_ptr<ArenaObserver>> observers;
   {
     std::lock_guard lock(mutex_);
     auto found = allocated_.find(*offset);
     if (found == allocated_.end()) throw std::invalid_argument("not allocated in this arena");
     allocation = found->second;
     allocated_.erase(found);
+    observers = observers_;
+  }
+  for (const auto& weak : observers) {
+    if (auto observer = weak.lock()) observer->released(allocated);
   }
   // Before somebody else may get it.
   fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -222,6 +227,25 @@ std::optional<uint64_t> Arena::offset_of(const std::byte* address, size_t num_by
   size_t inside = static_cast<size_t>(address - begin);
   if (inside > alias.num_bytes || num_bytes > alias.num_bytes - inside) return std::nullopt;
   return alias.offset + inside;
+}
+
+std::optional<Arena::Place> Arena::place_of(const std::byte* address, size_t num_bytes) const {
+  std::optional<uint64_t> offset = offset_of(address, num_bytes);
+  if (!offset) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  auto after = allocated_.upper_bound(*offset);
+  if (after == allocated_.begin()) return std::nullopt;
+  const auto& [begin, allocation] = *std::prev(after);
+  size_t inside = *offset - begin;
+  if (inside > allocation.num_bytes || num_bytes > allocation.num_bytes - inside) return std::nullopt;
+  return Place{window_->at(begin, allocation.num_bytes), allocation.num_bytes,
+               window_->at(*offset, num_bytes)};
+}
+
+void Arena::observe(std::weak_ptr<ArenaObserver> observer) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(observers_, [](const auto& one) { return one.expired(); });
+  observers_.push_back(std::move(observer));
 }
 
 size_t Arena::num_allocated() const {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/descriptor.h"
 
@@ -39,6 +40,15 @@ class ArenaWindow {
  private:
   std::byte* base_;
   const size_t num_bytes_;
+};
+
+// Hears of memory that goes back to the system, before it does: whoever told a device of it has to undo
+// that.
+class ArenaObserver {
+ public:
+  virtual ~ArenaObserver() = default;
+  // From any thread; must not call the arena.
+  virtual void released(const std::byte* allocated) = 0;
 };
 
 // All methods may be called from any thread.
@@ -82,6 +92,15 @@ class Arena {
   std::optional<uint64_t> offset_of(const std::byte* address, size_t num_bytes) const;
   size_t num_allocated() const;
 
+  // The allocation in which memory lies, under any of its names, and its own address there.
+  struct Place {
+    std::byte* allocated;
+    size_t num_bytes;  // of the allocation
+    std::byte* address;
+  };
+  std::optional<Place> place_of(const std::byte* address, size_t num_bytes) const;
+  void observe(std::weak_ptr<ArenaObserver> observer);
+
  private:
   struct Allocation {
     size_t num_bytes;
@@ -108,6 +127,7 @@ class Arena {
   std::map<uint64_t, Allocation> allocated_;
   std::map<const std::byte*, Alias> aliases_;
   std::map<FileId, std::weak_ptr<ArenaWindow>> peers_;
+  std::vector<std::weak_ptr<ArenaObserver>> observers_;
 
   // aliases_.size(), read without the mutex: whoever asks about an alias got its address from the
   // thread that made it, which orders this too.

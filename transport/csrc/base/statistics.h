@@ -26,6 +26,12 @@ struct DeviceStatistics {
   Counter retries;  // messages sent again, because the peer had no RECV posted
 };
 
+// Of lanes over queue pairs.
+struct VerbsStatistics : DeviceStatistics {
+  Counter copies;  // payloads that this side copied: into a slot to send them, or out of one
+  Counter reads;   // payloads that it read out of the peer's memory
+};
+
 struct QueuePairStatistics : DeviceStatistics {
   Counter received_messages;
   Counter received_bytes;
@@ -80,7 +86,7 @@ struct Statistics {
   CompressionStatistics compression;
   DeviceStatistics shm;
   DeviceStatistics tcp;
-  DeviceStatistics verbs;     // lanes over queue pairs
+  VerbsStatistics verbs;      // lanes over queue pairs
   DeviceStatistics provider;  // lanes of a provider in Python
 };
 

@@ -143,6 +143,8 @@ class QueuedLane : public Lane {
  protected:
   // True once all of it is sent; false if there is no room now.
   virtual bool push(const Header& header, const std::byte* payload) = 0;
+  // Whether what is pushed next is a copy that the lane owns.
+  bool is_detached() const { return detached_; }
 
   DeviceStatistics& device_;
 

@@ -1,5 +1,6 @@
 #include "verbs/lane_over_queue_pair.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -8,90 +9,91 @@ namespace hccl {
 
 namespace {
 
-constexpr uint64_t magic_number = 0x656e616c6c636368;  // "hccllane"
 constexpr uint32_t message_bit = uint32_t{1} << 31;
+constexpr uint32_t form_shift = 29;
+constexpr uint32_t form_mask = 3;
 constexpr uint32_t credit_mask = 0xffff;
-constexpr size_t alignment = 64;
 constexpr size_t completions_per_poll = 16;
 constexpr auto closing_time = std::chrono::milliseconds(500);
 constexpr int longest_sleep_ms = 10;
 constexpr auto probe_period = std::chrono::seconds(1);
-constexpr uint64_t probe_id = std::numeric_limits<uint64_t>::max();  // no message has this number
+// No message has these numbers.
+constexpr uint64_t probe_id = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t read_id = probe_id - 1;
+constexpr uint64_t other_id = probe_id - 2;
+// Header::kind of a collective's message whose source may be overwritten before it is received.
+constexpr uint16_t always_copied = 0xffff;
 
 }  // namespace
 
-QueuePairAttributes LaneOverQueuePair::attributes() {
-  QueuePairAttributes attributes;
-  attributes.max_send_wr = 2 * num_slots + 3;  // messages, credits, advertisement, probe, the last write
-  attributes.max_recv_wr = num_recvs + 1;
-  attributes.max_sge = 1;
-  attributes.max_inline = 0;
-  // A peer that is silent is the communicator's to judge: its calls have deadlines.
-  attributes.retry_count = std::numeric_limits<int>::max();
-  return attributes;
+LaneOverQueuePair::LaneOverQueuePair(int peer, std::unique_ptr<LaneSlots> slots,
+                                     Statistics& statistics)
+    : QueuedLane(peer, slots->slot_bytes(), statistics, statistics.verbs),
+      slots_(std::move(slots)),
+      ways_(slots_->ways()) {
+  slots_->advertise();
 }
 
-LaneOverQueuePair::LaneOverQueuePair(int peer, std::shared_ptr<QueuePairFace> pair,
-                                     size_t slot_bytes, Statistics& statistics)
-    : QueuedLane(peer, slot_bytes, statistics, statistics.verbs),
-      stride_((sizeof(Header) + slot_bytes + alignment - 1) / alignment * alignment),
-      memory_(2 * num_slots * stride_ + 2 * sizeof(Advertisement)),
-      pair_(std::move(pair)) {
-  lkey_ = pair_->register_memory(memory_, access_local_write).lkey;
-  advertise();
-}
-
-void LaneOverQueuePair::advertise() {
-  std::byte* mine = &memory_[2 * num_slots * stride_];
-  MemoryRegion region = pair_->register_memory(
-      std::span(memory_).first(num_slots * stride_), access_local_write | access_remote_write);
-  Advertisement advertisement{magic_number, region.address, slot_bytes_, num_slots, region.rkey};
-  std::memcpy(mine, &advertisement, sizeof advertisement);
-  ScatterGather theirs{reinterpret_cast<uint64_t>(mine + sizeof advertisement),
-                       sizeof advertisement, lkey_};
-  pair_->post_recv({0, {&theirs, 1}});
-  for (size_t i = 0; i < num_recvs; ++i) pair_->post_recv({0, {}});
-  ScatterGather piece{reinterpret_cast<uint64_t>(mine), sizeof advertisement, lkey_};
-  pair_->post_send({.pieces = {&piece, 1}});
+void LaneOverQueuePair::set_registered(std::shared_ptr<RegisteredMemory> memory, Traffic traffic,
+                                       size_t min_bytes) {
+  memory_ = std::move(memory);
+  traffic_ = traffic;
+  min_bytes_ = std::max<size_t>(min_bytes, 1);
 }
 
 LaneOverQueuePair::~LaneOverQueuePair() {
   try {
-    // An empty write is the last to end.
-    if (failure_.empty() && ended_ < sent_) write(nullptr, 0, send_signaled, 0);
+    // Empty writes are the last to end.
+    if (failure_.empty() && !all_ended()) {
+      for (Way& way : ways_) write(way, {}, send_signaled, 0);
+    }
     auto until = VerbsClock::now() + closing_time;
-    while (failure_.empty() && ended_ < sent_ && VerbsClock::now() < until) {
+    while (failure_.empty() && !all_ended() && VerbsClock::now() < until) {
       Sleep sleep(Sleeper::caller);
       sleep.limit(until);
-      if (!pair_->prepare_sleep(sleep)) sleep.wait(longest_sleep_ms);
+      bool came = false;
+      for (Way& way : ways_) came |= way.pair->prepare_sleep(sleep);
+      if (!came) sleep.wait(longest_sleep_ms);
       poll();
     }
   } catch (const std::exception&) {
-    // The queue pair has failed: nothing more can reach the peer.
+    // A queue pair has failed: nothing more can reach the peer.
   }
-  try {
-    pair_->close();  // the slots are freed next
-  } catch (const LaneInterrupted&) {
-    // A destructor cannot raise it.
+  for (Way& way : ways_) {
+    try {
+      way.pair->close();  // the slots are freed next
+    } catch (const LaneInterrupted&) {
+      // A destructor cannot raise it.
+    }
   }
+}
+
+std::vector<int> LaneOverQueuePair::descriptors() const {
+  std::vector<int> all;
+  for (const Way& way : ways_) {
+    for (int fd : way.pair->descriptors()) all.push_back(fd);
+  }
+  return all;
 }
 
 void LaneOverQueuePair::prepare_sleep(Sleep& sleep) {
   if (std::exchange(is_starved_, false)) probe();
-  pair_->prepare_sleep(sleep);
+  for (Way& way : ways_) way.pair->prepare_sleep(sleep);
 }
 
 void LaneOverQueuePair::probe() {
   auto now = VerbsClock::now();
   if (std::exchange(heard_at_, heard_) != heard_) silent_since_ = now;
   if (now < silent_since_ + probe_period) return;
-  if (is_probing_ || their_address_ == 0 || !failure_.empty()) return;
+  if (is_probing_ || !slots_->is_complete() || !failure_.empty()) return;
+  Way& way = ways_[num_probes_ % ways_.size()];
   try {
-    pair_->post_send({.wr_id = probe_id,
-                      .opcode = Opcode::rdma_write,
-                      .rkey = their_rkey_,
-                      .remote_address = their_address_});
+    way.pair->post_send({.wr_id = probe_id,
+                         .opcode = Opcode::rdma_write,
+                         .rkey = way.their_rkey,
+                         .remote_address = slots_->their_address()});
     is_probing_ = true;
+    ++num_probes_;
   } catch (const QueueFull&) {
     // The requests that fill it are probes enough.
   }
@@ -103,72 +105,131 @@ void LaneOverQueuePair::throw_if_failed() const {
 
 void LaneOverQueuePair::poll() {
   Completion completions[completions_per_poll];
-  size_t count;
-  do {
-    count = pair_->poll(completions);
-    for (size_t i = 0; i < count && failure_.empty(); ++i) take(completions[i]);
-  } while (count == completions_per_poll);
+  for (Way& way : ways_) {
+    size_t count;
+    do {
+      count = way.pair->poll(completions);
+      // What came over the others before this one failed is received.
+      for (size_t i = 0; i < count && !way.has_failed; ++i) take(way, completions[i]);
+    } while (count == completions_per_poll);
+  }
+  take_back();
   return_credits();
 }
 
-void LaneOverQueuePair::take(const Completion& completion) {
+void LaneOverQueuePair::take(Way& way, const Completion& completion) {
   ++heard_;
   if (completion.status != Status::success) {
+    way.has_failed = true;
     return fail("its queue pair failed with status " +
-                std::to_string(static_cast<int>(completion.status)) + ": " + pair_->reason());
+                std::to_string(static_cast<int>(completion.status)) + ": " + way.pair->reason());
   }
-  if (completion.opcode == Opcode::recv) return take_advertisement(completion.byte_len);
-  if (completion.opcode == Opcode::recv_rdma_with_imm) {
-    pair_->post_recv({0, {}});
-    return take_immediate(completion.imm, completion.byte_len);
-  }
-  if (completion.wr_id == probe_id) {
+  if (completion.opcode == Opcode::recv) {
+    std::string problem = slots_->take_advertisement(way, completion.byte_len);
+    if (!problem.empty()) fail(std::move(problem));
+  } else if (completion.opcode == Opcode::recv_rdma_with_imm) {
+    way.pair->post_recv({0, {}});
+    take_immediate(way, completion.imm, completion.byte_len);
+  } else if (completion.wr_id == probe_id) {
     is_probing_ = false;
-  } else {
-    ended_ = std::max(ended_, completion.wr_id);
+  } else if (completion.wr_id == read_id) {
+    reading_ = Reading::ended;
+  } else if (completion.wr_id != other_id) {
+    way.ended = std::max(way.ended, completion.wr_id);
   }
 }
 
-void LaneOverQueuePair::take_advertisement(size_t length) {
-  Advertisement theirs;
-  if (length != sizeof theirs || their_address_ != 0) return fail("a malformed advertisement");
-  std::memcpy(&theirs, &memory_[2 * num_slots * stride_ + sizeof theirs], sizeof theirs);
-  if (theirs.magic != magic_number || theirs.num_slots != num_slots ||
-      theirs.slot_bytes != slot_bytes_ || theirs.address == 0) {
-    return fail("its slots are " + std::to_string(theirs.num_slots) + " of " +
-                std::to_string(theirs.slot_bytes) + " bytes, ours are " +
-                std::to_string(num_slots) + " of " + std::to_string(slot_bytes_));
-  }
-  their_address_ = theirs.address;
-  their_rkey_ = theirs.rkey;
-}
-
-void LaneOverQueuePair::take_immediate(uint32_t imm, size_t length) {
-  credited_ += static_cast<uint16_t>((imm & credit_mask) - credited_);
+void LaneOverQueuePair::take_immediate(Way& way, uint32_t imm, size_t length) {
+  auto credits = static_cast<int16_t>((imm & credit_mask) - credited_);
+  if (credits > 0) credited_ += static_cast<uint64_t>(credits);
   if (credited_ > sent_) return fail("it returned credits for messages that were never sent");
   if (!(imm & message_bit)) return;
-  if (arrived_ - released_ == num_slots) return fail("it sent a message without a credit");
-  lengths_[arrived_++ % num_slots] = length;
+  uint64_t number = way.arrived * ways_.size() + static_cast<size_t>(&way - ways_.data());
+  if (number - released_ >= num_slots) return fail("it sent a message without a credit");
+  lengths_[number % num_slots] = length;
+  forms_[number % num_slots] = static_cast<Form>(imm >> form_shift & form_mask);
+  ++way.arrived;
+  while (way_of(arrived_ + 1).arrived > arrived_ / ways_.size()) ++arrived_;
+}
+
+bool LaneOverQueuePair::all_ended() const {
+  uint64_t oldest = sent_ > num_slots ? sent_ - num_slots : 0;
+  for (uint64_t number = sent_; number > oldest; --number) {
+    if (!has_ended(number)) return false;
+  }
+  return true;
 }
 
 bool LaneOverQueuePair::has_room() const {
-  return their_address_ != 0 && sent_ - credited_ < num_slots && sent_ - ended_ < num_slots;
+  return slots_->is_complete() && sent_ - credited_ < num_slots &&
+         (sent_ < num_slots || has_ended(sent_ + 1 - num_slots));
 }
 
-// With send_signaled, its completion means that all messages up to now have left their slots.
-void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t flags, uint32_t imm) {
-  ScatterGather piece{reinterpret_cast<uint64_t>(source), static_cast<uint32_t>(length), lkey_};
+// The completion of one says that all before it on the same queue pair have left: some are enough.
+bool LaneOverQueuePair::must_signal(uint64_t number) const {
+  size_t period = std::max<size_t>(num_slots / 2 / ways_.size(), 1);
+  return ((number - 1) / ways_.size() + 1) % period == 0;
+}
+
+// With send_signaled, its completion means that all messages up to now that went over `way` have left.
+void LaneOverQueuePair::write(Way& way, std::span<const ScatterGather> pieces, uint32_t flags,
+                              uint32_t imm) {
   SendRequest request{.wr_id = sent_,
                       .opcode = Opcode::rdma_write_with_imm,
-                      .flags = length > 0 && length <= pair_->max_inline() ? flags | send_inline : flags,
+                      .flags = flags,
                       .imm = imm | static_cast<uint32_t>(released_ & credit_mask),
-                      .rkey = their_rkey_};
-  if (length > 0) {
-    request.remote_address = their_address_ + (sent_ - 1) % num_slots * stride_;
-    request.pieces = {&piece, 1};
+                      .rkey = way.their_rkey,
+                      .pieces = pieces};
+  if (!pieces.empty()) {
+    request.remote_address = slots_->their_address() + (sent_ - 1) % num_slots * slots_->stride();
+    bool is_small = pieces.size() == 1 && pieces[0].length <= way.pair->max_inline();
+    if (is_small) request.flags |= send_inline;
   }
-  pair_->post_send(request);
+  way.pair->post_send(request);
   returned_ = released_;
+  is_awaited_ = false;
+}
+
+std::optional<RegisteredMemory::Use> LaneOverQueuePair::registered(const std::byte* payload,
+                                                                   size_t length) {
+  if (memory_ == nullptr || length < min_bytes_ || is_detached()) return std::nullopt;
+  return memory_->find(payload, length);
+}
+
+bool LaneOverQueuePair::awaits_reply(const Header& header) const {
+  return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
+}
+
+Note LaneOverQueuePair::note_of(const Header& header, const Use& source) {
+  Note note{.address = source.address, .rkey = source.rkey};
+  bool asks = traffic_ == Traffic::collectives && header.kind != 0 && header.kind != always_copied;
+  if (asks && asked_.number <= released_) {
+    note.reply = released_ + header.kind;
+    asked_ = {note.reply, source.address, header.length, source.rkey, source.hold};
+  }
+  return note;
+}
+
+// The queue pair carries it before the header that follows.
+void LaneOverQueuePair::write_answer(const std::byte* payload, const std::optional<Use>& source) {
+  Way& way = way_of(sent_ + 1);
+  std::byte* copied = slots_->out(sent_) + sizeof(Header) + sizeof(Note);
+  ScatterGather piece{reinterpret_cast<uint64_t>(copied), static_cast<uint32_t>(reply_.num_bytes),
+                      way.lkey};
+  if (source) {
+    piece.address = source->address;
+    piece.lkey = source->lkey;
+  } else {
+    std::memcpy(copied, payload, reply_.num_bytes);
+    statistics_.verbs.copies.add(1);
+  }
+  way.pair->post_send({.wr_id = other_id,
+                       .opcode = Opcode::rdma_write,
+                       .flags = 0,
+                       .rkey = reply_.rkey,
+                       .remote_address = reply_.address,
+                       .pieces = {&piece, 1}});
+  reply_ = {};
 }
 
 bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
@@ -176,16 +237,105 @@ bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   throw_if_failed();
   is_starved_ = !has_room();
   if (is_starved_) return false;
-  std::byte* slot = slot_out(sent_);
+  std::optional<Use> source = registered(payload, header.length);
+  bool may_announce = traffic_ == Traffic::transfers ||
+                      (header.is_only_moved != 0 && header.kind != always_copied);
+  Form form = awaits_reply(header) ? answered
+              : !source            ? plain
+              : may_announce       ? announced
+                                   : gathered;
+  Way& way = way_of(sent_ + 1);
+  std::byte* slot = slots_->out(sent_);
+  ScatterGather pieces[2] = {{reinterpret_cast<uint64_t>(slot), sizeof header, way.lkey}, {}};
+  size_t num_pieces = 1;
   std::memcpy(slot, &header, sizeof header);
-  if (header.length > 0) std::memcpy(slot + sizeof header, payload, header.length);
+  if (form == answered) {
+    write_answer(payload, source);
+  } else if (source) {
+    Note note = note_of(header, *source);
+    std::memcpy(slot + sizeof header, &note, sizeof note);
+    pieces[0].length += sizeof note;
+    if (form == gathered) pieces[num_pieces++] = {source->address, header.length, source->lkey};
+  } else if (header.length > 0) {
+    std::memcpy(slot + sizeof header, payload, header.length);
+    pieces[0].length += header.length;
+    statistics_.verbs.copies.add(1);
+  }
   ++sent_;
-  // A completion for every other slot is enough to know which ones are free.
-  uint32_t flags = sent_ % (num_slots / 2) == 0 ? send_signaled : 0;
-  write(slot, sizeof header + header.length, flags, message_bit);
+  uint32_t flags = must_signal(sent_) ? send_signaled : 0;
+  if (source) {
+    bool until_released = form == announced;
+    if (!until_released) flags = send_signaled;
+    lent_[sent_ % num_slots] = {QueuedLane::completed() + 1, until_released, std::move(source->hold)};
+    ++num_lent_;
+    statistics_.announced.add(1);
+  }
+  write(way, {pieces, num_pieces}, flags, message_bit | form << form_shift);
   device_.messages.add(1);
   device_.bytes.add(header.length);
   return true;
+}
+
+// Ends what was lent and has come back.
+void LaneOverQueuePair::take_back() {
+  if (num_lent_ == 0) return;
+  uint64_t oldest = sent_ > num_slots ? sent_ - num_slots : 0;
+  for (uint64_t number = sent_; number > oldest; --number) {
+    Lent& lent = lent_[number % num_slots];
+    if (lent.number == 0) continue;
+    if (lent.until_released ? credited_ < number : !has_ended(number)) continue;
+    lent = {};
+    --num_lent_;
+  }
+}
+
+uint64_t LaneOverQueuePair::completed() const {
+  uint64_t completed = QueuedLane::completed();
+  if (num_lent_ == 0) return completed;
+  for (const Lent& lent : lent_) {
+    if (lent.number != 0) completed = std::min(completed, lent.number - 1);
+  }
+  return completed;
+}
+
+bool LaneOverQueuePair::flush() {
+  int before = num_lent_;
+  if (before > 0) {
+    poll();
+    throw_if_failed();
+    is_starved_ = true;
+  }
+  return QueuedLane::flush() || num_lent_ < before;
+}
+
+void LaneOverQueuePair::detach() {
+  // What was lent cannot be copied any more; it comes back without the caller.
+  if (num_lent_ > 0) return poll();
+  QueuedLane::detach();
+}
+
+void LaneOverQueuePair::abandon() {
+  bool in_use = num_lent_ > 0 || asked_.number > released_ || reading_ == Reading::under_way;
+  if (!in_use) return;
+  // Before the callers have their memory back: a peer must not take for the payload what they write
+  // there next, nor write to it.
+  fail("its communicator failed while memory was in use");
+  for (Way& way : ways_) {
+    try {
+      // Soft-RoCE destroys a queue pair only when what it sent has left, up to 50 s.
+      way.pair->stop();
+    } catch (const std::exception&) {
+      // It has ended already, or a signal handler interrupted it.
+    }
+  }
+  for (Lent& lent : lent_) lent = {};
+  num_lent_ = 0;
+  asked_ = {};
+  read_hold_.reset();
+}
+
+void LaneOverQueuePair::throw_malformed() const {
+  throw LaneError(peer(), "a malformed message over its queue pair");
 }
 
 const Header* LaneOverQueuePair::peek() {
@@ -196,32 +346,92 @@ const Header* LaneOverQueuePair::peek() {
     is_starved_ = true;
     return nullptr;
   }
-  std::memcpy(&header_, slot_in(released_), sizeof header_);
-  if (header_.length > slot_bytes_ ||
-      lengths_[released_ % num_slots] != sizeof header_ + header_.length) {
-    throw LaneError(peer(), "a malformed message over its queue pair");
-  }
+  parse();
   peeked_ = true;
   return &header_;
 }
 
-const std::byte* LaneOverQueuePair::lend() { return slot_in(released_) + sizeof header_; }
+void LaneOverQueuePair::parse() {
+  const std::byte* slot = slots_->in(released_);
+  std::memcpy(&header_, slot, sizeof header_);
+  form_ = forms_[released_ % num_slots];
+  if (header_.length > slot_bytes_) throw_malformed();
+  bool has_note = form_ == gathered || form_ == announced;
+  bool has_payload = form_ == plain || form_ == gathered;
+  size_t payload_at = sizeof header_ + (has_note ? sizeof note_ : 0);
+  if (lengths_[released_ % num_slots] != payload_at + (has_payload ? header_.length : 0)) {
+    throw_malformed();
+  }
+  note_ = {};
+  if (has_note) std::memcpy(&note_, slot + sizeof header_, sizeof note_);
+  payload_ = has_payload ? slot + payload_at : nullptr;
+  if (form_ == answered) {
+    if (asked_.number != released_ + 1 || asked_.num_bytes != header_.length) throw_malformed();
+    payload_ = reinterpret_cast<const std::byte*>(asked_.address);
+  }
+}
+
+// Reads an announced payload to `destination` if that is registered, else into the message's slot.
+void LaneOverQueuePair::start_read(std::byte* destination) {
+  Way& way = way_of(released_ + 1);
+  std::byte* slot = slots_->in(released_) + sizeof header_ + sizeof note_;
+  ScatterGather piece{reinterpret_cast<uint64_t>(slot), header_.length, way.lkey};
+  payload_ = slot;
+  std::optional<Use> use;
+  if (destination != nullptr) use = registered(destination, header_.length);
+  if (use) {
+    piece.address = use->address;
+    piece.lkey = use->lkey;
+    read_hold_ = std::move(use->hold);
+    payload_ = destination;
+  }
+  way.pair->post_send({.wr_id = read_id,
+                       .opcode = Opcode::rdma_read,
+                       .rkey = note_.rkey,
+                       .remote_address = note_.address,
+                       .pieces = {&piece, 1}});
+  reading_ = Reading::under_way;
+  statistics_.verbs.reads.add(1);
+}
+
+const std::byte* LaneOverQueuePair::lend() {
+  if (form_ != announced) return payload_;
+  if (reading_ == Reading::no) start_read(nullptr);
+  if (reading_ == Reading::under_way) poll();
+  if (reading_ == Reading::ended) return payload_;
+  throw_if_failed();
+  is_starved_ = true;
+  return nullptr;
+}
 
 bool LaneOverQueuePair::receive(std::byte* destination) {
-  if (header_.length > 0) std::memcpy(destination, lend(), header_.length);
+  if (form_ == announced && reading_ == Reading::no) start_read(destination);
+  const std::byte* payload = lend();
+  if (header_.length == 0) return true;
+  if (payload == nullptr) return false;
+  if (payload == destination) return true;
+  std::memcpy(destination, payload, header_.length);
+  statistics_.verbs.copies.add(1);
   return true;
 }
 
 void LaneOverQueuePair::release() {
   peeked_ = false;
+  if (form_ != plain) statistics_.announced.add(1);
+  if (form_ == announced) is_awaited_ = true;
+  if (form_ == answered) asked_ = {};
+  if (note_.reply != 0) reply_ = {note_.reply, note_.address, header_.length, note_.rkey, nullptr};
+  reading_ = Reading::no;
+  read_hold_.reset();
   ++released_;
   return_credits();
 }
 
 void LaneOverQueuePair::return_credits() {
-  if (released_ - returned_ < num_slots / 2 || their_address_ == 0 || !failure_.empty()) return;
+  bool is_due = released_ - returned_ >= num_slots / 2 || (is_awaited_ && released_ > returned_);
+  if (!is_due || !slots_->is_complete() || !failure_.empty()) return;
   try {
-    write(nullptr, 0, send_signaled, 0);
+    write(ways_[0], {}, send_signaled, 0);
   } catch (const QueueFull&) {
     // The next poll() tries again.
   }

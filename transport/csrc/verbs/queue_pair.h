@@ -54,10 +54,12 @@ class QueuePair final : public QueuePairFace,
 
   // Of the queues and the protection domain that it was made with.
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override;
+  const void* domain() const override { return domain_.get(); }
   size_t poll(std::span<Completion> out) override;
   std::vector<int> descriptors() override;
   bool prepare_sleep(Sleep& sleep) override;
 
+  void stop() override { modify(QueuePairState::error); }
   size_t max_inline() const override { return packets_.attributes.max_inline; }
 
   bool drive() override;

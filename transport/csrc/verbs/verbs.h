@@ -135,6 +135,8 @@ class QueuePairFace {
 
   // Memory that the peer's requests and ours may name; until the queue pair is destroyed.
   virtual MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) = 0;
+  // Its protection domain: queue pairs of one can use the memory that any of them registered.
+  virtual const void* domain() const = 0;
   // Never block. Throw QueueFull; in ERROR they succeed, and the request ends with FLUSHED.
   virtual void post_send(const SendRequest& request) = 0;
   virtual void post_recv(const RecvRequest& request) = 0;
@@ -144,6 +146,8 @@ class QueuePairFace {
   virtual std::string reason() = 0;
   // Bytes of an INLINE request.
   virtual size_t max_inline() const = 0;
+  // Moves it to ERROR: no request touches memory any more, neither the peer's nor ours. Never blocks.
+  virtual void stop() = 0;
   // Ends it: from then on nothing touches memory that was registered or posted. Idempotent.
   virtual void close() = 0;
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import select_interfaces
-from hccl_py.transport.providers.verbs.devices import ACTIVE, ETHERNET, ROCE_V2, Gid, RdmaPort
+from hccl_py.transport.providers.verbs.devices import (
+    ACTIVE,
+    ETHERNET,
+    INFINIBAND,
+    ROCE_V2,
+    Gid,
+    RdmaPort,
+)
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
@@ -37,21 +44,27 @@ def candidates(
     selected = _selected(ports, settings.devices)
     found = [_candidate(port, port in selected, settings, interfaces) for port in ports]
 
-    def place(one: Candidate) -> tuple[bool, bool, int]:
-        wanted = selected.index(one.port) if settings.devices and one.port in selected else 0
+    def place(one: Candidate) -> tuple[bool, bool, int, bool]:
+        wanted = selected.index(one.port) if settings.lists_devices and one.port in selected else 0
         is_near = one.gid is not None and one.gid.interface in interfaces
-        return bool(one.problem), not is_near and not settings.devices, wanted
+        is_far = not is_near and not settings.devices
+        return bool(one.problem), is_far, wanted, one.port.link_layer != ETHERNET
 
     return tuple(sorted(found, key=place))
 
 
 def choose(
     ports: Sequence[RdmaPort], settings: RdmaSettings, interfaces: Collection[str] = ()
-) -> tuple[RdmaPort, Gid]:
-    """Return the port and the GID to use; BootstrapError: there is none, and why."""
+) -> tuple[tuple[RdmaPort, Gid], ...]:
+    """Return the ports and GIDs to use: all that HCCL_IB_HCA lists, else one.
+
+    Raises:
+        BootstrapError: there is none, and why.
+    """
     looked_at = candidates(ports, settings, interfaces)
-    if looked_at and looked_at[0].gid is not None:
-        return looked_at[0].port, looked_at[0].gid
+    usable = tuple((one.port, one.gid) for one in looked_at if one.gid is not None)
+    if usable:
+        return usable if settings.lists_devices else usable[:1]
     if not looked_at:
         raise BootstrapError(
             "this host has no RDMA device (/sys/class/infiniband is empty); "
@@ -71,6 +84,8 @@ def choose_gid(
     """
     if settings.gid_index is not None:
         return next((gid for gid in port.gids if gid.index == settings.gid_index), None)
+    if port.link_layer == INFINIBAND:  # the first one is the port's own
+        return next(iter(port.gids), None)
     usable = [gid for gid in port.gids if gid.kind == ROCE_V2]
 
     def place(gid: Gid) -> tuple[bool, bool, bool, int]:
@@ -84,9 +99,12 @@ def _candidate(
     port: RdmaPort, is_selected: bool, settings: RdmaSettings, interfaces: Collection[str]
 ) -> Candidate:
     if not is_selected:
-        return Candidate(port, problem=f"HCCL_IB_HCA={settings.devices} leaves it out")
-    if port.link_layer != ETHERNET:
-        return Candidate(port, problem=f"its link layer is {port.link_layer}, expected Ethernet")
+        return Candidate(port, problem=f"HCCL_IB_HCA={settings.devices} leaves it out: unset it")
+    if port.link_layer not in (ETHERNET, INFINIBAND):
+        return Candidate(
+            port,
+            problem=f"its link layer is {port.link_layer}, expected {ETHERNET} or {INFINIBAND}",
+        )
     if port.state != ACTIVE:
         where = next((gid.interface for gid in port.gids if gid.interface), "INTERFACE")
         return Candidate(port, problem=f"it is {port.state}: ip link set {where} up, cable in")
@@ -94,13 +112,17 @@ def _candidate(
     if gid is None and settings.gid_index is not None:
         there = ", ".join(map(str, port.gids)) or "none"
         return Candidate(
-            port, problem=f"HCCL_IB_GID_INDEX={settings.gid_index} is not set; there are {there}"
+            port,
+            problem=f"HCCL_IB_GID_INDEX={settings.gid_index} is not set; there are {there}: "
+            "take one of them, or unset the variable",
         )
+    if gid is None and port.link_layer == INFINIBAND:
+        return Candidate(port, problem="it has no GID: does a subnet manager run (opensm)?")
     if gid is None:
         return Candidate(
             port, problem="it has no RoCE v2 GID: give its interface an IP address (ip address add)"
         )
-    if gid.kind != ROCE_V2:
+    if port.link_layer == ETHERNET and gid.kind != ROCE_V2:
         return Candidate(port, problem=f"GID {gid} is not RoCE v2; unset HCCL_IB_GID_INDEX")
     return Candidate(port, gid)
 

@@ -5,12 +5,14 @@ No library is needed to read them, so `hccl-perftest --devices` works where libi
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 ROCE_V2 = "RoCE v2"
 ETHERNET = "Ethernet"
+INFINIBAND = "InfiniBand"
 ACTIVE = "ACTIVE"
 _SYSFS = Path("/sys/class/infiniband")
 
@@ -74,6 +76,14 @@ def list_ports(sysfs: Path = _SYSFS) -> tuple[RdmaPort, ...]:
             gids = _gids(port)
             found.append(RdmaPort(device.name, int(port.name), state, layer, rate, gids))
     return tuple(found)
+
+
+def may_open(device: str) -> bool:
+    """Return whether this process may open the device's file in /dev/infiniband."""
+    for entry in Path("/sys/class/infiniband_verbs").glob("*/ibdev"):
+        if _read(entry) == device:
+            return os.access(Path("/dev/infiniband") / entry.parent.name, os.R_OK | os.W_OK)
+    return False
 
 
 def _gids(port: Path) -> tuple[Gid, ...]:

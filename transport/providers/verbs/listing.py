@@ -7,16 +7,17 @@ from pathlib import Path
 
 from hccl_py.transport.providers.verbs.choice import Candidate
 from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
+from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 WHOLE_PACKETS_MTU = 4200
 """Of an interface whose RoCE packets hold 4096 bytes."""
 
 
-def port_lines(looked_at: Sequence[Candidate]) -> Iterator[str]:
-    """Yield each port with its GIDs; the first candidate is the one that is used."""
+def port_lines(looked_at: Sequence[Candidate], settings: RdmaSettings) -> Iterator[str]:
+    """Yield each port with its GIDs, and whether it is used, as `choice.choose` says."""
     for index, one in enumerate(looked_at):
         port = one.port
-        is_used = index == 0 and one.gid is not None
+        is_used = one.gid is not None and (index == 0 or settings.lists_devices)
         what = f"used, with GID {one.gid}" if is_used else one.problem or "not needed"
         kind = f"{port.link_layer}, {port.rate or 'no rate'}, {port.state or 'gone'}"
         yield f"{port} ({kind}): {what}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
-LOCKED_BYTES_PER_PEER = 6_300_000
-"""What a rank registers for each rank of another node."""
+LOCKED_BYTES_PER_PEER = 9_500_000
+"""What a rank locks for each rank of another node: slots, half of which are registered twice."""
 
 
 def locked_bytes() -> int | None:

@@ -11,11 +11,11 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError, VerbsError
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.providers.verbs.choice import choose
-from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.devices import Gid, RdmaPort, list_ports
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
-DESCRIPTION = struct.Struct("!16sIII")
-"""GID, number of the queue pair, PSN of its first packet, bytes of a packet."""
+DESCRIPTION = struct.Struct("!16sIIIH")
+"""GID, number of the queue pair, PSN of its first packet, bytes of a packet, LID (InfiniBand)."""
 
 
 class OpenedPort:
@@ -27,20 +27,28 @@ class OpenedPort:
         gid: the address that its packets carry.
     """
 
-    def __init__(self, settings: RdmaSettings, interfaces: Collection[str] = ()) -> None:
-        """Open the port that the settings choose; BootstrapError: there is none to use."""
-        self.port, self.gid = choose(list_ports(), settings, interfaces)
-        route = self.port.number, self.gid.index, settings.traffic_class, settings.service_level
+    def __init__(self, port: RdmaPort, gid: Gid, settings: RdmaSettings) -> None:
+        """Open the port; BootstrapError: it cannot be."""
+        self.port, self.gid = port, gid
+        route = port.number, gid.index, settings.traffic_class, settings.service_level
         try:
-            self.core = _core.RdmaDevice(self.port.device, list(route))
+            self.core = _core.RdmaDevice(port.device, list(route))
         except VerbsError as error:
             raise BootstrapError(str(error)) from error
 
     @classmethod
+    def chosen(
+        cls, settings: RdmaSettings, interfaces: Collection[str] = ()
+    ) -> tuple[OpenedPort, ...]:
+        """Open the ports that the settings choose; BootstrapError: there is none to use."""
+        return tuple(cls(*one, settings) for one in choose(list_ports(), settings, interfaces))
+
+    @classmethod
     def by_name(cls, name: str) -> OpenedPort:
-        """Open `DEVICE` or `DEVICE:PORT`; empty: what HCCL_IB_HCA chooses."""
+        """Open `DEVICE` or `DEVICE:PORT`; empty: the first that HCCL_IB_HCA chooses."""
         settings = RdmaSettings.from_environment()
-        return cls(replace(settings, devices=f"={name}") if name else settings)
+        settings = replace(settings, devices=f"={name}") if name else settings
+        return cls(*choose(list_ports(), settings)[0], settings)
 
     def log(self) -> None:
         """Say that it is used, and how."""
@@ -49,17 +57,22 @@ class OpenedPort:
     def describe(self, pair: _core.RdmaQueuePair) -> bytes:
         """Return what the peer of a queue pair needs to know."""
         gid = self.gid.address.packed
-        return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu())
+        return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu(), self.core.lid())
 
     def read_description(self, packed: bytes) -> _core.RdmaPeer:
         """Return the peer that described itself; BootstrapError: it is on another network."""
-        gid, number, psn, mtu = DESCRIPTION.unpack(packed)
+        gid, number, psn, mtu, lid = DESCRIPTION.unpack(packed)
         theirs = IPv6Address(gid)
         if not 256 <= mtu <= 4096:
             raise BootstrapError(f"the peer at {theirs} has an MTU of {mtu}")
+        if (lid == 0) != (self.core.lid() == 0):
+            raise BootstrapError(
+                f"the port here is {self.port} ({self.port.link_layer}), the peer's is of another "
+                "link layer: expected RoCE on both or InfiniBand on both; see HCCL_IB_HCA"
+            )
         if (theirs.ipv4_mapped is None) != (self.gid.address.ipv4_mapped is None):
             raise BootstrapError(
                 f"the GID here is {self.gid.ip}, the peer's is {theirs.ipv4_mapped or theirs}: "
                 "expected IPv4 on both or IPv6 on both"
             )
-        return _core.RdmaPeer(list(gid), number, psn, mtu)
+        return _core.RdmaPeer(list(gid), number, psn, mtu, lid)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import InvalidArgumentError
+
+MOST_PAIRS = 16
+_MOST_BYTES = 2**63 - 1
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,9 @@ class RdmaSettings:
         timeout_code: HCCL_IB_TIMEOUT: a packet that is not acknowledged within 4.096 us x 2^code
             is sent again.
         retry_count: HCCL_IB_RETRY_CNT: how often. 7 is for ever on soft-RoCE.
+        num_pairs: HCCL_IB_QPS_PER_CONNECTION: queue pairs of a lane, whose messages take turns.
+        registered_bytes: HCCL_IB_REGISTERED_BYTES: how much of the tensors in registered memory
+            each communicator registers with the device at a time; 0: their messages are copied.
     """
 
     devices: str | None = None
@@ -29,13 +39,18 @@ class RdmaSettings:
     service_level: int = 0
     timeout_code: int = 20
     retry_count: int = 6
+    num_pairs: int = 1
+    registered_bytes: int = field(default_factory=_half_of_memory)
+
+    @property
+    def lists_devices(self) -> bool:
+        """Whether HCCL_IB_HCA says which devices to use, and not only which ones not."""
+        return self.devices is not None and not self.devices.startswith("^")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> RdmaSettings:
         """Read the settings of a process; InvalidArgumentError: one makes no sense."""
         given = {name: value for name, value in environ.items() if value}
-        # A lane is one queue pair: to spread it over several is not written yet.
-        _number(given, "HCCL_IB_QPS_PER_CONNECTION", 1, 1, 1)
         index = _number(given, "HCCL_IB_GID_INDEX", -1, 0, 255)
         return cls(
             devices=given.get("HCCL_IB_HCA"),
@@ -44,6 +59,10 @@ class RdmaSettings:
             service_level=_number(given, "HCCL_IB_SL", cls.service_level, 0, 15),
             timeout_code=_number(given, "HCCL_IB_TIMEOUT", cls.timeout_code, 1, 31),
             retry_count=_number(given, "HCCL_IB_RETRY_CNT", cls.retry_count, 0, 7),
+            num_pairs=_number(given, "HCCL_IB_QPS_PER_CONNECTION", cls.num_pairs, 1, MOST_PAIRS),
+            registered_bytes=_number(
+                given, "HCCL_IB_REGISTERED_BYTES", _half_of_memory(), 0, _MOST_BYTES
+            ),
         )
 
 

@@ -118,13 +118,45 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
   return lane;
 }
 
-// Lanes over software queue pairs over lanes.
-inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<UnderlyingLane>, 2> lanes) {
+// All memory, registered with a software queue pair when it is first used.
+class AllRegistered final : public RegisteredMemory {
+ public:
+  explicit AllRegistered(std::shared_ptr<QueuePair> pair) : pair_(std::move(pair)) {}
+  std::optional<Use> find(const std::byte* address, size_t num_bytes) override {
+    constexpr uint32_t all = access_local_write | access_remote_write | access_remote_read;
+    MemoryRegion region =
+        pair_->register_memory({const_cast<std::byte*>(address), num_bytes}, all);
+    return Use{region.address, region.lkey, region.rkey, hold};
+  }
+
+  const std::shared_ptr<int> hold = std::make_shared<int>();
+
+ private:
+  const std::shared_ptr<QueuePair> pair_;
+};
+
+using UnderlyingLanes = std::array<std::shared_ptr<UnderlyingLane>, 2>;
+
+// A lane over software queue pairs over lanes, one each. `min_registered_bytes`: payloads of as many are
+// not copied; 0: all are.
+inline std::unique_ptr<Ends> queue_pair_lane(std::vector<UnderlyingLanes> under,
+                                             size_t min_registered_bytes = 0) {
   auto lane = std::make_unique<Ends>();
   auto end = [&](int peer) {
-    auto pair = QueuePair::connected(progress(), lanes[static_cast<size_t>(1 - peer)],
-                                     LaneOverQueuePair::attributes());
-    return std::make_unique<LaneOverQueuePair>(peer, std::move(pair), slot_bytes, lane->statistics);
+    std::vector<std::shared_ptr<QueuePairFace>> pairs;
+    std::shared_ptr<AllRegistered> memory;
+    for (UnderlyingLanes& lanes : under) {
+      auto pair = QueuePair::connected(progress(), lanes[static_cast<size_t>(1 - peer)],
+                                       LaneSlots::attributes());
+      if (min_registered_bytes > 0) memory = std::make_shared<AllRegistered>(pair);
+      pairs.push_back(std::move(pair));
+    }
+    auto slots = std::make_unique<LaneSlots>(std::move(pairs), slot_bytes);
+    auto made = std::make_unique<LaneOverQueuePair>(peer, std::move(slots), lane->statistics);
+    if (memory) {
+      made->set_registered(memory, LaneOverQueuePair::Traffic::collectives, min_registered_bytes);
+    }
+    return made;
   };
   lane->left = end(1);
   lane->right = end(0);
@@ -140,6 +172,7 @@ struct Provider {
   const char* name;
   std::unique_ptr<Ends> (*connect)();
   bool notices_closing;
+  bool copies = true;  // a payload that has left may change, even if the receiver has not come yet
 };
 
 inline const Provider providers[] = {
@@ -150,8 +183,17 @@ inline const Provider providers[] = {
      [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); }, true},
     {"tcp, two paths, checksums",
      [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); }, true},
-    {"queue pair over shared memory", [] { return queue_pair_lane(loopback_underlying_lanes()); }, true},
-    {"queue pair over tcp", [] { return queue_pair_lane(tcp_underlying_lanes()); }, true},
+    {"queue pair over shared memory",
+     [] { return queue_pair_lane({loopback_underlying_lanes()}); }, true},
+    {"queue pair over tcp", [] { return queue_pair_lane({tcp_underlying_lanes()}); }, true},
+    {"three queue pairs",
+     [] {
+       return queue_pair_lane(
+           {loopback_underlying_lanes(), tcp_underlying_lanes(), loopback_underlying_lanes()});
+     },
+     true},
+    {"queue pair, registered memory",
+     [] { return queue_pair_lane({loopback_underlying_lanes()}, 1000); }, true, false},
 };
 
 // Message `number` of `size` bytes: every byte depends on both its place and the number.
@@ -166,6 +208,7 @@ inline Header header_of(uint64_t number, size_t size) {
   header.id = number;
   header.fingerprint = ~number;
   header.length = static_cast<uint32_t>(size);
+  header.is_only_moved = number % 2;
   return header;
 }
 

@@ -68,6 +68,7 @@ OVER_EVERY_PROVIDER(two_threads_talk_at_once) {
 }
 
 OVER_EVERY_PROVIDER(a_detached_payload_may_change) {
+  if (!provider.copies) return;
   auto lane = provider.connect();
   Inbox inbox(*lane->right);
   std::deque<std::vector<std::byte>> payloads;
@@ -135,7 +136,7 @@ struct RawLane {
 };
 
 OVER_EVERY_PROVIDER(what_was_sent_before_closing_arrives) {
-  if (!provider.notices_closing) return;
+  if (!provider.notices_closing || !provider.copies) return;
   auto lane = provider.connect();
   Inbox inbox(*lane->right);
   std::vector<std::vector<std::byte>> sent;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t slot_bytes = 1024;
 constexpr uint32_t message_bit = uint32_t{1} << 31;
+constexpr uint32_t gathered = uint32_t{1} << 29, announced = uint32_t{2} << 29,
+                   answered = uint32_t{3} << 29;
 
 struct Advertisement {
   uint64_t magic, address, slot_bytes;
@@ -42,9 +44,11 @@ class ScriptedQueuePair final : public QueuePairFace {
     completions.erase(completions.begin(), completions.begin() + static_cast<long>(count));
     return count;
   }
+  const void* domain() const override { return this; }
   std::string reason() override { return "the test says so"; }
   size_t max_inline() const override { return inline_bytes; }
   void close() override { closed = true; }
+  void stop() override {}
   std::vector<int> descriptors() override { return {}; }
   bool prepare_sleep(Sleep&) override { return false; }
 
@@ -60,11 +64,11 @@ class ScriptedQueuePair final : public QueuePairFace {
     std::memcpy(reinterpret_cast<void*>(advertised_to), &theirs, sizeof theirs);
     complete(Opcode::recv, sizeof theirs);
   }
-  // The peer's message `number`, whose completion claims `length` bytes.
-  void deliver(uint64_t number, const Header& header, size_t length, uint32_t credits = 0) {
+  // The peer's message `number`, whose completion claims `length` bytes; `imm`: credits and form.
+  void deliver(uint64_t number, const Header& header, size_t length, uint32_t imm = 0) {
     auto* slots = reinterpret_cast<std::byte*>(regions[1].address);
     std::memcpy(slots + number % 8 * (regions[1].length / 8), &header, sizeof header);
-    complete(Opcode::recv_rdma_with_imm, length, message_bit | credits);
+    complete(Opcode::recv_rdma_with_imm, length, message_bit | imm);
   }
   void fail(Status status) {
     completions.emplace_back();
@@ -80,11 +84,16 @@ class ScriptedQueuePair final : public QueuePairFace {
   size_t inline_bytes = 0;
 };
 
+std::unique_ptr<LaneOverQueuePair> make_lane(std::vector<std::shared_ptr<QueuePairFace>> pairs,
+                                             Statistics& statistics) {
+  auto slots = std::make_unique<LaneSlots>(std::move(pairs), slot_bytes);
+  return std::make_unique<LaneOverQueuePair>(3, std::move(slots), statistics);
+}
+
 struct Fixture {
   Statistics statistics;
   std::shared_ptr<ScriptedQueuePair> pair = std::make_shared<ScriptedQueuePair>();
-  std::unique_ptr<LaneOverQueuePair> lane =
-      std::make_unique<LaneOverQueuePair>(3, pair, slot_bytes, statistics);
+  std::unique_ptr<LaneOverQueuePair> lane = make_lane({pair}, statistics);
   Advertisement theirs;
 
   Fixture() {
@@ -139,7 +148,7 @@ HCCL_TEST(only_the_slots_are_open_to_the_peer) {
   CHECK(fixture.pair->regions.size() == 2);
   CHECK(!(fixture.pair->regions[0].access & access_remote_write));
   CHECK(fixture.pair->regions[1].length < fixture.pair->regions[0].length / 2 + 1);
-  CHECK(fixture.pair->num_recvs == LaneOverQueuePair::attributes().max_recv_wr);
+  CHECK(fixture.pair->num_recvs == LaneSlots::attributes().max_recv_wr);
 }
 
 HCCL_TEST(a_sender_stops_at_its_last_credit) {
@@ -220,6 +229,10 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
       [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(slot_bytes + 1), 2000); },
       [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 6); },
       [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(0), 0); },
+      // Forms whose lengths do not fit, and an answer that nobody asked for.
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5, gathered); },
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5, announced); },
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header), answered); },
   };
   for (const auto& spoil : cases) {
     Fixture fixture;
@@ -244,6 +257,47 @@ HCCL_TEST(a_peeked_header_stays_what_it_was) {
   Header other = Fixture::header_of(1 << 30);
   std::memcpy(reinterpret_cast<void*>(fixture.pair->regions[1].address), &other, sizeof other);
   CHECK(fixture.lane->peek()->length == 5);
+}
+
+HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
+  Statistics statistics;
+  auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
+  auto lane = make_lane({first, second}, statistics);
+  for (auto& pair : {first, second}) {
+    const auto* mine = reinterpret_cast<const Advertisement*>(pair->advertised_to) - 1;
+    pair->advertise(*mine);
+  }
+  std::byte payload[8] = {};
+  for (int i = 0; i < 4; ++i) lane->post_send(Fixture::header_of(8), payload);
+  // An advertisement and two messages each.
+  CHECK(first->sent.size() == 3 && second->sent.size() == 3);
+  // The second message is there, the first one is not. Both pairs write to the slots of the first.
+  auto* slots = reinterpret_cast<std::byte*>(first->regions[1].address);
+  size_t stride = first->regions[1].length / 8;
+  for (uint32_t number : {1, 0}) {
+    Header header = Fixture::header_of(number + 1);
+    std::memcpy(slots + number * stride, &header, sizeof header);
+    ScriptedQueuePair& pair = number == 1 ? *second : *first;
+    pair.complete(Opcode::recv_rdma_with_imm, sizeof header + number + 1, message_bit | number);
+    if (number == 1) CHECK(lane->peek() == nullptr);
+  }
+  for (uint32_t number : {0, 1}) {
+    CHECK(lane->peek() != nullptr && lane->peek()->length == number + 1);
+    lane->release();
+  }
+  // The credit of the first message came after that of the second, and took nothing back.
+  for (int i = 0; i < 5; ++i) lane->post_send(Fixture::header_of(8), payload);
+  for (auto& pair : {first, second}) pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);
+  lane->flush();
+  CHECK(lane->flushed() && lane->completed() == 9);
+}
+
+HCCL_TEST(one_failed_queue_pair_ends_the_lane) {
+  Statistics statistics;
+  auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
+  auto lane = make_lane({first, second}, statistics);
+  second->fail(Status::retry_exceeded);
+  CHECK(throws<LaneError>([&] { lane->peek(); }));
 }
 
 }  // namespace

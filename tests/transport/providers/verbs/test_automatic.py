@@ -20,6 +20,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_port(tmp_path, "mlx5_2", "eth2", [(LINK_LOCAL, V2), (IPV6, V2)])
     monkeypatch.setattr(automatic, "list_ports", lambda: list_ports(tmp_path))
     monkeypatch.setattr(automatic, "locked_bytes", lambda: None)
+    monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: True)
+    monkeypatch.setattr(automatic, "may_open", lambda _: True)
     return tmp_path
 
 
@@ -36,9 +38,28 @@ def test_rank_looks_at_the_port_of_its_interface(interface: str, family: str) ->
 def test_rank_that_may_lock_too_little_memory_stays_with_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(automatic, "locked_bytes", lambda: 8 << 20)
+    monkeypatch.setattr(automatic, "locked_bytes", lambda: 10 << 20)
     assert automatic.usable_family(["eth0"], 1) == "IPv4"
     assert automatic.usable_family(["eth0"], 2) == ""
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("exists", "may_open", "problem"),
+    [(False, True, "apt install ibverbs-providers"), (True, False, "/dev/infiniband")],
+)
+def test_rank_that_could_not_open_the_device_stays_with_tcp(
+    exists: bool,
+    may_open: bool,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: exists)
+    monkeypatch.setattr(automatic, "may_open", lambda _: may_open)
+    with caplog.at_level("INFO", "hccl_py.transport"):
+        assert automatic.usable_family(["eth0"], 1) == ""
+    assert problem in caplog.text
 
 
 @pytest.mark.usefixtures("host")

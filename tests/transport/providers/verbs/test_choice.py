@@ -19,7 +19,8 @@ def host(tmp_path: Path) -> Path:
     make_port(tmp_path, "mlx5_0", "eth0")
     make_port(tmp_path, "mlx5_1", "eth1")
     make_port(tmp_path, "rxe0", "eth2", state="1: DOWN")
-    make_port(tmp_path, "ib0", "", layer="InfiniBand")
+    make_port(tmp_path, "ib0", "", [(LINK_LOCAL, V1)], layer="InfiniBand")
+    make_port(tmp_path, "other0", "", layer="Unspecified")
     return tmp_path
 
 
@@ -39,9 +40,31 @@ def host(tmp_path: Path) -> Path:
 def test_port_of_the_ranks_interface_is_chosen_unless_one_is_named(
     host: Path, hca: str | None, interfaces: list[str], chosen: str
 ) -> None:
-    port, gid = choose(list_ports(host), RdmaSettings(hca), interfaces)
+    port, gid = choose(list_ports(host), RdmaSettings(hca), interfaces)[0]
     assert port.device == chosen
     assert (gid.index, str(gid.ip)) == (4, "10.0.0.1")  # RoCE v2 over IPv4
+
+
+@pytest.mark.parametrize(
+    ("hca", "chosen"),
+    [
+        (None, ["mlx5_0"]),
+        ("mlx5_1,mlx5_0", ["mlx5_1", "mlx5_0"]),
+        ("mlx5", ["mlx5_0", "mlx5_1"]),
+        ("rxe0,mlx5_1", ["mlx5_1"]),
+        ("^ib0", ["mlx5_0"]),
+    ],
+)
+def test_all_usable_ports_that_are_listed_are_chosen(
+    host: Path, hca: str | None, chosen: list[str]
+) -> None:
+    found = choose(list_ports(host), RdmaSettings(hca))
+    assert [port.device for port, _ in found] == chosen
+
+
+def test_infiniband_port_is_used_by_its_own_gid_where_it_is_named(host: Path) -> None:
+    port, gid = choose(list_ports(host), RdmaSettings("ib0,mlx5"))[0]
+    assert (port.device, gid.index) == ("ib0", 0)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +79,19 @@ def test_gid_is_the_most_routable_of_roce_v2(
     tmp_path: Path, gids: list[tuple[str, str]], index: int
 ) -> None:
     make_port(tmp_path, "rxe0", "eth0", gids)
-    assert choose(list_ports(tmp_path), RdmaSettings())[1].index == index
+    ((_, gid),) = choose(list_ports(tmp_path), RdmaSettings())
+    assert gid.index == index
 
 
 @pytest.mark.parametrize(
     ("settings", "problems"),
     [
         (
-            RdmaSettings("rxe0,ib0"),
+            RdmaSettings("rxe0,other0"),
             {
                 "rxe0": "it is DOWN: ip link set eth2 up, cable in",
-                "ib0": "its link layer is InfiniBand, expected Ethernet",
-                "mlx5_0": "HCCL_IB_HCA=rxe0,ib0 leaves it out",
+                "other0": "its link layer is Unspecified, expected Ethernet or InfiniBand",
+                "mlx5_0": "HCCL_IB_HCA=rxe0,other0 leaves it out",
             },
         ),
         (
@@ -97,7 +121,8 @@ def test_host_without_devices_is_told_how_to_make_one(tmp_path: Path) -> None:
     [
         ("HCCL_IB_TIMEOUT", "32", "a number from 1 to 31, got '32'"),
         ("HCCL_IB_RETRY_CNT", "many", "a number from 0 to 7, got 'many'"),
-        ("HCCL_IB_QPS_PER_CONNECTION", "4", "expected 1, got '4'"),
+        ("HCCL_IB_QPS_PER_CONNECTION", "17", "a number from 1 to 16, got '17'"),
+        ("HCCL_IB_REGISTERED_BYTES", "1G", "a number from 0 to"),
         ("HCCL_IB_GID_INDEX", "-1", "a number from 0 to 255, got '-1'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -59,8 +60,21 @@ RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route)
     verbs_.close_device(context_);
     throw_rdma_error("asking RDMA device " + name + " for its limits", error);
   }
+  lid_ = port.lid;
   mtu_ = static_cast<size_t>(smallest_mtu) << (port.active_mtu - 1);
   fcntl(context_->async_fd, F_SETFL, O_NONBLOCK);
+}
+
+bool RdmaDevice::exists(const std::string& name) {
+  const IbVerbs verbs;
+  int num_devices = 0;
+  ibv::Device** devices = verbs.get_device_list(&num_devices);
+  if (devices == nullptr) return false;
+  bool found = std::any_of(devices, devices + num_devices, [&](ibv::Device* device) {
+    return name == verbs.get_device_name(device);
+  });
+  verbs.free_device_list(devices);
+  return found;
 }
 
 RdmaDevice::~RdmaDevice() { verbs_.close_device(context_); }

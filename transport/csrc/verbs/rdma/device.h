@@ -37,6 +37,11 @@ class RdmaDevice {
   const std::string& name() const { return name_; }
   // Bytes of a packet's payload.
   size_t mtu() const { return mtu_; }
+  // Of the port, on InfiniBand; 0 on Ethernet.
+  uint16_t lid() const { return lid_; }
+
+  // Whether libibverbs has a device of this name, without opening it. Throws RdmaError without the library.
+  static bool exists(const std::string& name);
 
   // Readable when the device has an event.
   int event_fd() const { return context_->async_fd; }
@@ -54,6 +59,7 @@ class RdmaDevice {
   ibv::Context* context_ = nullptr;
   ibv::DeviceAttr limits_{};
   size_t mtu_ = 0;
+  uint16_t lid_ = 0;
   std::mutex events_mutex_;
   std::atomic<bool> lost_{false};  // a hint: whoever reads it has nothing to order
 };

@@ -193,7 +193,8 @@ void RdmaQueuePair::step(QueuePairState to) {
       path.grh.hop_limit = hop_limit;
       path.grh.traffic_class = route.traffic_class;
       path.sl = route.service_level;
-      path.is_global = 1;
+      path.is_global = 1;  // InfiniBand routes by the LID, and carries the GIDs along
+      path.dlid = peer_.lid;
       path.port_num = route.port;
       mask |= ibv::qp_av | ibv::qp_path_mtu | ibv::qp_dest_qpn | ibv::qp_rq_psn |
               ibv::qp_max_dest_rd_atomic | ibv::qp_min_rnr_timer;

@@ -25,6 +25,7 @@ struct RdmaPeer {
   uint32_t qp_num = 0;
   uint32_t psn = 0;  // of its first packet
   size_t mtu = 0;
+  uint16_t lid = 0;  // on InfiniBand
 };
 
 // Thread-safe.
@@ -43,6 +44,7 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   // As the device has it.
   QueuePairState state();
   std::string reason() override;
+  void stop() override { modify(QueuePairState::error); }
   size_t max_inline() const override { return attributes_.max_inline; }
   const QueuePairStatistics& statistics() const { return statistics_; }
 
@@ -54,6 +56,7 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   void set_attributes(const QueuePairAttributes& attributes);
 
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override;
+  const void* domain() const override { return domain_.get(); }
   void post_send(const SendRequest& request) override;
   void post_recv(const RecvRequest& request) override;
   size_t poll(std::span<Completion> out) override;

@@ -1,0 +1,28 @@
+"""The one watch of this process over memory that devices know (csrc/base/memory_watch.h)."""
+
+import threading
+
+from hccl_py.transport import _core
+from hccl_py.transport.process_lifecycle import Stage, register
+
+_watch: _core.MemoryWatch | None = None
+_lock = threading.Lock()
+
+
+def watch_of_this_process() -> _core.MemoryWatch | None:
+    """Return the watch, started at first use; None where the system has none."""
+    global _watch
+    with _lock:
+        if _watch is None:
+            _watch = _core.MemoryWatch.start()
+        return None if _watch.unavailable() else _watch
+
+
+def _forget_after_fork() -> None:
+    # Its thread is the parent's, and so is what it watches.
+    global _watch, _lock
+    _watch = None
+    _lock = threading.Lock()
+
+
+register(Stage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)
