@@ -13,7 +13,7 @@ from hccl_py import Communicator
 from hccl_py.diagnosis import errors
 from hccl_py.transport.errors import CollectiveTimeoutError
 
-CALLS_AHEAD = 64
+CALLS_AHEAD = 256
 
 
 @pytest.mark.parametrize("count", [1, 3000])  # in the cell, and in one of the eight areas
