@@ -53,6 +53,9 @@ class Collectives(Generic[Result]):
     its old values are gone even if the call fails.
     """
 
+    # `known_calls.cc` reads it where it lies; all else of an object is in its __dict__.
+    __slots__ = ("__dict__", "__weakref__", "_fast_path")
+
     def __init__(self, state: CommunicatorState, *, blocking: bool) -> None:
         self._state = state
         self._calls: EngineCalls[Result] = EngineCalls(state, blocking)

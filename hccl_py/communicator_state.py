@@ -26,7 +26,7 @@ UNISSUED: dict[object, Callable[[], None]] = {}
 function that waits until it has."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)  # slots: `csrc/bindings/known_calls.cc` reads them where they lie
 class CommunicatorState:
     """One rank's share of a communicator; its collectives, its Works and its reports hold this."""
 

@@ -30,6 +30,16 @@ class Graph:
     It keeps the buffers, and its communicators as far as they are not closed.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_communicators",
+        "_fast_path",
+        "_native",
+        "_reason",
+        "_unwatched",
+    )
+
     def __init__(self) -> None:
         """Begin without calls."""
         self._calls: list[RecordedCall] = []

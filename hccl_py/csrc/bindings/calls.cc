@@ -25,6 +25,9 @@ void check_signals() {
 
 namespace {
 
+// Of a call that may hold Python's lock: moved in a microsecond or two.
+constexpr size_t little_bytes = 16384;
+
 RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
   RequestPtr request = self.take_request();
   request->kind = RequestKind::collective;
@@ -77,9 +80,14 @@ RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double 
 }
 
 void run(Communicator& engine, RequestPtr request) {
-  {
+  bool is_collective = request->kind == RequestKind::collective;
+  bool is_little = (is_collective ? request->call.total_bytes : request->num_bytes) <= little_bytes;
+  if (!is_little) {
     nb::gil_scoped_release release;
     engine.run(request, check_signals);
+  } else if (!engine.run_briefly(request)) {
+    nb::gil_scoped_release release;
+    engine.finish(request, check_signals);
   }
   engine.give_back(std::move(request));
 }

@@ -158,7 +158,17 @@ bool Communicator::submit(std::span<const RequestPtr> requests) {
 }
 
 void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
-  if (submit(requests)) {
+  finish_all(requests, submit(requests), interrupt);
+}
+
+void Communicator::finish(const RequestPtr& request, const Interrupt& interrupt) {
+  bool drives = driver_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  finish_all({&request, 1}, drives, interrupt);
+}
+
+void Communicator::finish_all(std::span<const RequestPtr> requests, bool drives,
+                              const Interrupt& interrupt) {
+  if (drives) {
     drive(requests, Deadline::max(), interrupt);
   } else {
     try {

@@ -90,6 +90,10 @@ class Communicator final : public Drivable {
   // The same with several, submitted in their order and at once: throws the failure of the first that
   // failed, when all have ended.
   void run(std::span<const RequestPtr> requests, const Interrupt& interrupt);
+  // Submits a request of little data and takes microseconds at most, so Python's lock may stay held.
+  // True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
+  bool run_briefly(const RequestPtr& request);
+  void finish(const RequestPtr& request, const Interrupt& interrupt);
   // Hands a request over; the buffers must live until it is done.
   void start(const RequestPtr& request) { start({&request, 1}); }
   void start(std::span<const RequestPtr> requests);
@@ -150,9 +154,17 @@ class Communicator final : public Drivable {
 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
 
+  // The same for the call of a thread, which may be asked to close.
+  struct Driving {
+    Communicator& driven;
+    bool goes_on = false;  // this thread drives on
+    ~Driving();
+  };
+
   void deliver_rest(const Interrupt& interrupt);
   bool submit(std::span<const RequestPtr> requests);
   void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
+  void finish_all(std::span<const RequestPtr> requests, bool drives, const Interrupt& interrupt);
   void drive(std::span<const RequestPtr> requests, Deadline deadline, const Interrupt& interrupt);
   void drive_once();
   void hand_over();
