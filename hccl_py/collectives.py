@@ -216,6 +216,8 @@ class Collectives(Generic[Result]):
         equal = all(block.count == count for block in targets)
         plans = state.plans if equal else state.plans.uneven
         prepared = plans["all_gather", kind, _SUM, total, None]
+        if equal:
+            self._known.learn(("all_gather", output, input), prepared, (n, 1, source.num_bytes))
         return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
     @_core.remembered
@@ -252,6 +254,9 @@ class Collectives(Generic[Result]):
             check_block("input", block, "output", target, rank)
         prepared = plans["reduce_scatter", kind, op, count * n, None]
         part_bytes = kind.item_bytes // kind.parts
+        if not state.gain.is_open:
+            call = "reduce_scatter", output, input, op
+            self._known.learn(call, prepared, (1, n, target.num_bytes // part_bytes))
         return self._uneven(prepared, sources, [target], (output, input), timeout_s, part_bytes)
 
     @_core.remembered
@@ -353,7 +358,7 @@ class Collectives(Generic[Result]):
         prepared: _core.Prepared,
         sources: Sequence[Span],
         targets: Sequence[Span],
-        buffers: object,
+        buffers: tuple[Any, Any],
         timeout_s: float | None,
         unit_bytes: int = 1,  # of an element as the engine sees it
     ) -> Result:
@@ -361,8 +366,10 @@ class Collectives(Generic[Result]):
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         given = [(block.address, block.num_bytes // unit_bytes) for block in sources]
         taken = [(block.address, block.num_bytes // unit_bytes) for block in targets]
+        # Their owner may change a list while the call runs.
+        kept = tuple(tuple(one) if isinstance(one, list) else one for one in buffers)
         return self._calls.enter(
-            self._calls.blocks, (state.core, prepared, limit_s, given, taken, buffers)
+            self._calls.blocks, (state.core, prepared, limit_s, given, taken, kept)
         )
 
     def _transfer(

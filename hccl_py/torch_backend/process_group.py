@@ -48,6 +48,7 @@ from hccl_py.torch_backend.work import FINISHED, raise_failure
 from hccl_py.transport.errors import HcclError
 
 _op = OPS_BY_HASH.get
+_PLAIN_TYPES = frozenset(PLAIN_TYPES)
 
 
 class ProcessGroupHccl(GroupIdentity):
@@ -199,6 +200,21 @@ class ProcessGroupHccl(GroupIdentity):
         self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
     ) -> Work:
         """Collect every rank's tensor in a list of tensors."""
+        opts = options[0] if len(options) == 1 else None
+        if (
+            (type(opts) is AllgatherOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(output_tensors) is list and len(output_tensors) == 1)
+            and (type(input_tensors) is list and len(input_tensors) == 1)
+            and type(blocks := output_tensors[0]) is list
+            and {type(input_tensors[0]), *map(type, blocks)} <= _PLAIN_TYPES
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
+        ):
+            try:
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
+                work = calls.all_gather(blocks, input_tensors[0])
+                return FINISHED if work is None else self.started(work, [*blocks], self.lane)
+            except HcclError as error:
+                raise_failure(error)
         input_tensors = named.pop("input_tensor", input_tensors)
         call = self._call("allgather", AllgatherOptions, *options, **named)
         blocks = call.blocks("tensor_list", output_tensors)

@@ -73,6 +73,8 @@ def calls(comm: Communicator, make: Make) -> dict[str, Callable[[], Any]]:
         "all_gather": lambda: comm.all_gather(other, one),
         "reduce_scatter": lambda: comm.reduce_scatter(other, one),
         "all_to_all": lambda: comm.all_to_all(other, one),
+        "all_gather in a list": lambda: comm.all_gather([other], one),
+        "reduce_scatter of a list": lambda: comm.reduce_scatter(other, [one]),
         "barrier": lambda: comm.barrier(),
     }
 
@@ -116,6 +118,50 @@ def test_every_collective_gives_the_same_values_each_time(ranks: ThreadRanks, ma
         of_root = [3.0] if me == 2 else []
         received = [10.0 * peer + me for peer in range(3)]
         assert results == [[of_root, [3, 3], [1], [0, 1, 2], [me], received]] * 4
+
+
+@LIBRARIES
+def test_lists_give_the_same_values_each_time(ranks: ThreadRanks, make: Make) -> None:
+    def run(comm: Communicator) -> list[list[float]]:
+        n, me, results = comm.world_size, comm.rank, []
+        for face in (comm, comm, comm.nonblocking, comm.nonblocking):
+            # Of one length, of several, of one length again, and without elements.
+            for lengths in ([2] * n, [1, 2, 3], [2] * n, [0] * n):
+                gathered = [make(*[-1] * length) for length in lengths]
+                part = make(*[-1] * lengths[me])
+                every = [make(*[10 * me + rank] * lengths[me]) for rank in range(n)]
+                works = [
+                    face.all_gather(gathered, make(*[me] * lengths[me])),
+                    face.reduce_scatter(part, every) if lengths != [1, 2, 3] else None,
+                ]
+                outputs = [*gathered, part]
+                gathered.clear()  # what the caller does to the list is not the call's business
+                every.clear()
+                for work in works:
+                    if work is not None:
+                        work.wait()
+                results.extend(one.tolist() for one in outputs)
+        return results
+
+    for me, results in enumerate(ranks.run(run)):
+        expected: list[list[float]] = []
+        for lengths in ([2] * 3, [1, 2, 3], [2] * 3, [0] * 3):
+            expected.extend([rank] * length for rank, length in enumerate(lengths))
+            own = [30 + 3 * me] if lengths != [1, 2, 3] else [-1]
+            expected.append(own * lengths[me])
+        assert results == expected * 4
+
+
+def test_a_list_of_several_types_is_refused_each_time() -> None:
+    with alone() as comm:
+        for _ in range(2):
+            comm.all_gather([of_numpy(0)], of_numpy(1))
+            with pytest.raises(InvalidArgumentError, match="expected elements of type float32"):
+                comm.all_gather([of_numpy(0, dtype="int32")], of_numpy(1))
+            with pytest.raises(InvalidArgumentError, match="expected one buffer per rank"):
+                comm.all_gather([of_numpy(0), of_numpy(0)], of_numpy(1))
+            with pytest.raises(InvalidArgumentError, match="expected one buffer per rank"):
+                comm.all_gather([], of_numpy(1))
 
 
 @LIBRARIES

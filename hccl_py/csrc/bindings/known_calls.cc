@@ -14,16 +14,37 @@ namespace hccl {
 bool KnownCalls::describe(PyObject* method, PyObject* const* arguments, size_t num_arguments,
                           Key& key, Addresses& addresses) const {
   key.method = method;
+  bool has_list = false;
   for (size_t i = 0; i < num_arguments; ++i) {
     PyObject* argument = arguments[i];
     if (PyLong_Check(argument)) {
       key.arguments[i].value = reinterpret_cast<uintptr_t>(argument);
       continue;
     }
+    if (PyList_CheckExact(argument)) {
+      if (has_list || !describe_list(argument, key.arguments[i], addresses)) return false;
+      has_list = true;
+      continue;
+    }
     ArrayView view;
     if (!reader_.read(argument, view)) return false;
     key.arguments[i] = {Py_TYPE(argument), view.element, view.count};
-    addresses[i] = view.address;
+    addresses.arrays[i] = view.address;
+  }
+  return true;
+}
+
+bool KnownCalls::describe_list(PyObject* list, Argument& description, Addresses& addresses) const {
+  auto length = static_cast<size_t>(PyList_GET_SIZE(list));
+  if (length == 0 || length > most_listed) return false;
+  for (size_t i = 0; i < length; ++i) {
+    PyObject* item = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i));
+    ArrayView view;
+    if (!reader_.read(item, view)) return false;
+    Argument its{Py_TYPE(item), view.element, view.count, length};
+    if (i == 0) description = its;
+    if (!(its == description)) return false;
+    addresses.listed[i] = view.address;
   }
   return true;
 }
@@ -34,6 +55,7 @@ size_t KnownCalls::place_of(const Key& key) {
   for (const Argument& argument : key.arguments) {
     hash = (hash ^ argument.value) * factor;
     hash = (hash ^ argument.count) * factor;
+    hash = (hash ^ argument.num_listed) * factor;
   }
   return hash >> 58;
 }
@@ -54,15 +76,19 @@ void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blo
   for (size_t i = 0; i < num_arguments; ++i) {
     nb::object argument = call[i + 1];
     arguments[i] = argument.ptr();
-    if (!PyLong_Check(argument.ptr())) reader_.learn(Py_TYPE(argument.ptr()));
-    bool is_array = !PyLong_Check(argument.ptr());
-    kept.append(is_array ? nb::getattr(argument, "dtype", nb::none()) : argument);
+    if (PyLong_Check(argument.ptr())) {
+      kept.append(argument);
+      continue;
+    }
+    nb::object array = PyList_CheckExact(argument.ptr()) ? argument[0] : argument;
+    reader_.learn(Py_TYPE(array.ptr()));
+    kept.append(nb::getattr(array, "dtype", nb::none()));
   }
   PyObject* method = nb::object(call[0]).release().ptr();
   PyUnicode_InternInPlace(&method);
   kept.append(nb::steal(method));
   Key key;
-  Addresses addresses{};
+  Addresses addresses;
   if (!describe(method, arguments.data(), num_arguments, key, addresses)) return;
   Call known{key, std::move(kept), std::move(prepared)};
   if (!blocks.is_none()) {
@@ -143,12 +169,16 @@ RequestPtr request_of(Communicator& engine, const KnownCalls::Call& call, double
                       const KnownCalls::Addresses& addresses) {
   const auto& prepared = *nb::inst_ptr<Prepared>(call.prepared);
   if (call.num_outputs == 0) {
-    std::byte* data = call.key.arguments[0].type ? addresses[0] : call.data;
+    std::byte* data = call.key.arguments[0].type ? addresses.arrays[0] : call.data;
     return data_request(engine, prepared, timeout_s, data);
   }
-  EqualBlocks output{addresses[0], call.num_outputs, call.block_count};
-  EqualBlocks input{addresses[1], call.num_inputs, call.block_count};
-  return equal_request(engine, prepared, timeout_s, input, output);
+  auto blocks = [&](size_t argument, size_t num_blocks) -> EqualBlocks {
+    bool is_list = call.key.arguments[argument].num_listed > 0;
+    return {addresses.arrays[argument], num_blocks, call.block_count,
+            is_list ? addresses.listed.data() : nullptr};
+  };
+  return equal_request(engine, prepared, timeout_s, blocks(1, call.num_inputs),
+                       blocks(0, call.num_outputs));
 }
 
 // The error of Python, thrown: what `make` of `maker` returns for a failure.
@@ -197,7 +227,7 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   }
   const auto& known = *nb::inst_ptr<KnownCalls>(path.known);
   KnownCalls::Key key;
-  KnownCalls::Addresses addresses{};
+  KnownCalls::Addresses addresses;
   if (!known.describe(method.name, all.data(), method.most_arguments, key, addresses)) return {};
   nb::object core = read_slot(path.state.ptr(), path.core);
   if (!core.is_valid() || Py_TYPE(core.ptr()) != names.engine_type) return {};
@@ -205,7 +235,7 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   double timeout_s = 0;
   if (!read_seconds(timeout, timeout_s)) return {};
   const KnownCalls::Call* call = known.find(key);
-  if (call == nullptr || (call->apart && addresses[0] == addresses[1])) return {};
+  if (call == nullptr || (call->apart && addresses.arrays[0] == addresses.arrays[1])) return {};
 
   nb::object prepared = call->prepared;
   try {
@@ -217,7 +247,10 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
     }
     nb::list buffers;
     for (PyObject* argument : all) {
-      if (argument != nullptr) buffers.append(nb::handle(argument));
+      if (argument == nullptr) continue;
+      // Its owner may change a list while the call runs.
+      bool is_list = PyList_CheckExact(argument);
+      buffers.append(is_list ? nb::object(nb::tuple(nb::handle(argument))) : nb::borrow(argument));
     }
     Work work = start(core, std::move(request), std::move(buffers));
     return path.work(std::move(work), path.errors, timeout, prepared);

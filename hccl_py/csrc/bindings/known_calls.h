@@ -18,14 +18,16 @@ using AnyTuple = nanobind::typed<nanobind::tuple, nanobind::any, nanobind::ellip
 
 class KnownCalls {
  public:
-  static constexpr size_t most_arguments = 3;
+  static constexpr size_t most_arguments = 3, most_listed = 64;
 
-  // An array by its Python type, its element type and its count. Anything else is an int, by identity:
-  // small numbers and members of an enum are one object each.
+  // An array by its Python type, its element type and its count; a list of arrays that are alike in
+  // these, by them and its length. Anything else is an int, by identity: small numbers and members of
+  // an enum are one object each.
   struct Argument {
     PyTypeObject* type = nullptr;  // null: no array
     uintptr_t value = 0;
     size_t count = 0;
+    size_t num_listed = 0;  // 0: no list
     bool operator==(const Argument&) const = default;
   };
   // `method`: its interned name.
@@ -34,7 +36,10 @@ class KnownCalls {
     std::array<Argument, most_arguments> arguments{};
     bool operator==(const Key&) const = default;
   };
-  using Addresses = std::array<std::byte*, most_arguments>;
+  struct Addresses {
+    std::array<std::byte*, most_arguments> arrays{};
+    std::array<std::byte*, most_listed> listed;  // of the arrays of the one list
+  };
 
   struct Call {
     Key key;
@@ -46,7 +51,7 @@ class KnownCalls {
     bool apart = false;         // output and input must not begin at one address
   };
 
-  // Describes arguments of a call; false if one of them has no description.
+  // Describes arguments of a call; false if one of them has no description, or two are lists.
   bool describe(PyObject* method, PyObject* const* arguments, size_t num_arguments, Key& key,
                 Addresses& addresses) const;
   // Null: unknown. Valid until Python code runs, or another thread.
@@ -61,6 +66,7 @@ class KnownCalls {
   static constexpr size_t capacity = 64;
 
   static size_t place_of(const Key& key);
+  bool describe_list(PyObject* list, Argument& description, Addresses& addresses) const;
 
   ArrayReader reader_;
   // One place for each key: a later call replaces an earlier one there. Null: none was learnt.

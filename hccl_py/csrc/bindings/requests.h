@@ -35,11 +35,12 @@ struct RecordedCall {
   nanobind::object buffers;  // keeps what lies at its addresses
 };
 
-// Blocks of `count` elements each, one behind the other.
+// Blocks of `count` elements each: where `each` says, or one behind the other.
 struct EqualBlocks {
   std::byte* address;
   size_t num_blocks;
   size_t count;
+  std::byte* const* each = nullptr;
 };
 
 RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
