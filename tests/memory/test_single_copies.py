@@ -23,7 +23,7 @@ def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
 
 
 def _share_cores() -> None:
-    """Three ranks on two cores: with a core each they would not read each other's memory."""
+    """Three ranks on two cores: with a core each they read only larger blocks."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 
 
@@ -69,6 +69,33 @@ def every_collective(rank: int, n: int) -> int:
 
 def test_collectives_are_right_and_give_the_memory_back() -> None:
     assert len(run_ranks(every_collective, 3)) == 3
+
+
+LARGE = (4 << 18) + 5  # float32: more than 4 MiB
+
+
+def exchange_with_cores(rank: int, n: int) -> None:
+    with Communicator() as comm:
+        received = np.empty(n * LARGE, np.float32)
+        for turn in range(3):
+            of_all = [_numbers(peer, turn, LARGE) for peer in range(n)]
+            mine = of_all[rank].copy()
+            comm.all_gather(received, mine)
+            mine[:] = -1
+            np.testing.assert_array_equal(received, np.concatenate(of_all))
+
+            given = np.tile(of_all[rank], n)
+            comm.all_to_all(received, given)
+            given[:] = -1
+            np.testing.assert_array_equal(received, np.concatenate(of_all))
+
+            data = of_all[turn % n].copy() if rank == turn % n else np.empty(LARGE, np.float32)
+            comm.broadcast(data, turn % n)
+            np.testing.assert_array_equal(data, of_all[turn % n])
+
+
+def test_large_blocks_are_right_with_a_core_for_each_rank() -> None:
+    run_ranks(exchange_with_cores, 2)
 
 
 def survive(rank: int, n: int, victim: int) -> str:

@@ -58,9 +58,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
-  // With a core for each rank, a slot is read from the cache while the next one is written, which is
-  // faster than to read the peer's memory (16 MiB to one reader: 1.55 ms beside 1.8).
-  pid_t process = may_spin_ ? 0 : process_behind(control.get());
+  pid_t process = process_behind(control.get());
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     ShmLane::Ends ends{segment_, theirs, local(options_.rank), local(peer), bell, channel};
@@ -68,7 +66,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
     if (channel < options_.num_channels) {
       lane->set_arenas(options_.arena, memory);
-      if (process != 0) lane->read_from(process);
+      if (process != 0) lane->read_from(process, may_spin_);
     }
     lanes.push_back(std::move(lane));
   }

@@ -73,7 +73,8 @@ class ShmLane final : public QueuedLane {
                   size_t min_announced_bytes = 16384);
 
   // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
-  void read_from(pid_t process);
+  // `own_cores`: each rank has one.
+  void read_from(pid_t process, bool own_cores);
 
   uint64_t completed() const override;
   bool settled() const override { return flushed() && num_announced_ == 0; }
@@ -146,6 +147,7 @@ class ShmLane final : public QueuedLane {
   int num_announced_ = 0;           // messages, remote ones too, that the peer has still to release
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
+  bool own_cores_ = false;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
   Reply asked_;    // where the peer writes one of its messages
   Reply offered_;  // where the peeked message asks us to write one of ours

@@ -19,7 +19,7 @@ struct Pair {
 
   explicit Pair(bool cost_is_low = true) {
     ends->outboxes[0]->reading_cost().assume(cost_is_low);
-    right.read_from(getpid());
+    right.read_from(getpid(), false);
   }
   Header header(uint16_t kind = 0) const {
     Header made;
