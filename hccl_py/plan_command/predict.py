@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.collective.arguments import parse_size, parse_sizes
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.simulation.costs import Costs, costs_from
@@ -30,7 +31,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, or 2 for wrong arguments."""
-    given = _parser().parse_args(argv)
+    given = _parser().read(argv)
     try:
         return _replay(given) if given.trace else _predict(given)
     except InvalidArgumentError as error:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hccl-plan predict",
         description="Predict the time of collectives by running their plans in virtual time.",
         epilog=_EPILOG,

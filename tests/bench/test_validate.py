@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contenders import APIS
 from hccl_py.bench.collective.main import main, validate
-from hccl_py.bench.collective.options import parse
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.synthesis.network_file import read_network
 

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccl_py.bench.collective import options as bench_options
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
-from hccl_py.bench.collective.arguments import (
-    Parser,
+from hccl_py.bench.collective.command_line import read
+from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import (
     parse_numbers,
     parse_positive,
     parse_seconds,
     parser_of,
 )
-from hccl_py.bench.collective.output.document import facts
-from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.overlap.contenders import CONTENDERS, MODELS, open_contender
 from hccl_py.bench.overlap.report import introduction, tables
 
@@ -119,7 +119,7 @@ def _start(start: int, given: argparse.Namespace, document: dict[str, Any]) -> N
     for ranks in given.ranks:
         what = f"start {start + 1} of {given.starts}, {ranks} ranks"
         asked = ["--nproc", str(ranks // given.nnodes), "--nnodes", str(given.nnodes)]
-        (options,) = bench_options.parse([*asked, "--timeout", str(given.timeout)])
+        (options,) = read.parse([*asked, "--timeout", str(given.timeout)])
         try:
             _preload()
             with Ranks(
@@ -215,7 +215,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     names = parser_of({name: name for name in MODELS}, tuple(MODELS))
@@ -247,7 +246,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write every round's figures")
     add("--markdown", action="store_true", help="print Markdown")
     add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
-    given = parser.parse_known(argv)
+    given = parser.read(argv)
     problem = _problem(given)
     if problem:
         parser.error(problem)

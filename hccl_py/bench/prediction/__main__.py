@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.arguments import parse_rate, parse_size
 from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_rate, parse_size
 from hccl_py.bench.prediction.compare import compare, table
 from hccl_py.bench.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
 from hccl_py.simulation.costs import costs_from
@@ -19,7 +20,7 @@ from hccl_py.simulation.presets import PRESETS
 
 def main() -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(prog="hccl_py.bench.prediction", description=__doc__)
+    parser = Parser(prog="hccl_py.bench.prediction", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     measuring = steps.add_parser("measure", help="measure (needs root); adds to a file's cells")
     measuring.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
@@ -35,7 +36,7 @@ def main() -> int:
     comparing.add_argument("cells", type=Path, nargs="+")
     comparing.add_argument("--costs", type=Path, help="of hccl-bench --tune (those of cloud25)")
     comparing.add_argument("--cores", type=int, default=2, help="of the machine measured (2)")
-    given = parser.parse_args()
+    given = parser.read()
     return _measure(given) if given.step == "measure" else _compare(given)
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py import get_unique_id
-from hccl_py.bench.collective.arguments import parse_positive, parser_of
 from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_positive, parser_of
 from hccl_py.bench.startup.rank import (
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -197,12 +198,11 @@ def _name(layout: tuple[int, int]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=_PROGRAM,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add(
@@ -221,7 +221,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--starts", type=parse_positive, default=5, metavar="N", help="fresh starts of each (5)")
     add("--json", type=Path, metavar="FILE", help="write the figures")
-    return parser.parse_args(argv)
+    return parser.read(argv)
 
 
 def _layouts(text: str) -> tuple[tuple[int, int], ...]:

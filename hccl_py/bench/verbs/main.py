@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
+from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Setup, Trial
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: help, or wrong arguments (code 2).
     """
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.read(argv)
     if options.latency and options.op == "write" and options.size == 0:
         parser.error("--op write --latency: expected -s 1 or more, its last byte shows the arrival")
     try:
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("hccl-perftest", description=_DESCRIPTION)
+    parser = Parser("hccl-perftest", description=_DESCRIPTION)
     parser.add_argument(
         "host", nargs="?", help="host of the other end; without it, wait for that end"
     )
