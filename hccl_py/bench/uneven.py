@@ -35,7 +35,7 @@ from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parse_sizes
+from hccl_py.bench.command_line.values import parse_numbers, parse_positive, parse_sizes
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import SYNTHESIZED, Synthesis, synthesize
@@ -159,17 +159,19 @@ def _options() -> Options:
 
 def main() -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="hccl_py.bench.uneven", description=__doc__)
-    parser.add_argument("--rates", default="50,100,200", help="of the links in Mbit/s")
+    parser = Parser(prog="python -m hccl_py.bench.uneven", description=__doc__)
+    parser.add_argument(
+        "--rates", type=parse_numbers, default="50,100,200", help="of the links in Mbit/s"
+    )
     parser.add_argument("--size", type=parse_sizes, default="1M,4M,16M")
     parser.add_argument("--collective", default="all_reduce", choices=SYNTHESIZED)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=parse_positive, default=5)
     given = parser.read()
     # As Ctrl-C: network namespaces outlive their processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Hosts(num_hosts=NUM_HOSTS) as hosts, tempfile.TemporaryDirectory() as folder:
-            uneven_hosts(hosts, [float(rate) for rate in given.rates.split(",")])
+            uneven_hosts(hosts, given.rates)
             links, path = Path(folder, "links.json"), Path(folder, "plan.json")
             measure_links(hosts, links)
             found = synthesize(given.collective, read_network(links, separate_links=True))

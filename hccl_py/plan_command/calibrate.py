@@ -13,6 +13,7 @@ import numpy as np
 
 from hccl_py.algorithms.tuning import Tuning, read
 from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_seconds
 from hccl_py.simulation.costs import COSTS, Costs, LinkCosts, written
 from hccl_py.simulation.fitting import Sample, fit
 from hccl_py.simulation.topology import Topology
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("files", type=Path, nargs="+", metavar="FILE", help=about)
     add("-o", "--out", type=Path, default=Path("costs.json"), help="write this file (costs.json)")
     about = "begin no turn of the search later (60 s)"
-    add("--budget", type=float, default=60.0, metavar="SECONDS", help=about)
+    add("--budget", type=parse_seconds, default=60.0, metavar="SECONDS", help=about)
     return parser
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parse_size, parse_sizes
+from hccl_py.bench.command_line.values import parse_natural, parse_picture, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.simulation.costs import Costs, costs_from
@@ -47,10 +47,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--nodes", type=int, metavar="N", help="number of nodes (1)")
+    add("--nodes", type=parse_natural, metavar="N", help="number of nodes (1)")
     add(
         "--ranks-per-node",
-        type=int,
+        type=parse_natural,
         metavar="N",
         help="ranks on each (as the preset has them, or 1)",
     )
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--plot",
-        type=Path,
+        type=parse_picture,
         metavar="FILE",
         help="draw time and busbw (PNG or SVG; needs matplotlib)",
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_natural
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "the links that were measured share no network card; a topology says it itself"
     add("--separate-links", action="store_true", help=about)
     about = f"cut the data into so many chunks at most ({MOST_CHUNKS})"
-    add("--chunks", type=int, default=MOST_CHUNKS, metavar="N", help=about)
+    add("--chunks", type=parse_natural, default=MOST_CHUNKS, metavar="N", help=about)
     return parser
 
 

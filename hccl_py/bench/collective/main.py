@@ -211,7 +211,8 @@ def _show(options: Options, argv: Sequence[str], found: Validated, name: matrix.
         options.json_path.write_text(text + "\n")
     if options.plot_path:
         num_nodes = len(set(found.nodes))
-        title = f"links between {n} ranks on {num_nodes} nodes, {about['machine']['cpu']}"
+        where = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
+        title = f"links between {n} ranks on {where}, {about['machine']['cpu']}"
         matrix.plot(result, n, title, options.plot_path)
     for slow in result.slow:
         print(f"hccl-bench: {matrix.describe(slow, name)}", file=sys.stderr)

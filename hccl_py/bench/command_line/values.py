@@ -6,12 +6,17 @@ Each raises `argparse.ArgumentTypeError` with what was expected and what came.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+PICTURES = (".png", ".svg", ".pdf")
+"""Suffixes of the files that plots are written to."""
 
 
 def parse_size(text: str) -> int:
@@ -81,6 +86,39 @@ def parse_rate(text: str) -> float:
 def parse_path(text: str) -> Path:
     """Read a path, of which links stay: the Python of a virtual environment is one."""
     return Path(text).expanduser().absolute()
+
+
+def parse_output(text: str) -> Path:
+    """Read the path of a file to write: noticed before hours of measuring, not after them."""
+    path = Path(text).expanduser()
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file to write, got the folder {text}")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"there is no folder {path.parent}: make it, or name another file"
+        )
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} must not be written: name another file")
+    return path
+
+
+def parse_picture(text: str) -> Path:
+    """Read the path of a picture to write, for which matplotlib is needed."""
+    if Path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(
+            f"expected a name that ends in {', '.join(PICTURES)}, got {text!r}"
+        )
+    if find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'hccl-py[bench]'")
+    return parse_output(text)
+
+
+def parse_input(text: str) -> Path:
+    """Read the path of a file that exists."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
 
 
 def parser_of(

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,9 @@ from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import (
+    parse_input,
     parse_numbers,
+    parse_output,
     parse_positive,
     parse_seconds,
     parser_of,
@@ -243,9 +244,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="S",
         help="seconds after which a start is ended as failed (600)",
     )
-    add("--json", type=Path, metavar="FILE", help="write every round's figures")
+    add("--json", type=parse_output, metavar="FILE", help="write every round's figures")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
+    add("--show", type=parse_input, metavar="FILE", help="print the tables of an earlier --json")
     given = parser.read(argv)
     problem = _problem(given)
     if problem:
@@ -264,10 +265,6 @@ def _problem(given: argparse.Namespace) -> str | None:
         return f"--ranks: expected multiples of --nnodes {given.nnodes}, got {odd[0]}"
     if given.seconds * len(given.models) >= given.timeout:
         return f"--timeout: expected more than --seconds for each model, got {given.timeout:g}"
-    if given.json and not given.json.absolute().parent.is_dir():
-        return f"--json: there is no folder {given.json.parent}"
-    if given.show and not given.show.is_file():
-        return f"--show: there is no file {given.show}"
     if not given.show and "digits" in given.models and find_spec("sklearn") is None:
         return "--models digits needs scikit-learn: pip install 'hccl-py[examples]'"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import shlex
 import signal
@@ -15,7 +14,10 @@ from typing import Any
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import (
+    parse_input,
     parse_numbers,
+    parse_output,
+    parse_picture,
     parse_positive,
     parse_seconds,
     parse_sizes,
@@ -68,9 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     given = _parse(argv)
     if given.show:
-        document = json.loads(given.show.read_text())
-        _print(introduction(document, given.markdown))
-        _print(tables(document, given.markdown))
+        try:
+            document = json.loads(given.show.read_text())
+            lines = [*introduction(document, given.markdown), *tables(document, given.markdown)]
+        except (ValueError, KeyError, TypeError) as error:
+            print(f"{_PROGRAM}: --show: {given.show} is no --json file: {error}", file=sys.stderr)
+            return 2
+        _print(lines)
         _draw(given.plot, document)
         return 0
     contenders, missing = _contenders(given)
@@ -179,18 +185,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="both",
     )
     add_environments(parser)
-    add("--json", type=Path, metavar="FILE", help="write every start's figures")
+    add("--json", type=parse_output, metavar="FILE", help="write every start's figures")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--plot", type=Path, metavar="PNG", help="draw the ratios (pip install hccl-py[bench])")
-    add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
-    given = parser.read(argv)
-    for option in ("json", "plot"):
-        path = getattr(given, option)
-        if path and not path.absolute().parent.is_dir():
-            parser.error(f"--{option}: there is no folder {path.parent}")
-    if given.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error('--plot: needs matplotlib: pip install "hccl-py[bench]"')
-    return given
+    add(
+        "--plot",
+        type=parse_picture,
+        metavar="PNG",
+        help="draw the ratios (pip install hccl-py[bench])",
+    )
+    add("--show", type=parse_input, metavar="FILE", help="print the tables of an earlier --json")
+    return parser.read(argv)
 
 
 def _draw(path: Path | None, document: dict[str, Any]) -> None:

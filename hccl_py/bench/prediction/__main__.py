@@ -6,12 +6,17 @@ import argparse
 import json
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parse_rate, parse_size
+from hccl_py.bench.command_line.values import (
+    parse_input,
+    parse_output,
+    parse_positive,
+    parse_rate,
+    parse_size,
+)
 from hccl_py.bench.prediction.compare import compare, table
 from hccl_py.bench.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
 from hccl_py.simulation.costs import costs_from
@@ -20,22 +25,30 @@ from hccl_py.simulation.presets import PRESETS
 
 def main() -> int:
     """Run the command; return its exit code."""
-    parser = Parser(prog="hccl_py.bench.prediction", description=__doc__)
+    parser = Parser(prog="python -m hccl_py.bench.prediction", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     measuring = steps.add_parser("measure", help="measure (needs root); adds to a file's cells")
-    measuring.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    measuring.add_argument("--ranks", type=parse_positive, nargs="+", default=[2, 4, 8])
     measuring.add_argument(
-        "--rates", nargs="+", default=["100mbit", "1gbit", "unlimited"], help="or none: one node"
+        "--rates",
+        type=_rate,
+        nargs="+",
+        default=["100mbit", "1gbit", "unlimited"],
+        help="or none: one node",
     )
     measuring.add_argument("--sizes", type=parse_size, nargs="+", default=SIZES, help="as 64K")
     measuring.add_argument(
         "--queue-ms", type=float, default=QUEUE_MS, help="of a slow link (%(default)g ms)"
     )
-    measuring.add_argument("cells", type=Path)
+    measuring.add_argument("cells", type=parse_output)
     comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
-    comparing.add_argument("cells", type=Path, nargs="+")
-    comparing.add_argument("--costs", type=Path, help="of hccl-bench --tune (those of cloud25)")
-    comparing.add_argument("--cores", type=int, default=2, help="of the machine measured (2)")
+    comparing.add_argument("cells", type=parse_input, nargs="+")
+    comparing.add_argument(
+        "--costs", type=parse_input, help="of hccl-bench --tune (those of cloud25)"
+    )
+    comparing.add_argument(
+        "--cores", type=parse_positive, default=2, help="of the machine measured (2)"
+    )
     given = parser.read()
     return _measure(given) if given.step == "measure" else _compare(given)
 
@@ -61,6 +74,13 @@ def _compare(given: argparse.Namespace) -> int:
     costs = costs_from(given.costs) if given.costs else PRESETS["cloud25"]
     print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0
+
+
+def _rate(text: str) -> str:
+    """Read a rate as tc spells it, or one of two words."""
+    if text not in ("unlimited", "none"):
+        parse_rate(text)
+    return text
 
 
 def _layout(world_size: int, rate: str) -> Layout:

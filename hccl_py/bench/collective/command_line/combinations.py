@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.command_line.sizes import sizes_of
+from hccl_py.bench.collective.command_line.sizes import MOST_SIZES, sizes_of
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 from hccl_py.bench.peers.environments import PEERS, Environments
 
+_OF_RANKS = {"nproc", "nnodes", "veth", "rate", "timeout"}
+_OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
+_ALONE = {
+    "validate": (
+        {*_OF_RANKS, "sizes", "minbytes", "api", "json", "plot"},
+        "sends messages of one size between every pair of ranks and writes text, --json and --plot",
+    ),
+    "tune": (
+        {*_OF_RANKS, *_OF_SIZES, "size_range_inc", "tune_check"},
+        "measures all algorithms and writes its own file",
+    ),
+}
+"""Options that are a measurement of their own: what goes with them, and what they do."""
 
-def problem_of(given: argparse.Namespace) -> str | None:
-    """What is wrong with arguments that argparse found well-formed, or None."""
-    n = given.nproc * given.nnodes
+
+def problem_of(given: argparse.Namespace, defaults: argparse.Namespace) -> str | None:
+    """What is wrong with arguments that argparse found well-formed, or None.
+
+    Args:
+        given: what the parser made of the command line.
+        defaults: what it makes of an empty one.
+    """
+    alone = (_beside(option, given, defaults) for option in _ALONE)
+    return next(filter(None, alone), None) or _problem_of_values(given)
+
+
+def _beside(option: str, given: argparse.Namespace, defaults: argparse.Namespace) -> str:
+    """Say what was given beside an option that it would ignore; empty if nothing was."""
+    allowed, does = _ALONE[option]
+    if not getattr(given, option):
+        return ""
+    for name, value in vars(given).items():
+        if value != getattr(defaults, name) and name not in {option, *allowed}:
+            return f"--{option} {does}: leave --{name} out"
+    return ""
+
+
+def _problem_of_values(given: argparse.Namespace) -> str | None:
+    n, sizes = given.nproc * given.nnodes, sizes_of(given)
     ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
     cases = [CASES[name] for name in given.test]
     named = ", ".join(given.test)
@@ -24,18 +58,10 @@ def problem_of(given: argparse.Namespace) -> str | None:
     wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
     paired = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*roots, *paired) if rank >= n]
-    files = {
-        "--json": given.json,
-        "--output_file": given.output_file,
-        "--plot": given.plot,
-        "--tune": given.tune,
-    }
-    other_output = given.csv or given.markdown or given.output_file
     strange = _strange_algorithm(given)
     environments = Environments.of(given)
     lacking = {name: environments.lacks(name) for name in PEERS if name in given.compare}
     lost_peer, how = next(((name, how) for name, how in lacking.items() if how), ("", ""))
-    lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
         (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
@@ -46,7 +72,12 @@ def problem_of(given: argparse.Namespace) -> str | None:
             and (given.sizes or ranged or given.size_range),
             f"{named} has no sizes",
         ),
-        (not sizes_of(given), "the first size (-b) must not be larger than the last one (-e)"),
+        (
+            len(sizes) > MOST_SIZES,
+            f"that is more than {MOST_SIZES} sizes: give -f, or a larger -i",
+        ),
+        (given.validate and len(sizes) > 1, "--validate takes one size: give --sizes 1M"),
+        (not sizes, "the first size (-b) must not be larger than the last one (-e)"),
         (ops and not any(case.reduces for case in cases), f"--op means nothing to {named}"),
         (
             given.place in ("in", "out") and not any(given.place in case.places for case in cases),
@@ -92,26 +123,8 @@ def problem_of(given: argparse.Namespace) -> str | None:
             given.profile and given.registered,
             "--profile is of the first contender: leave --registered out",
         ),
-        (
-            given.validate
-            and (given.compare or given.compression or given.algorithm or other_output),
-            "--validate measures hccl alone and writes text, --json and --plot",
-        ),
-        (
-            given.tune
-            and (given.validate or given.profile or given.compare or given.registered)
-            or (given.tune and (given.compression or given.algorithm))
-            or (given.tune and (given.json or given.plot or other_output)),
-            "--tune measures hccl's algorithms alone and writes its own file; give it with ranks, "
-            "sizes and --timeout only",
-        ),
         (given.tune_check and not given.tune, "--tune_check needs --tune"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
-        *((True, f"{name}: there is no folder {path.parent}") for name, path in lost),
-        (
-            given.plot and find_spec("matplotlib") is None,
-            "--plot needs matplotlib: pip install 'hccl-py[bench]'",
-        ),
     )
     return next((message for broken, message in rules if broken), None)
 

@@ -27,6 +27,8 @@ from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import (
     parse_factor,
     parse_natural,
+    parse_output,
+    parse_picture,
     parse_positive,
     parse_rate,
     parse_seconds,
@@ -105,7 +107,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--tune",
-        type=Path,
+        type=parse_output,
         nargs="?",
         const=Path("hccl-tuning.json"),
         metavar="FILE",
@@ -290,14 +292,19 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 def _add_output(group: argparse._ArgumentGroup) -> None:
     """What is printed and written."""
     add = group.add_argument
-    add("--json", type=Path, metavar="PATH", help="write machine, versions, command and results")
+    add(
+        "--json",
+        type=parse_output,
+        metavar="PATH",
+        help="write machine, versions, command and results",
+    )
     add("--markdown", action="store_true", help="print the tables as Markdown")
     add("--csv", action="store_true", help="print comma-separated values with one header line")
     add(
         *("-F", "--output_file", "--result_csv"),
-        type=Path,
+        type=parse_output,
         metavar="PATH",
         help="write these to a file as well",
     )
-    add("--plot", type=Path, metavar="PNG", help="draw time and busbw against size")
+    add("--plot", type=parse_picture, metavar="PNG", help="draw time and busbw against size")
     add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")

@@ -21,7 +21,7 @@ def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
     """
     parser = make_parser()
     given = parser.read(argv)
-    problem = problem_of(given)
+    problem = problem_of(given, parser.read([]))
     if problem:
         parser.error(problem)
     return tuple(options for collective in given.test for options in _cases(given, collective))

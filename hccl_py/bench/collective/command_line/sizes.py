@@ -9,11 +9,12 @@ from hccl_py.bench.command_line.values import parse_size
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
 _DEFAULT_FACTOR = 16
 _VALIDATE_SIZE = parse_size("1M")
+MOST_SIZES = 1000
 _TUNED_SIZES = (8, 256, *(1 << exponent for exponent in range(10, 25, 2)))
 
 
 def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
-    """The sizes asked for, smallest first where a range was given."""
+    """The sizes asked for, smallest first where a range was given, no more than MOST_SIZES + 1."""
     if given.sizes:
         return tuple(given.sizes)
     if not (given.minbytes or given.maxbytes or given.size_range):
@@ -29,7 +30,7 @@ def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
     least = given.minbytes or least
     most = given.maxbytes or (max(least, most) if given.minbytes else most)
     sizes = []
-    while least <= most:
+    while least <= most and len(sizes) <= MOST_SIZES:
         sizes.append(least)
         least = least + given.stepbytes if given.stepbytes else least * factor
     return tuple(sizes)

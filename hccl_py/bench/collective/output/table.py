@@ -163,7 +163,8 @@ def introduction(
         f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         + facts["date"],
         _method(options)
-        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else ""),
+        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else "")
+        + ("; profile: mean, share of a call (least-most over ranks)" if options.profile else ""),
     ]
     if options.markdown:
         return [f"- `{lines[0]}`", *(f"- {line}" for line in lines[1:]), ""]
