@@ -314,3 +314,11 @@ def test_verbose_prints_what_a_path_carried_and_no_lane_never_used_as_down(
 
 def test_path_that_was_never_busy_has_no_rate() -> None:
     assert [counters._rate([0.0, rate]) for rate in (0.0, 1e9)] == ["-", "1.00"]
+
+
+def test_markdown_says_in_the_row_why_it_cannot_be_trusted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*_SHORT, "--api", "communicator", "--sizes", "4", "--markdown"]) == 0
+    *_, doubt, end = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert doubt.startswith(" ! ") and "only 2 calls" in doubt and not end

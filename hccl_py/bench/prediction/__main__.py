@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective.output.document import facts
@@ -21,6 +22,7 @@ from hccl_py.bench.prediction.compare import compare, table
 from hccl_py.bench.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def main() -> int:
@@ -50,7 +52,11 @@ def main() -> int:
         "--cores", type=parse_positive, default=2, help="of the machine measured (2)"
     )
     given = parser.read()
-    return _measure(given) if given.step == "measure" else _compare(given)
+    try:
+        return _measure(given) if given.step == "measure" else _compare(given)
+    except InvalidArgumentError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
 
 
 def _measure(given: argparse.Namespace) -> int:
@@ -69,11 +75,19 @@ def _measure(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    read = [json.loads(path.read_text())["cells"] for path in given.cells]
-    cells = merged(Cell(**one) for some in read for one in some)
+    cells = merged(cell for path in given.cells for cell in _cells(path))
     costs = costs_from(given.costs) if given.costs else PRESETS["cloud25"]
     print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0
+
+
+def _cells(path: Path) -> list[Cell]:
+    try:
+        return [Cell(**one) for one in json.loads(path.read_text())["cells"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{path}: expected a file of the step measure, got {error}"
+        ) from error
 
 
 def _rate(text: str) -> str:

@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         "host", nargs="?", help="host of the other end; without it, wait for that end"
     )
     parser.add_argument("--local", action="store_true", help="run both ends on this host")
-    parser.add_argument("-p", "--port", type=int, default=_PORT, help="(default: %(default)s)")
+    parser.add_argument(
+        "-p", "--port", type=_number(1, 65535), default=_PORT, help="(default: %(default)s)"
+    )
     parser.add_argument(
         "-d",
         "--device",
