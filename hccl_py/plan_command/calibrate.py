@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="hccl-plan calibrate",
         description="Find the costs with which simulated times are those that were measured.",

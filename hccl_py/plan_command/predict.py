@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="hccl-plan predict",
         description="Predict the time of collectives by running their plans in virtual time.",

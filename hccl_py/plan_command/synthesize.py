@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="hccl-plan synthesize",
         description="Make proved plans for a network, and say which share of its bound they reach.",

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 class Parser(argparse.ArgumentParser):
     """A parser of argparse that answers a mistake in one line and takes no abbreviations."""
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
+    def __init__(self, **keywords: Any) -> None:
         """Take what argparse takes."""
-        super().__init__(*args, allow_abbrev=False, **keywords)
+        super().__init__(**keywords | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and leave with exit code 2."""

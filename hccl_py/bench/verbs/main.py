@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser("hccl-perftest", description=_DESCRIPTION)
+def _parser() -> Parser:
+    parser = Parser(prog="hccl-perftest", description=_DESCRIPTION)
     parser.add_argument(
         "host", nargs="?", help="host of the other end; without it, wait for that end"
     )

@@ -29,7 +29,7 @@ def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
         factor = 2 ** (given.size_range_inc or 1)
     least = given.minbytes or least
     most = given.maxbytes or (max(least, most) if given.minbytes else most)
-    sizes = []
+    sizes: list[int] = []
     while least <= most and len(sizes) <= MOST_SIZES:
         sizes.append(least)
         least = least + given.stepbytes if given.stepbytes else least * factor
