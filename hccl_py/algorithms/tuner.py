@@ -132,11 +132,21 @@ def choose(
         return Choice(default, "by the table")
     times, source = tuning.estimate(collective, largest_of_class, nodes, root)
     by_time = sorted(filter(fits, times), key=lambda name: times[name])
-    shown = f"{source}: " + ", ".join(f"{name} {times[name]:.3g} us" for name in by_time[:2])
-    before_us = times.get(default, math.inf)
-    if not by_time or before_us <= _WORTH_A_CHANGE[source] * times[by_time[0]]:
-        return Choice(default, f"by the table; {shown}")
-    return Choice(by_time[0], f"{shown}; {default} of the table {before_us:.3g} us")
+    shown = [f"{name} {_us(times[name])}" for name in by_time]
+    if not by_time:
+        return Choice(default, f"by the table; {source}")
+    if by_time[0] == default:
+        return Choice(default, f"by the table; {source}: {', '.join(shown[:2])}")
+    before_us, worth = times.get(default, math.inf), _WORTH_A_CHANGE[source]
+    if before_us <= worth * times[by_time[0]]:
+        near = f"{shown[0]} is less than {worth - 1:.0%} faster"
+        return Choice(default, f"by the table; {source}: {_us(before_us)}, {near}")
+    why = f"{source}: {', '.join(shown[:2])}; {default} of the table {_us(before_us)}"
+    return Choice(by_time[0], why)
+
+
+def _us(time_us: float) -> str:
+    return f"{time_us:.3g} us" if time_us < 1000 else f"{time_us:.0f} us"
 
 
 def min_message_bytes(nodes: Nodes) -> int:

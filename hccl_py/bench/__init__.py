@@ -1,5 +1,6 @@
 """The benchmarks: each command starts its own ranks and checks results before it takes times.
 
+command_line/ what all of them read from a command line
 collective/   hccl-bench: collectives, beside gloo and on registered memory
 overlap/      training steps: what DDP over gloo, DDP over hccl and fast_ddp cost beside none
 peers/        Communicator beside MPICH, Open MPI and UCC, in fresh starts

@@ -9,7 +9,6 @@ Exit code 1 where an agent failed.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import signal
 import subprocess
@@ -20,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_positive
 from hccl_py.schedulers.ports import free_port
 
 _COMMAND = Path(sys.executable).with_name("hccl-launch")
@@ -62,10 +63,12 @@ class Cost(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure jobs of several sizes and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m hccl_py.bench.agents", description=__doc__)
-    parser.add_argument("num_agents", type=int, nargs="+")
-    parser.add_argument("--rounds", type=int, default=1, help="the best of so many is printed (1)")
-    args = parser.parse_args(argv)
+    parser = Parser(prog="python -m hccl_py.bench.agents", description=__doc__)
+    parser.add_argument("num_agents", type=parse_positive, nargs="+")
+    parser.add_argument(
+        "--rounds", type=parse_positive, default=1, help="the best of so many is printed (1)"
+    )
+    args = parser.read(argv)
     print("MiB of each front and agent; CPU time of both and of the rank\n")
     print("agents  seconds  ms CPU/agent  ms import zmq   RSS, PSS: front     RSS, PSS: agent")
     for num_agents in args.num_agents:

@@ -10,13 +10,14 @@ both. The check is not optional for anybody else: what it finds would be a wrong
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 
 import numpy as np
 
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_size
 from hccl_py.communicator import Communicator
 
 _NUM_ROUNDS = 201
@@ -28,6 +29,9 @@ Call = Callable[[Communicator], None]
 
 def main() -> None:
     """Measure, and have rank 0 print a table."""
+    parser = Parser(prog="hccl_py.bench.check_cost", description="Measure what checks cost.")
+    parser.add_argument("sizes", type=parse_size, nargs="*", default=_SIZES)
+    sizes = parser.read().sizes
     with (
         Communicator(name="checked", timeout_s=120.0) as checked,
         Communicator(name="unchecked", timeout_s=120.0) as unchecked,
@@ -39,7 +43,6 @@ def main() -> None:
             print(f"{'':>21} {'fastest tenth of rounds':>27} {'all':>8}")
             titles = f"{'collective':>12} {'bytes':>8} {'checked':>9} {'without':>9}"
             print(f"{titles} {'cost':>7} {'cost':>8}")
-        sizes = [int(size) for size in sys.argv[1:]] or _SIZES
         for name, num_bytes, call in _cases(n, sizes):
             pairs = _rounds(checked, unchecked, call)
             if rank == 0:

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import numpy.typing as npt
 
+from hccl_py.bench.command_line.parser import Parser
+
 _Bytes = npt.NDArray[np.uint8]
 
 _SIZES = tuple(1 << bits for bits in (14, 16, 17, 18, 20, 22, 26))
@@ -33,6 +35,7 @@ class _Extent(ctypes.Structure):
 
 def main() -> None:
     """Print microseconds per message for both ways, in alternating rounds."""
+    Parser(prog="python -m hccl_py.bench.cross_memory", description=__doc__).read()
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     sender = context.Process(target=_hold, args=(there, max(_SIZES)), daemon=True)

@@ -11,6 +11,8 @@ from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from hccl_py.bench.command_line.parser import Parser
+
 _NODES, _RANKS_PER_NODE = 2, 4
 _WORLD_SIZE = _NODES * _RANKS_PER_NODE
 _STEPS = (0, 1, 50)
@@ -19,6 +21,7 @@ _TIMEOUT_S = 300.0
 
 def main() -> None:
     """Start the ranks and print what rank 7 counted."""
+    Parser(prog="python -m hccl_py.bench.footprint", description=__doc__).read()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         rows, sender = context.Pipe(duplex=False)

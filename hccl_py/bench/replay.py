@@ -8,7 +8,6 @@ with every round, so whatever else the machine does meets all of them.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,8 @@ import torch.distributed as dist
 
 import hccl_py
 from hccl_py import Communicator
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_positive
 
 _NUM_ROUNDS = 41
 _ROUND_S = 0.004
@@ -30,7 +31,9 @@ Way = Callable[[], Any]
 
 def main() -> None:
     """Measure, and have rank 0 print a table for the docs."""
-    num_rounds = int(sys.argv[1]) if len(sys.argv) > 1 else _NUM_ROUNDS
+    parser = Parser(prog="hccl_py.bench.replay", description="Measure a replayed graph.")
+    parser.add_argument("rounds", type=parse_positive, nargs="?", default=_NUM_ROUNDS)
+    num_rounds = parser.read().rounds
     dist.init_process_group("hccl")
     with Communicator(name="replay", timeout_s=120.0) as comm:
         if comm.rank == 0:

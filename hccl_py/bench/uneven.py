@@ -10,7 +10,6 @@ measured matrix, and then all contenders take turns in the same processes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import statistics
@@ -27,14 +26,16 @@ from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.collective.analysis.validate import Validator
-from hccl_py.bench.collective.arguments import parse_sizes
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contenders import APIS, with_algorithm
 from hccl_py.bench.collective.measure import count_wrong
-from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_numbers, parse_positive, parse_sizes
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import SYNTHESIZED, Synthesis, synthesize
@@ -158,17 +159,19 @@ def _options() -> Options:
 
 def main() -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(prog="hccl_py.bench.uneven", description=__doc__)
-    parser.add_argument("--rates", default="50,100,200", help="of the links in Mbit/s")
+    parser = Parser(prog="python -m hccl_py.bench.uneven", description=__doc__)
+    parser.add_argument(
+        "--rates", type=parse_numbers, default="50,100,200", help="of the links in Mbit/s"
+    )
     parser.add_argument("--size", type=parse_sizes, default="1M,4M,16M")
     parser.add_argument("--collective", default="all_reduce", choices=SYNTHESIZED)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    parser.add_argument("--rounds", type=parse_positive, default=5)
+    given = parser.read()
     # As Ctrl-C: network namespaces outlive their processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Hosts(num_hosts=NUM_HOSTS) as hosts, tempfile.TemporaryDirectory() as folder:
-            uneven_hosts(hosts, [float(rate) for rate in given.rates.split(",")])
+            uneven_hosts(hosts, given.rates)
             links, path = Path(folder, "links.json"), Path(folder, "plan.json")
             measure_links(hosts, links)
             found = synthesize(given.collective, read_network(links, separate_links=True))

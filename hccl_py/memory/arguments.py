@@ -24,12 +24,27 @@ def check_op(op: object, kind: ElementType) -> None:
             "what takes the result as output="
         )
     if not isinstance(op, int) or op not in range(len(ReduceOp)):
-        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+        raise wrong_op(op)
     if not kind.can_reduce(op):
         raise InvalidArgumentError(
             f"op: expected one that is defined for elements of type {kind.name}, "
             f"got {ReduceOp(op).name.lower()}"
         )
+
+
+def wrong_op(op: object) -> InvalidArgumentError:
+    """Make the error for what is no ReduceOp: it names the members, and the one that was meant."""
+    names = [member.name for member in ReduceOp]
+    # A ReduceOp of torch has a name too, and a function such as max.
+    given = (op, getattr(op, "name", None), getattr(op, "__name__", None))
+    words = {word.upper() for word in given if isinstance(word, str)}
+    meant = [name for name in names if any(word and name.startswith(word) for word in words)]
+    instead = meant[0] if len(meant) == 1 else "SUM"
+    how = "write" if len(meant) == 1 else "write for example"
+    return InvalidArgumentError(
+        f"op: expected a ReduceOp, got {op!r}; {how} hccl_py.ReduceOp.{instead} "
+        f"(there are {', '.join(names)})"
+    )
 
 
 def check_block(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.memory.arguments import check_op
+from hccl_py.memory.arguments import check_op, wrong_op
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
 from hccl_py.transport import _core
@@ -28,7 +28,7 @@ def scaled(op: object, elements: Span) -> Span:
     address, count, kind = elements
     if not isinstance(op, ScaledSum):
         check_op(op, kind)
-        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+        raise wrong_op(op)
     holder = np.empty(elements.num_bytes, np.uint8)
     made = HeldAddress(holder.ctypes.data, holder)
     if kind.part_type is None or not _core.multiply(

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from hccl_py.algorithms.tuning import Tuning, read
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_seconds
 from hccl_py.simulation.costs import COSTS, Costs, LinkCosts, written
 from hccl_py.simulation.fitting import Sample, fit
 from hccl_py.simulation.topology import Topology
@@ -29,7 +31,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, or 2 for wrong arguments and files."""
-    given = _parser().parse_args(argv)
+    given = _parser().read(argv)
     try:
         return _calibrate(given)
     except InvalidArgumentError as error:
@@ -39,20 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="hccl-plan calibrate",
         description="Find the costs with which simulated times are those that were measured.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     about = "what hccl-bench --tune wrote, several layouts of the same machines"
     add("files", type=Path, nargs="+", metavar="FILE", help=about)
     add("-o", "--out", type=Path, default=Path("costs.json"), help="write this file (costs.json)")
     about = "begin no turn of the search later (60 s)"
-    add("--budget", type=float, default=60.0, metavar="SECONDS", help=about)
+    add("--budget", type=parse_seconds, default=60.0, metavar="SECONDS", help=about)
     return parser
 
 

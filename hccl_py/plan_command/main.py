@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import CustomAlgorithm, WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.bench.collective.arguments import parse_size
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
 from hccl_py.transport.errors import InvalidArgumentError
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hccl_py.plan_command import synthesize
 
         return synthesize.main(words[1:])
-    options = _parser().parse_args(words)
+    options = _parser().read(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -43,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hccl-plan", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="hccl-plan", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(
         name: str, run: Callable[[argparse.Namespace], int], about: str
     ) -> Callable[..., object]:
-        one = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        one = commands.add_parser(name, help=about, description=about)
         one.set_defaults(run=run)
         return one.add_argument
 

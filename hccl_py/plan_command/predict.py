@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.collective.arguments import parse_size, parse_sizes
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_natural, parse_picture, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.simulation.costs import Costs, costs_from
@@ -30,7 +31,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, or 2 for wrong arguments."""
-    given = _parser().parse_args(argv)
+    given = _parser().read(argv)
     try:
         return _replay(given) if given.trace else _predict(given)
     except InvalidArgumentError as error:
@@ -38,18 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="hccl-plan predict",
         description="Predict the time of collectives by running their plans in virtual time.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--nodes", type=int, metavar="N", help="number of nodes (1)")
+    add("--nodes", type=parse_natural, metavar="N", help="number of nodes (1)")
     add(
         "--ranks-per-node",
-        type=int,
+        type=parse_natural,
         metavar="N",
         help="ranks on each (as the preset has them, or 1)",
     )
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--plot",
-        type=Path,
+        type=parse_picture,
         metavar="FILE",
         help="draw time and busbw (PNG or SVG; needs matplotlib)",
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_natural
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
@@ -27,7 +29,7 @@ a topology file:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, or 2 for wrong arguments and files."""
-    given = _parser().parse_args(argv)
+    given = _parser().read(argv)
     try:
         if given.out is not None and len(given.collective) > 1:
             raise InvalidArgumentError("--out: expected one --collective with it")
@@ -49,13 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="hccl-plan synthesize",
         description="Make proved plans for a network, and say which share of its bound they reach.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     about = "a topology, or the links that hccl-bench --validate --json measured"
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "the links that were measured share no network card; a topology says it itself"
     add("--separate-links", action="store_true", help=about)
     about = f"cut the data into so many chunks at most ({MOST_CHUNKS})"
-    add("--chunks", type=int, default=MOST_CHUNKS, metavar="N", help=about)
+    add("--chunks", type=parse_natural, default=MOST_CHUNKS, metavar="N", help=about)
     return parser
 
 

@@ -18,11 +18,11 @@ from thread_ranks import wait_until
 
 from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import BASELINES
 from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.messages import Assignment
-from hccl_py.bench.collective.options import parse
 from hccl_py.bench.collective.output import counters
 from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
@@ -141,7 +141,7 @@ def test_results_of_a_peer_with_its_own_processes_stand_beside_ours(
         return [{"bytes": 4, **known}, {"bytes": 4096, "calls": 10, "time_us": 8.0}]
 
     peer = peers.Contender("mpich", peers.COMMUNICATOR, "5", measure)
-    monkeypatch.setattr(apart, "find_mpi", lambda name, python: peer)
+    monkeypatch.setattr(apart, "find", lambda name, environments: peer)
     table, png, path = tmp_path / "all.csv", tmp_path / "all.png", tmp_path / "all.json"
     arguments = ["--compare", "mpich", "--mpich", "python", "--sizes", "4,4K", "--csv"]
     arguments += ["--test", "all_reduce,gather", "-F", table, "--plot", png, "--json", path]
@@ -314,3 +314,11 @@ def test_verbose_prints_what_a_path_carried_and_no_lane_never_used_as_down(
 
 def test_path_that_was_never_busy_has_no_rate() -> None:
     assert [counters._rate([0.0, rate]) for rate in (0.0, 1e9)] == ["-", "1.00"]
+
+
+def test_markdown_says_in_the_row_why_it_cannot_be_trusted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*_SHORT, "--api", "communicator", "--sizes", "4", "--markdown"]) == 0
+    *_, doubt, end = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert doubt.startswith(" ! ") and "only 2 calls" in doubt and not end

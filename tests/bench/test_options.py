@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.bench.collective.arguments import make_parser, parse_size
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.command_line.parser import make_parser
+from hccl_py.bench.collective.command_line.read import parse
+from hccl_py.bench.collective.options import Options
+from hccl_py.bench.command_line.values import parse_size
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,8 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--test all_redcue", "all_redcue"),
         ("--op all_gather", "give --test all_gather"),
         ("--nproc 0", "at least 1, got '0'"),
+        ("-w -1", "at least 0, got '-1'"),
+        ("-f 0", "at least 2, got '0'"),
         ("-g two", "got 'two'"),
         ("--nnodes -1", "got '-1'"),
         ("--sizes 4,,8", "such as 4, 64K or 1M, got ''"),
@@ -126,8 +130,8 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("-o xor", "xor"),
         ("-o band", "needs an integer type (-d int32), got float32"),
         ("--test broadcast --op sum", "means nothing to broadcast"),
-        ("--compare mpich", "give --mpich or --install-into"),
-        ("--compare gloo,ucc --install-into /tmp", "give --ucc, its ucc_perftest"),
+        ("--compare mpich", "give --mpich PYTHON or --install-into FOLDER"),
+        ("--compare gloo,ucc --install-into /tmp", "give --ucc UCC_PERFTEST"),
         ("--compare mpich --install-into /tmp --nnodes 2", "measured on one node"),
         ("--compare mvapich", "gloo, mpich, openmpi, ucc, got 'mvapich'"),
         ("--op avg --compare gloo -d int32", "floating-point numbers only, got"),
@@ -142,9 +146,19 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--compression fp4 --nnodes 2", "one or more of all, bf16, int8, got 'fp4'"),
         ("--test send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout nan", "positive number of seconds, got 'nan'"),
-        ("--json /no/such/folder/x.json", "no folder /no/such/folder"),
+        (
+            "--json /no/such/folder/x.json",
+            "no folder /no/such/folder: make it, or name another file",
+        ),
         ("--algorithm mine.py:ring", "--algorithm: mine.py: expected a Python file"),
-        ("--tune --profile", "give it with ranks, sizes and --timeout only"),
+        ("--tune --profile", "writes its own file: leave --profile out"),
+        ("--tune --test reduce", "writes its own file: leave --test out"),
+        ("--validate --test reduce", "between every pair of ranks and writes"),
+        ("--validate -o max", "leave --op out"),
+        ("--validate --sizes 4,8", "--validate takes one size: give --sizes 1M"),
+        ("--json /tmp", "expected a file to write, got the folder /tmp"),
+        ("--plot links", "expected a name that ends in .png, .svg, .pdf, got 'links'"),
+        ("-e 1G -i 4", "more than 1000 sizes: give -f, or a larger -i"),
         ("--tune_check", "needs --tune"),
         ("--tune /no/such/folder/x.json", "--tune: there is no folder"),
         ("-t 4", "a rank is a process: give -g N"),

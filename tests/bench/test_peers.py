@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hccl_py.bench.peers import contenders
 from hccl_py.bench.peers.__main__ import main
+from hccl_py.bench.peers.processes import run_all
 
 _MIB = 1 << 20
 _US = {
@@ -119,7 +119,7 @@ def test_ranks_are_started_in_the_session_of_the_command(tmp_path: Path) -> None
     """The kernel may schedule sessions one against the other, so that a yield reaches nobody."""
     says = "import os; print(os.getsid(0), os.getpgrp() == os.getpid())"
     commands = [([sys.executable, "-c", says], {})] * 2
-    printed = contenders._run(commands, contenders.Start("barrier", 2, (0,), 0.1), tmp_path)
+    printed = run_all(commands, 0.1, tmp_path)
     assert printed.splitlines() == [f"{os.getsid(0)} True"] * 2
 
 

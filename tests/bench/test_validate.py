@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from hccl_py.bench.collective.analysis.validate import Validator
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contenders import APIS
 from hccl_py.bench.collective.main import main, validate
-from hccl_py.bench.collective.options import parse
+from hccl_py.bench.collective.output.matrix import text
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.synthesis.network_file import read_network
 
@@ -26,6 +30,41 @@ def test_validate_measures_every_pair_in_both_directions(tmp_path: Path) -> None
     }
     assert all(link["gb_per_s"] > 0 and link["latency_us"] > 0 for link in links)
     assert code == any(link["slow"] for link in links)
+
+
+class _Links:
+    """Ranks whose links have the rates of a test: `spread` is what single looks differ by."""
+
+    def __init__(self, rates: dict[tuple[int, int], float], spread: float) -> None:
+        self._rates, self._spread, self._looks = rates, spread, 0
+
+    def ask(self, method: str, *arguments: Any, what: str) -> list[Any]:
+        if method == "prepare":
+            ((self._pair),) = arguments[1].pairs
+            self._num_bytes = arguments[1].count
+            return []
+        if method == "sample":
+            return [np.full(10, 1e-5)]
+        self._looks += 1
+        rate = self._rates.get(self._pair, 1e9)
+        return [self._num_bytes / (rate * (1 + self._spread * np.sin(2.4 * self._looks)))]
+
+
+@pytest.mark.parametrize(
+    ("share", "spread", "slow", "hidden"),
+    [(0.9, 0.02, 1, 0), (0.9, 0.04, 1, 0), (0.93, 0.03, 0, 1), (0.96, 0.02, 0, 0)],
+)
+def test_link_below_the_limit_is_looked_at_until_noise_hides_it_no_more(
+    share: float, spread: float, slow: int, hidden: int
+) -> None:
+    found = Validator(_Links({(1, 2): share * 1e9}, spread), [0, 1, 2, 3], 1 << 20).run()
+    assert (len(found.slow), len(found.hidden)) == (slow, hidden)
+    for one in (*found.slow, *found.hidden):
+        assert (one.link.source, one.link.target) == (1, 2)
+        assert one.link.rate == pytest.approx(share, rel=0.02)
+    shown = "\n".join(text(found, 4, str))
+    assert shown.count("SLOW: 1 -> 2") == slow
+    assert shown.count("hidden by noise: 1 -> 2") == hidden
 
 
 @pytest.mark.nightly("hosts")

@@ -1,7 +1,7 @@
 """`hccl-bench`: starts its own ranks, checks results, times contenders side by side.
 
     main        the command: options in, tables and files out; start reading here
-    arguments   the options as argparse knows them; options: one `Options` for each case
+    command_line  the options: names, argparse, checks; options: one `Options` for each case
     cases       what a collective is to a benchmark: its hooks
     oracle      input data and the numpy oracle
     contender   what is measured: the interface; contenders: the table of those there are

@@ -13,41 +13,29 @@ import numpy as np
 
 from hccl_py.bench.collective.analysis.trust import spread_doubts
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contenders import PEERS
 from hccl_py.bench.collective.measure import OVER_RANKS, Result, Row
 from hccl_py.bench.collective.options import Options
-from hccl_py.bench.peers.contenders import (
-    OPS,
-    Contender,
-    Start,
-    StartError,
-    find_mpi,
-    find_ucc,
-    install,
-)
+from hccl_py.bench.peers.contenders import OPS, Contender, Start, find
+from hccl_py.bench.peers.environments import PEERS
+from hccl_py.bench.peers.processes import StartError
 
 _SECONDS_PER_SIZE = 1.0
 
 
-def find(options: Options) -> list[Contender]:
+def find_all(options: Options) -> list[Contender]:
     """Return the peers that --compare names.
 
     Raises:
         StartError: one is not where the options say, or is not what it should be.
-        subprocess.CalledProcessError: pip could not install one.
     """
-    return [_find(name, options) for name in options.compare if name in PEERS]
-
-
-def _find(name: str, options: Options) -> Contender:
-    program = dict(options.programs)[name]
-    if name == "ucc":
-        assert program
-        return find_ucc(program)
-    if not program:
-        assert options.install_into
-        program = install(options.install_into, name)
-    return find_mpi(name, program)
+    found = []
+    for name in options.compare:
+        if name in PEERS:
+            try:
+                found.append(find(name, options.environments))
+            except StartError as error:
+                raise StartError(f"--compare {name}: {error}") from error
+    return found
 
 
 def introduction(peers: Sequence[Contender], collectives: Sequence[Options]) -> list[str]:

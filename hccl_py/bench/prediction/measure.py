@@ -13,8 +13,9 @@ import numpy as np
 
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contenders import APIS
-from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.ranks import Ranks
 from hccl_py.bench.namespaces import Hosts

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from hccl_py import get_unique_id
-from hccl_py.bench.collective.arguments import parse_positive, parser_of
 from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parse_output, parse_positive, parser_of
 from hccl_py.bench.startup.rank import (
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each, times_s in imports.items():
         print(f"{each:34} {_milliseconds(times_s)}", flush=True)
     print(f"\n{'layout':8}{'contender':14}{'connect ms':>22}{'all_reduce':>22}{'all_to_all':>22}"
-          f"  {'fds ' + '/'.join(MOMENTS):42}MiB", flush=True)  # fmt: skip
+          f"  {'fds ' + '/'.join(MOMENTS):46}MiB", flush=True)  # fmt: skip
     document = {**facts(), "imports": imports, "starts": []}
     for layout in given.layouts:
         for contender in given.contenders:
@@ -171,7 +171,7 @@ def _row(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> st
     fds = "/".join(f"{_mean(starts, number, 'descriptors'):.0f}" for number in numbers)
     memory = [_mean(starts, number, "memory_mib") for number in numbers]
     mib = "/".join(f"{value - memory[0]:.1f}" for value in memory)
-    return f"{_name(layout):8}{contender:14}{times}  {fds:42}{mib}"
+    return f"{_name(layout):8}{contender:14}{times}  {fds:46}{mib}"
 
 
 def _record(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> dict[str, Any]:
@@ -197,12 +197,11 @@ def _name(layout: tuple[int, int]) -> str:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=_PROGRAM,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add(
@@ -220,8 +219,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
     )
     add("--starts", type=parse_positive, default=5, metavar="N", help="fresh starts of each (5)")
-    add("--json", type=Path, metavar="FILE", help="write the figures")
-    return parser.parse_args(argv)
+    add("--json", type=parse_output, metavar="FILE", help="write the figures")
+    return parser.read(argv)
 
 
 def _layouts(text: str) -> tuple[tuple[int, int], ...]:

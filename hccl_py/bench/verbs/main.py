@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
+from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Setup, Trial
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: help, or wrong arguments (code 2).
     """
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.read(argv)
     if options.latency and options.op == "write" and options.size == 0:
         parser.error("--op write --latency: expected -s 1 or more, its last byte shows the arrival")
     try:
@@ -68,13 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("hccl-perftest", description=_DESCRIPTION)
+def _parser() -> Parser:
+    parser = Parser(prog="hccl-perftest", description=_DESCRIPTION)
     parser.add_argument(
         "host", nargs="?", help="host of the other end; without it, wait for that end"
     )
     parser.add_argument("--local", action="store_true", help="run both ends on this host")
-    parser.add_argument("-p", "--port", type=int, default=_PORT, help="(default: %(default)s)")
+    parser.add_argument(
+        "-p", "--port", type=_number(1, 65535), default=_PORT, help="(default: %(default)s)"
+    )
     parser.add_argument(
         "-d",
         "--device",

@@ -88,9 +88,13 @@ def _rates(row: Row, rounds: list[list[float]]) -> list[float]:
 
 
 def _comparison(ours: Sequence[float], theirs: Sequence[float], ratio: float) -> str:
-    spread = "/".join(f"{min(side):.4g}-{max(side):.4g}" for side in (ours, theirs))
+    spread = "/".join(f"{_digits(min(side))}-{_digits(max(side))}" for side in (ours, theirs))
     return f"    {median(theirs):<12.2f} {ratio:<7.3f} {spread}"
 
 
 def _quantile(every: Sequence[float], fraction: float) -> float:
     return every[min(len(every) - 1, int(len(every) * fraction))]
+
+
+def _digits(value: float) -> str:
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"

@@ -48,7 +48,9 @@ def _settings(options: Options) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(options).items()
     }
-    settings["programs"] = {name: str(path) for name, path in options.programs if path} or None
+    programs = options.environments.programs
+    del settings["environments"]
+    settings["programs"] = {name: str(path) for name, path in programs} or None
     return {name: value for name, value in settings.items() if value is not None}
 
 

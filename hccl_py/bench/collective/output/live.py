@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _DRAW_EVERY_S = 0.2
+_GAP = 3
+"""Characters that rich puts between two columns."""
+
+_LEFT_OUT_FIRST = (
+    *("root", "count", "place", "type", "op", "p99", "ratio p10-p90", "p50", "ranks"),
+    *("algbw GB/s", "limit", "ratio", "wrong"),
+)
+"""Columns that a narrow terminal does without."""
 
 
 class Lines:
@@ -55,7 +63,8 @@ class Screen(Lines):
         # Drawn between requests only, when the ranks are idle: a thread would take them a core.
         self._live = Live(console=Console(highlight=False), auto_refresh=False)
         self._drawn_s = 0.0
-        self._table: RichTable | None = None
+        self._table: Table | None = None
+        self._rows: list[tuple[dict[str, str], str]] = []
         self._status = ""
 
     def __enter__(self) -> Screen:
@@ -76,23 +85,16 @@ class Screen(Lines):
 
     def header(self, table: Table, first: bool) -> None:
         """Leave the last table where it is and begin another."""
-        from rich import box
-        from rich.table import Table as RichTable
-
-        self._flush()
-        self._table = RichTable(box=box.SIMPLE_HEAD, title=table.title, title_justify="left")
-        for name in table.columns:
-            self._table.add_column(name, justify="right", no_wrap=True)
+        if self._table is not None:
+            self._live.console.print(self._drawn(self._table))
+        self._table, self._rows = table, []
 
     def row(self, table: Table, row: Row) -> None:
         """Add a row; reasons to doubt it stand in the last column."""
-        assert self._table is not None
         for result in row.results:
             cells = table.cells(row, result)
             style = "red" if result.wrong else "yellow" if row.doubts else ""
-            if result is not row.results[0] and row.ratio(result).median < 1:
-                cells["ratio"] = f"[red]{cells['ratio']}[/red]"
-            self._table.add_row(*(cells[name] for name in table.columns), style=style)
+            self._rows.append((cells, style))
         self.lines([f"doubtful at {row.size} B: {doubt}" for doubt in row.doubts])
         self._show()
 
@@ -106,14 +108,43 @@ class Screen(Lines):
         from rich.spinner import Spinner
 
         below = [Spinner("dots", self._status)] if self._status else []
-        shown = [self._table] if self._table is not None else []
+        shown = [self._drawn(self._table)] if self._table is not None else []
         self._live.update(Group(*shown, *below), refresh=True)
         self._drawn_s = time.monotonic()
 
-    def _flush(self) -> None:
-        if self._table is not None:
-            self._live.console.print(self._table)
-            self._table = None
+    def _drawn(self, table: Table) -> RichTable:
+        """Make the table of the rows so far, with as many columns as the terminal is wide."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        width = self._live.console.width
+        names = fitting(table.columns, [cells for cells, _ in self._rows], width)
+        left_out = [name for name in table.columns if name not in names]
+        drawn = RichTable(box=box.SIMPLE_HEAD, title=table.title, title_justify="left")
+        if left_out:
+            drawn.caption = f"not shown on {width} columns: {', '.join(left_out)}"
+            drawn.caption_justify = "left"
+        for name in names:
+            drawn.add_column(name, justify="right", no_wrap=True)
+        for cells, style in self._rows:
+            drawn.add_row(*(_coloured(name, cells[name]) for name in names), style=style)
+        return drawn
+
+
+def _coloured(name: str, cell: str) -> str:
+    """A contender that is faster than the first has a red ratio."""
+    is_loss = name == "ratio" and cell and float(cell.rstrip("x")) < 1
+    return f"[red]{cell}[/red]" if is_loss else cell
+
+
+def fitting(columns: Sequence[str], rows: Sequence[dict[str, str]], width: int) -> list[str]:
+    """Return the columns that fit into a terminal: those that say least are left out first."""
+    needed = {name: _GAP + max(len(name), *(len(row[name]) for row in rows), 0) for name in columns}
+    for name in _LEFT_OUT_FIRST:
+        if sum(needed.values()) < width:
+            break
+        needed.pop(name, None)
+    return list(needed)
 
 
 def choose(options: Options) -> Lines:

@@ -32,16 +32,19 @@ def text(found: Validation, n: int, name: Name) -> list[str]:
             )
     if found.looked_slow:
         lines.append(f"{found.looked_slow} links looked slow once, but not when measured again")
-    lines += [describe(slow, name) for slow in found.slow]
-    return lines if found.slow else [*lines, "every link is as fast as its class"]
+    lines += [describe(one, name) for one in (*found.slow, *found.hidden)]
+    if found.slow or found.hidden:
+        return lines
+    return [*lines, "every link is as fast as its class"]
 
 
 def describe(slow: Slow, name: Name) -> str:
-    """Name a slow link, with its share of the class's median and the noise."""
+    """Name a link below the limit, with its share of the class's median and the noise."""
     link = slow.link
     where = "between nodes" if link.crosses else "inside a node"
+    title = "SLOW" if slow.is_certain else "perhaps slow, hidden by noise"
     return (
-        f"SLOW: {name(link.source)} -> {name(link.target)}: {_digits(link.rate)} GB/s, "
+        f"{title}: {name(link.source)} -> {name(link.target)}: {_digits(link.rate)} GB/s, "
         f"{link.rate / slow.class_median:.0%} of {_digits(slow.class_median)} GB/s, the median "
         f"{where} (limit {LEAST_SHARE:.0%}, noise {slow.noise / slow.class_median:.0%})"
     )
@@ -49,10 +52,10 @@ def describe(slow: Slow, name: Name) -> str:
 
 def document(found: Validation) -> dict[str, Any]:
     """Make what --json writes of the links; rates in GB/s, times in us."""
-    slow = {(one.link.source, one.link.target): one for one in found.slow}
+    below = {(one.link.source, one.link.target): one for one in (*found.slow, *found.hidden)}
     links = []
     for link in found.links:
-        one = slow.get((link.source, link.target))
+        one = below.get((link.source, link.target))
         links.append(
             {
                 "from": link.source,
@@ -61,7 +64,8 @@ def document(found: Validation) -> dict[str, Any]:
                 "gb_per_s": link.rate,
                 "noise_gb_per_s": link.noise,
                 "latency_us": link.latency_us,
-                "slow": one is not None,
+                "slow": one is not None and one.is_certain,
+                "hidden_by_noise": one is not None and not one.is_certain,
                 "class_median_gb_per_s": one.class_median if one else None,
             }
         )

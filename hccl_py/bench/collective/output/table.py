@@ -71,10 +71,15 @@ class Table:
         return [*([] if first else ["", f"# {self.title}"]), self._line(self.columns)]
 
     def row(self, row: Row) -> list[str]:
-        """Make the lines of one size, one for each contender; reasons to doubt them follow."""
+        """Make the lines of one size, one for each contender, with reasons to doubt them.
+
+        In text a line of its own says why; Markdown and CSV have it in the column.
+        """
         lines = []
         for result in row.results:
             cells = self.cells(row, result)
+            if self._options.markdown and row.doubts and result is row.results[0]:
+                cells["doubt"] += " " + "; ".join(row.doubts)
             lines.append(self._line([cells[name] for name in self.columns]))
         if row.doubts and not self._csv and not self._options.markdown:
             lines.append(f"#   doubtful: {'; '.join(row.doubts)}")
@@ -163,7 +168,8 @@ def introduction(
         f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         + facts["date"],
         _method(options)
-        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else ""),
+        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else "")
+        + ("; profile: mean, share of a call (least-most over ranks)" if options.profile else ""),
     ]
     if options.markdown:
         return [f"- `{lines[0]}`", *(f"- {line}" for line in lines[1:]), ""]

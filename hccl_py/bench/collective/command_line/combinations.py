@@ -1,0 +1,146 @@
+"""Checks of how options go together, after argparse found each well-formed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.command_line.sizes import MOST_SIZES, sizes_of
+from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
+from hccl_py.bench.peers.environments import PEERS, Environments
+
+_OF_RANKS = {"nproc", "nnodes", "veth", "rate", "timeout"}
+_OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
+_ALONE = {
+    "validate": (
+        {*_OF_RANKS, "sizes", "minbytes", "api", "json", "plot"},
+        "sends messages of one size between every pair of ranks and writes text, --json and --plot",
+    ),
+    "tune": (
+        {*_OF_RANKS, *_OF_SIZES, "size_range_inc", "tune_check"},
+        "measures all algorithms and writes its own file",
+    ),
+}
+"""Options that are a measurement of their own: what goes with them, and what they do."""
+
+
+def problem_of(given: argparse.Namespace, defaults: argparse.Namespace) -> str | None:
+    """What is wrong with arguments that argparse found well-formed, or None.
+
+    Args:
+        given: what the parser made of the command line.
+        defaults: what it makes of an empty one.
+    """
+    alone = (_beside(option, given, defaults) for option in _ALONE)
+    return next(filter(None, alone), None) or _problem_of_values(given)
+
+
+def _beside(option: str, given: argparse.Namespace, defaults: argparse.Namespace) -> str:
+    """Say what was given beside an option that it would ignore; empty if nothing was."""
+    allowed, does = _ALONE[option]
+    if not getattr(given, option):
+        return ""
+    for name, value in vars(given).items():
+        if value != getattr(defaults, name) and name not in {option, *allowed}:
+            return f"--{option} {does}: leave --{name} out"
+    return ""
+
+
+def _problem_of_values(given: argparse.Namespace) -> str | None:
+    n, sizes = given.nproc * given.nnodes, sizes_of(given)
+    ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
+    cases = [CASES[name] for name in given.test]
+    named = ", ".join(given.test)
+    roots, ops = given.root or (), given.op or ()
+    bitwise = next((op for op in ops if op in BITWISE_OPS), None)
+    floats = [dtype for dtype in given.datatype if dtype in FLOAT_TYPES]
+    wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
+    paired = [rank for pair in given.ranks_list or () for rank in pair]
+    outside = [rank for rank in (*roots, *paired) if rank >= n]
+    strange = _strange_algorithm(given)
+    environments = Environments.of(given)
+    lacking = {name: environments.lacks(name) for name in PEERS if name in given.compare}
+    lost_peer, how = next(((name, how) for name, how in lacking.items() if how), ("", ""))
+    rules = (
+        (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
+        (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
+        (given.stepfactor and given.stepbytes, "give -f or -i, not both"),
+        (given.size_range_inc and not given.size_range, "--size_range_inc needs --size_range"),
+        (
+            not any(case.has_data for case in cases)
+            and (given.sizes or ranged or given.size_range),
+            f"{named} has no sizes",
+        ),
+        (
+            len(sizes) > MOST_SIZES,
+            f"that is more than {MOST_SIZES} sizes: give -f, or a larger -i",
+        ),
+        (given.validate and len(sizes) > 1, "--validate takes one size: give --sizes 1M"),
+        (not sizes, "the first size (-b) must not be larger than the last one (-e)"),
+        (ops and not any(case.reduces for case in cases), f"--op means nothing to {named}"),
+        (
+            given.place in ("in", "out") and not any(given.place in case.places for case in cases),
+            f"{named} does not work with --place {given.place}",
+        ),
+        (
+            bitwise and floats,
+            f"--op {bitwise} needs an integer type (-d int32), got {next(iter(floats), '')}",
+        ),
+        (
+            "gloo" in given.compare and "avg" in ops and wholes,
+            "--compare gloo: gloo averages floating-point numbers only, got -d "
+            + next(iter(wholes), ""),
+        ),
+        (outside, f"a rank must be in 0..{n - 1}, got {next(iter(outside), '')}"),
+        (
+            given.ranks_list and not {"send_recv", "ping_pong"} & {*given.test},
+            "--ranks_list needs --test send_recv or --test ping_pong",
+        ),
+        (
+            len(paired) > len(set(paired)),
+            "--ranks_list: a rank may be in one pair only",
+        ),
+        (
+            n < 2 and {"send_recv", "ping_pong"} & {*given.test},
+            f"{named} needs at least 2 ranks: give -g 2",
+        ),
+        (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
+        (given.rate and not given.veth, "--rate limits the links of --veth: give --veth 1"),
+        (
+            given.compression and given.nnodes < 2,
+            "--compression is between nodes: give --nnodes 2 or more",
+        ),
+        (strange, f"--algorithm: {strange}"),
+        (lost_peer, f"--compare {lost_peer}: it has an environment of its own: {how}"),
+        (
+            {*given.compare} & {*PEERS} and (given.nnodes > 1 or given.measure == "latency"),
+            f"--compare {','.join(given.compare)}: MPI and UCC are measured on one node, with "
+            "--measure bw: leave --nnodes and --measure out, or compare with gloo alone",
+        ),
+        (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
+        (
+            given.profile and given.registered,
+            "--profile is of the first contender: leave --registered out",
+        ),
+        (given.tune_check and not given.tune, "--tune_check needs --tune"),
+        (given.csv and given.markdown, "give --csv or --markdown, not both"),
+    )
+    return next((message for broken, message in rules if broken), None)
+
+
+def _strange_algorithm(given: argparse.Namespace) -> str:
+    """What is wrong with the algorithms of --algorithm; empty if nothing is."""
+    if not given.algorithm:
+        return ""
+    from hccl_py.algorithms.custom import loaded
+    from hccl_py.transport.errors import InvalidArgumentError
+
+    try:
+        unused = [one for one in map(loaded, given.algorithm) if one.collective not in given.test]
+    except InvalidArgumentError as error:
+        return str(error)
+    if unused:
+        return f"{unused[0]} is for {unused[0].collective}: give --test {unused[0].collective}"
+    names = [Path(place).name for place in given.algorithm]
+    return "two have the same name" if len(set(names)) < len(names) else ""

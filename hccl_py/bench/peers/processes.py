@@ -1,0 +1,104 @@
+"""The processes of a start: run side by side, ended together, their output kept for an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_START_S = 180.0
+_GRACE_S = 5.0
+_PERIOD_S = 0.02
+_CHECK_S = 60.0
+_LOG_TAIL = 400
+
+# Open MPI refuses to run as root without these two; nobody else reads them.
+ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
+
+
+class StartError(Exception):
+    """A start did not end well; the message says how and has the end of its output."""
+
+
+def run_all(
+    commands: Sequence[tuple[list[str], dict[str, str]]], seconds: float, folder: Path
+) -> str:
+    """Run commands side by side, with variables of their own; return what they print.
+
+    Args:
+        commands: with their variables.
+        seconds: that they should need when they have started; they get ten times that.
+        folder: for their output.
+
+    Raises:
+        StartError: one failed, or not all ended in time. None is left behind.
+    """
+    allowed_s = _START_S + 10 * seconds
+    deadline = time.monotonic() + allowed_s
+    log = folder / "log"
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with log.open("ab") as output:
+            for command, environment in commands:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # A process group of its own is killed with its children. A session of its own
+                    # would be a scheduling group (autogroup), and mpiexec's ranks share one.
+                    preexec_fn=os.setpgrp,
+                )
+                processes.append(process)
+        while any(process.poll() is None for process in processes):
+            now_s = time.monotonic()
+            if any(process.returncode for process in processes):
+                deadline = min(deadline, now_s + _GRACE_S)  # the others may wait for it
+            if now_s > deadline:
+                break
+            time.sleep(_PERIOD_S)
+        codes = [process.returncode for process in processes]
+    finally:
+        _end(processes)
+    text = log.read_text(errors="replace")
+    if codes != [0] * len(codes):
+        how = f"exit codes {codes}" if any(codes) else f"not all ended within {allowed_s:g} s"
+        raise StartError(f"{how}: {end_of(text)}")
+    return text
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: mpiexec ends its ranks when asked, what ignores that is killed."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+
+
+def output_of(*command: str) -> str:
+    """Return what a short command prints; raise StartError if it cannot."""
+    environment = {**os.environ, **ROOT_MAY}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_CHECK_S, env=environment, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StartError(str(error)) from None
+    if ended.returncode != 0:
+        raise StartError(f"{command[0]} failed: {end_of(ended.stderr)}")
+    return ended.stdout.strip()
+
+
+def end_of(log: str) -> str:
+    """Return the end of what a program printed, in one line."""
+    return " ".join(log.split())[-_LOG_TAIL:]
