@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import resource
 
-LOCKED_BYTES_PER_PEER = 9_500_000
-"""What a rank locks for each rank of another node: slots, half of which are registered twice."""
+LOCKED_BYTES_PER_PEER = 6_400_000
+"""What a rank locks for each rank of another node and device: the slots of its lanes. It is half of
+that from 33 ranks on, and a quarter from 129 on, whose slots are smaller."""
 
 
 def locked_bytes() -> int | None:
