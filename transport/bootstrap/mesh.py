@@ -23,7 +23,7 @@ from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
-from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
@@ -297,7 +297,7 @@ class _Resources:
         try:
             rdma = self._open_rdma()
             rdma.make(remote, self.slot_bytes)
-        except HcclError as error:
+        except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
             problem = f"rank {self._rank} on {self.card.identity.host}: {error}"
         problem = first_problem(store, self._rank, len(cards), problem, deadline)
         if problem:

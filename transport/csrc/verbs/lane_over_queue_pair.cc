@@ -101,7 +101,7 @@ std::vector<int> LaneOverQueuePair::descriptors() const {
 
 void LaneOverQueuePair::prepare_sleep(Sleep& sleep) {
   if (std::exchange(is_starved_, false)) probe();
-  for (Path& each : slots_->paths()) {
+  for (Path& each : usable_paths()) {
     for (Way& way : each.ways) way.pair->prepare_sleep(sleep);
   }
   looks_at_all_ = true;
@@ -132,7 +132,7 @@ void LaneOverQueuePair::throw_if_failed() const {
 void LaneOverQueuePair::poll() {
   // A peer that has gone on to another path says so there, and an end that waits is about to sleep.
   if (std::exchange(looks_at_all_, false)) {
-    for (Path& each : slots_->paths()) poll(each);
+    for (Path& each : usable_paths()) poll(each);
     // Without another path it is worth while to wait for this one.
     std::string trouble = next_path() ? path().ways[0].pair->trouble() : std::string();
     if (!trouble.empty()) refuse(trouble);
@@ -453,7 +453,7 @@ void LaneOverQueuePair::parse() {
   const std::byte* slot = slots_->in(released_);
   std::memcpy(&header_, slot, sizeof header_);
   form_ = forms_[released_ % num_slots];
-  if (header_.length > slot_bytes_) throw_malformed();
+  if (header_.length > slot_bytes_ || (form_ == announced && header_.length == 0)) throw_malformed();
   bool has_note = form_ == gathered || form_ == announced;
   bool has_payload = form_ == plain || form_ == gathered;
   size_t payload_at = sizeof header_ + (has_note ? sizeof note_ : 0);

@@ -124,6 +124,8 @@ class LaneOverQueuePair final : public QueuedLane {
   const Way& way_of(uint64_t number) const {
     return path().ways[(number - 1) % path().ways.size()];
   }
+  // The one in use and the later ones. What a path says that was left comes too late.
+  std::span<Path> usable_paths() { return std::span(slots_->paths()).subspan(path_); }
   // Whether messages can go: both ends use the path, and this one does not leave it.
   bool is_open() const { return path().is_complete() && !is_leaving_; }
   void poll();

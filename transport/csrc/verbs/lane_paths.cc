@@ -38,7 +38,8 @@ std::optional<size_t> LaneOverQueuePair::next_path() const {
 }
 
 void LaneOverQueuePair::leave() {
-  if (why_left_.empty()) why_left_ = "the peer has left it";
+  // What its stopped queue pairs say next is no cause.
+  if (!std::exchange(path().has_failed, true)) why_left_ = "the peer has left it";
   if (!next_path()) return fail(why_left_);
   is_leaving_ = true;
   left_at_ = VerbsClock::now();

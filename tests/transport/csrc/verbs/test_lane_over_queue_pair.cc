@@ -151,6 +151,12 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
       [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 5, gathered); },
       [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 5, announced); },
       [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header), answered); },
+      // There is nothing to read, and a slot that is written to already.
+      [](Fixture& f) { f.pair->deliver(0, header_of(0), sizeof(Header) + sizeof(Note), announced); },
+      [](Fixture& f) {
+        for (int i : {0, 0}) f.pair->deliver(static_cast<uint64_t>(i), header_of(0), sizeof(Header));
+        if (f.lane->peek() != nullptr) f.lane->release();
+      },
   };
   for (const auto& spoil : cases) {
     Fixture fixture;

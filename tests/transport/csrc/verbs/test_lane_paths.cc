@@ -202,10 +202,13 @@ HCCL_TEST(the_advertisement_says_what_came_and_the_old_path_counts_until_it_is_e
 
 HCCL_TEST(a_path_that_the_peer_has_left_is_left) {
   Scripted s;
+  std::string heard;
+  s.lane->set_observer([&](size_t, size_t, const std::string& why) { heard = why; });
   s.send(7);
   s.arrive(0, 0);  // the peer's advertisement on the second path; our queue pair does not know
   s.lane->tend(VerbsClock::now());
   CHECK((s.numbers_sent_on_second() == std::vector<uint64_t>{0}));
+  CHECK(heard == "the peer has left it");
 }
 
 HCCL_TEST(an_announced_message_that_was_not_read_comes_again) {
@@ -298,6 +301,13 @@ HCCL_TEST(a_device_that_returns_no_recv_is_closed_before_its_lane_goes_on) {
   CHECK(s.second->sent.empty() && !s.first->closed);
   for (Patience patience; s.second->sent.empty(); patience.turn()) s.lane->tend(VerbsClock::now());
   CHECK(s.first->closed);
+  // What it says now is too late: the peer has heard that the message did not come, and sends it again.
+  s.first->deliver(0, scripted::header_of(0), sizeof(Header));
+  s.lane->tend(VerbsClock::now());
+  s.arrive(0, 0);
+  CHECK(s.lane->peek() == nullptr);
+  s.second->deliver(0, scripted::header_of(0), sizeof(Header));
+  CHECK(s.lane->peek() != nullptr);
 }
 
 }  // namespace
