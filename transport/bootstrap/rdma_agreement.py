@@ -29,9 +29,7 @@ def first_problem(
     store.set(f"{_AGREED}/{rank}", problem.encode()[:_MAX_BYTES])
     if rank == 0:
         keys = [f"{_AGREED}/{one}" for one in range(world_size)]
-        store.wait(
-            keys, 0, world_size, deadline, "a rank did not open its RDMA device"
-        )
+        store.wait(keys, 0, world_size, deadline, "a rank did not open its RDMA device")
         problems = (store.get(key, f"what {key} says", _MAX_BYTES) for key in keys)
         store.set(_AGREED, next(filter(None, problems), b""))
     else:

@@ -225,7 +225,7 @@ void LaneOverQueuePair::tend(VerbsClock::time_point) {
 
 bool LaneOverQueuePair::has_room() const {
   return is_open() && is_resumed_ && sent_ - credited_ < num_slots &&
-         (sent_ < num_slots || has_ended(sent_ + 1 - num_slots));
+         (sent_ < slots_->num_out() || has_ended(sent_ + 1 - slots_->num_out()));
 }
 
 // The completion of one says that all before it on the same queue pair have left: some are enough. With
@@ -233,7 +233,7 @@ bool LaneOverQueuePair::has_room() const {
 bool LaneOverQueuePair::must_signal(uint64_t number) const {
   if (slots_->paths().size() > 1) return true;
   size_t num_ways = path().ways.size();
-  size_t period = std::max<size_t>(num_slots / 2 / num_ways, 1);
+  size_t period = std::max<size_t>(slots_->num_out() / 2 / num_ways, 1);
   return ((number - 1) / num_ways + 1) % period == 0;
 }
 

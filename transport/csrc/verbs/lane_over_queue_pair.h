@@ -37,7 +37,7 @@
 // pairs of the old path, waits until these have returned every RECV, so that nothing can be written any
 // more, and advertises its slots on the new path. The advertisement says which messages have come. A
 // message that did not come is sent again as a plain one: what was announced and not read yet is copied
-// first. A slot keeps its message until the peer has released it, so all are there.
+// first. There is a slot for each message that the peer has not released, so all are there.
 #pragma once
 
 #include <functional>

@@ -42,9 +42,10 @@ QueuePairAttributes LaneSlots::attributes() {
 LaneSlots::LaneSlots(std::vector<Pairs> paths, size_t slot_bytes)
     : slot_bytes_(slot_bytes),
       stride_(up_to(alignment, sizeof(Header) + sizeof(Note) + slot_bytes)),
+      num_out_(paths.size() > 1 ? num_slots : num_slots / 2),
       out_at_(up_to(static_cast<size_t>(page), num_slots * stride_)),
       num_bytes_(up_to(static_cast<size_t>(page),
-                       out_at_ + num_slots * stride_ +
+                       out_at_ + num_out_ * stride_ +
                            paths.size() * max_pairs * 2 * sizeof(Advertisement))),
       memory_(new_pages(num_bytes_)) {
   if (paths.empty()) throw InvalidVerb("a lane has queue pairs of one device at least");
@@ -88,7 +89,7 @@ void LaneSlots::prepare(Path& path, Way& way, const Way* sharing) {
 std::byte* LaneSlots::mine(const Path& path, const Way& way) {
   auto index = static_cast<size_t>(&path - paths_.data()) * max_pairs +
                static_cast<size_t>(&way - path.ways.data());
-  return &memory_[out_at_ + num_slots * stride_ + index * 2 * sizeof(Advertisement)];
+  return &memory_[out_at_ + num_out_ * stride_ + index * 2 * sizeof(Advertisement)];
 }
 
 void LaneSlots::advertise(Path& path, const Progress& ours) {

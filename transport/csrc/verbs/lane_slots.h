@@ -79,7 +79,10 @@ class LaneSlots {
   size_t stride() const { return stride_; }
   // Of the peer's message `number`, counted from 0; of ours.
   std::byte* in(uint64_t number) { return &memory_[number % num_slots * stride_]; }
-  std::byte* out(uint64_t number) { return &memory_[out_at_ + number % num_slots * stride_]; }
+  std::byte* out(uint64_t number) { return &memory_[out_at_ + number % num_out_ * stride_]; }
+  // Slots of ours. A message has left its slot when it has ended; with another path, over which it may have
+  // to go again, when the peer has released it.
+  size_t num_out() const { return num_out_; }
 
   // Tells the peer where its messages go and which ones are here, over each queue pair of a path; these
   // are in RTS.
@@ -111,6 +114,7 @@ class LaneSlots {
 
   const size_t slot_bytes_;
   const size_t stride_;
+  const size_t num_out_;
   const size_t out_at_;  // of a page, as the end: a device registers whole pages
   const size_t num_bytes_;
   // Slots of the peer's messages; slots of ours, and advertisements.

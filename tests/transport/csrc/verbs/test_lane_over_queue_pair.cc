@@ -66,6 +66,7 @@ HCCL_TEST(only_the_slots_are_open_to_the_peer) {
   // Nothing is registered twice.
   CHECK(open.address + open.length == own.address && own.address % 4096 == 0);
   CHECK(open.length >= 8 * stride && open.length < 8 * stride + 4096);
+  CHECK(own.length >= 4 * stride && own.length < 4 * stride + 2 * 4096);
   CHECK(fixture.pair->num_recvs == LaneSlots::attributes().max_recv_wr);
 }
 
@@ -74,9 +75,14 @@ HCCL_TEST(a_sender_stops_at_its_last_credit) {
   fixture.pair->advertise(fixture.theirs);
   std::byte payload[8] = {};
   for (int i = 0; i < 9; ++i) fixture.lane->post_send(header_of(8), payload);
-  CHECK(fixture.lane->completed() == 8 && !fixture.lane->flushed());
-  fixture.pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);  // its slots here are free
-  CHECK(!fixture.lane->flush());
+  CHECK(fixture.lane->completed() == 4 && !fixture.lane->flushed());
+  for (uint64_t ended : {2, 4, 6, 8}) {  // its slots here are free again
+    CHECK(fixture.pair->sent[ended].flags & send_signaled);
+    CHECK(!(fixture.pair->sent[ended - 1].flags & send_signaled));
+    fixture.pair->complete(Opcode::rdma_write_with_imm, 0, 0, ended);
+    fixture.lane->flush();
+  }
+  CHECK(fixture.lane->completed() == 8 && !fixture.lane->flush());
   fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 1);  // and one at the peer
   CHECK(fixture.lane->flush() && fixture.lane->flushed());
 }
@@ -128,9 +134,9 @@ HCCL_TEST(an_end_that_only_waits_probes_its_peer_once_at_a_time) {
   CHECK(fixture.pair->sent.size() == before + 1);
   // Its completion is not taken for that of a message.
   std::byte payload[8] = {};
-  for (int i = 0; i < 8; ++i) fixture.lane->post_send(header_of(8), payload);
+  for (int i = 0; i < 4; ++i) fixture.lane->post_send(header_of(8), payload);
   fixture.pair->complete(Opcode::rdma_write, 0, 0, probe.wr_id);
-  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 8);
+  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 4);
   fixture.lane->post_send(header_of(8), payload);
   CHECK(!fixture.lane->flushed());
 }
@@ -210,8 +216,10 @@ HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
   }
   // The credit of the first message came after that of the second, and took nothing back.
   for (int i = 0; i < 5; ++i) lane->post_send(header_of(8), payload);
-  for (auto& pair : {first, second}) pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);
-  lane->flush();
+  for (uint64_t ended : {4, 8}) {
+    for (auto& pair : {first, second}) pair->complete(Opcode::rdma_write_with_imm, 0, 0, ended);
+    lane->flush();
+  }
   CHECK(lane->flushed() && lane->completed() == 9);
 }
 
