@@ -205,7 +205,12 @@ class _Resources:
         rdma_family = ""
         if settings.transport == AUTO and settings.is_plain and len(endpoints) == 1:
             rdma_family = usable_rdma_family(self._interfaces)
-        self._rdma: RdmaLanes | None = self._open_rdma() if settings.transport == VERBS else None
+        self._rdma: RdmaLanes | None = None
+        if settings.transport == VERBS:
+            try:
+                self._rdma = self._open_rdma()
+            except BootstrapError as error:
+                raise BootstrapError(f"{VARIABLE}={VERBS}: {error}") from error
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(

@@ -101,6 +101,7 @@ class LaneOverQueuePair final : public QueuedLane {
   enum class Reading { no, under_way, ended };
   static constexpr uint32_t message_bit = uint32_t{1} << 31;
   static constexpr uint32_t form_shift = 29;
+  static constexpr uint64_t read_id = ~uint64_t{2};  // no message has this number
 
   // A message whose payload stays in its owner's memory until then.
   struct Lent {

@@ -18,7 +18,6 @@ from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.memory_watch import watch_of_this_process
-from hccl_py.transport.providers.registry import VARIABLE
 from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.providers.verbs.settings import MOST_PAIRS, RdmaSettings
 from hccl_py.transport.verbs.types import State
@@ -51,7 +50,7 @@ class RdmaLanes:
                 for port in self._ports
             ]
         except HcclError as error:
-            raise BootstrapError(f"RDMA (see {VARIABLE}): {error}") from error
+            raise BootstrapError(str(error)) from error
         self._ends: dict[int, tuple[_core.RdmaLaneEnd, ...]] = {}
 
     def make(self, ranks: Iterable[int], slot_bytes: int) -> None:

@@ -71,6 +71,9 @@ class Connections final : public PathObserver {
   void tend(Deadline now);
   // When tend() is due at the latest, with no event before.
   Deadline next_check() const { return num_unsettled_ > 0 ? next_check_ : Deadline::max(); }
+  // A lane to `peer` goes on over another device, since `device` failed: `text` for people. Kept once for
+  // each peer and device, unless the peer has left.
+  void note_device_change(int peer, const std::string& device, std::string text);
   // A lane to `peer` broke. Until it is known why, data does not move.
   void suspect(int peer, const std::string& error);
   bool holds_traffic() const { return num_suspects_ > 0; }
@@ -107,10 +110,7 @@ class Connections final : public PathObserver {
   void note_refusal(int peer);
   // A lane to a rank cannot be made, although the rank lives.
   void note_unreachable(int peer, const std::string& why);
-  // A lane to a rank goes on over another device, since `device` failed: `text` for people. Kept once of
-  // each rank and device.
-  void note_device_change(int peer, const std::string& device, std::string text);
-  // What was noted since the last call.
+  // What note_device_change() kept since the last call.
   std::vector<std::string> take_device_changes();
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;

@@ -140,6 +140,7 @@ void Connections::note_unreachable(int peer, const std::string& why) {
 }
 
 void Connections::note_device_change(int peer, const std::string& device, std::string text) {
+  if (at(peer).link->state() != ControlLink::State::open) return;
   std::lock_guard lock(mutex_);
   if (failed_devices_.emplace(peer, device).second) device_changes_.push_back(std::move(text));
 }
