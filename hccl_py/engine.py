@@ -93,7 +93,7 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
     sockets = OpenSockets()
     over_rdma = next((link.rdma_lanes for link in mesh.links if link.rdma_lanes), ())
-    for registrations in {lane.registrations() for lane in over_rdma}:  # of each device
+    for registrations in {lane.registrations()[0] for lane in over_rdma}:  # of devices in use
         core.add_memory(registrations)
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):

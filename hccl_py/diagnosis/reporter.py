@@ -4,6 +4,7 @@ The other half of `transport/control/reporter.py`. All of it runs on the control
 that of a call, unless a method says otherwise.
 """
 
+import logging
 import os
 import threading
 import weakref
@@ -29,6 +30,8 @@ from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import NO_ANSWER, Absence
+
+logger = logging.getLogger("hccl_py.transport")
 
 DIAGNOSIS_TIMEOUT_S = 1.5
 """How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
@@ -72,6 +75,8 @@ class Reporter:
         if core is None:
             return []
         core.poll()
+        for change in core.take_device_changes():
+            logger.warning("%s", change)
         return [
             (one.rank, one.cause == Cause.LEFT, one.last_sequence)
             for one in core.ended_peers()

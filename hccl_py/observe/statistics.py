@@ -22,7 +22,7 @@ class DeviceStatistics(TypedDict):
     messages: int  # sent; a payload that several readers share counts once for each
     bytes: int  # of their payload
     stalls: int  # messages that could not leave at once
-    retries: int  # sent again: a connection broke (tcp), or the peer had no RECV posted (verbs)
+    retries: int  # sent again: a connection broke (tcp), or a device failed (verbs)
     reconnects: int  # connections that took the place of a broken one (tcp)
 
 

@@ -8,6 +8,7 @@ its power, at the hand of the test that started it.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
@@ -29,6 +30,28 @@ SOON_S = 10.0
 """Far more than a queue pair needs to give up here, far less than a call's deadline."""
 
 
+class Lines(logging.Handler):
+    """Keeps the warnings of the transport."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        logging.getLogger("hccl_py.transport").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self.lines.append(record.getMessage())
+
+    def wait_for(self, text: str) -> str:
+        """Return the only line that has this text."""
+        until_s = time.monotonic() + TIMEOUT_S
+        while not (found := [line for line in self.lines if text in line]):
+            assert time.monotonic() < until_s, self.lines
+            time.sleep(0.05)
+        assert len(found) == 1, found
+        return found[0]
+
+
 def run(command: str) -> None:
     """Run a command of this machine."""
     subprocess.run(command, shell=True, check=True, timeout=TIMEOUT_S)
@@ -47,8 +70,9 @@ def say(what: str) -> None:
 
 
 def wait_for_port() -> None:
+    """Wait until all ports of this machine are up."""
     until_s = time.monotonic() + TIMEOUT_S
-    while list_ports()[0].state != ACTIVE:
+    while any(port.state != ACTIVE for port in list_ports()):
         assert time.monotonic() < until_s, list_ports()
         time.sleep(0.05)
 
@@ -135,6 +159,28 @@ def port_that_only_one_machine_has() -> None:
     os.environ.pop("HCCL_IB_HCA", None)
 
 
+def device_that_fails_on_one_machine() -> None:
+    """`auto` stays with TCP on both where one has a device but may have no completion queue."""
+    os.environ["HCCL_TRANSPORT"] = "auto"
+    log, cgroup = Lines(), SHARED / "cgroup"
+    if HAS_TROUBLE:
+        cgroup.mkdir()
+        run(f"mount -t cgroup2 none {cgroup} && echo +rdma > {cgroup}/cgroup.subtree_control")
+        run(f"mkdir {cgroup}/few && echo rxe0 hca_object=1 > {cgroup}/few/rdma.max")
+        run(f"echo {os.getpid()} > {cgroup}/few/cgroup.procs")
+    with communicator("few_objects") as comm:
+        check_sum(comm)
+        devices = comm.statistics()["devices"]
+        assert devices["tcp"]["messages"] > 0 == devices["verbs"]["messages"], devices
+    if HAS_TROUBLE:
+        run(f"echo {os.getpid()} > {cgroup}/cgroup.procs")
+    else:
+        line = log.wait_for("TCP instead of RDMA")
+        print(line, flush=True)
+        assert "rank 1 on vm2" in line and "rxe0" in line
+    os.environ["HCCL_TRANSPORT"] = "verbs"
+
+
 def link_that_goes_down_and_comes_back() -> None:
     """The communicator ends; a new one works as soon as the link does."""
     with communicator("link_down") as comm:
@@ -181,6 +227,7 @@ TROUBLES: tuple[Callable[[], None], ...] = (
     gid_of_another_network,
     number_of_queue_pairs_that_differs,
     port_that_only_one_machine_has,
+    device_that_fails_on_one_machine,
     link_that_goes_down_and_comes_back,
     device_that_is_removed,
     machine_that_loses_its_power,

@@ -201,7 +201,8 @@ def check_other_memory(comm: Communicator) -> None:
     before_kb = _locked_kb()
     for turn in range(4):
         # Each turn has other memory at the address of the one before.
-        memory = mmap.mmap(-1, (n + 1) * OTHER_COUNT * 4)
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        memory = mmap.mmap(-1, (n + 1) * OTHER_COUNT * 4, flags=private)
         arrays = np.frombuffer(memory, "float32").reshape(n + 1, OTHER_COUNT)
         gathered, block = arrays[:n], arrays[n]
         block[:] = me + turn
@@ -265,8 +266,8 @@ def run_rank(rank: int) -> None:
     check_alone(rank)
     with Communicator(FileStore(SHARED.parent), rank, WORLD_SIZE, timeout_s=200) as comm:
         assert comm.nodes == ((0, 1), (2, 3))
-        check_collectives(comm)
         print("locked by lanes:", _locked_kb(), "kB")
+        check_collectives(comm)
         check_registered(comm)
         check_release(comm)
         check_other_memory(comm)

@@ -45,7 +45,8 @@ def test_device_passes_the_conformance_suite(tmp_path: Path, machines: ExitStack
 def test_two_machines_compute_every_collective(tmp_path: Path, machines: ExitStack) -> None:
     both = pair_of_machines(tmp_path, RANKS)
     for machine in map(machines.enter_context, both):
-        assert machine.wait(PATIENCE_S).count("collectives done") == 2
+        print(output := machine.wait(PATIENCE_S))
+        assert output.count("collectives done") == 2
 
 
 def test_troubles_end_the_communicator_and_are_named(tmp_path: Path, machines: ExitStack) -> None:
@@ -64,7 +65,7 @@ def test_troubles_end_the_communicator_and_are_named(tmp_path: Path, machines: E
     victim.set_link(is_up=True)
     wait_for("cut_the_power")
     victim.kill()
-    survivor.wait(PATIENCE_S)
+    print(survivor.wait(PATIENCE_S))
 
 
 def test_programs_understand_each_other(tmp_path: Path, machines: ExitStack) -> None:

@@ -14,6 +14,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.rdma_agreement import first_problem
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, meet
 from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
@@ -135,7 +136,8 @@ def connect(
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
     settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
-    failure = SharedFailure(SealedStore(store, settings.secret), rank, world_size)
+    sealed = SealedStore(store, settings.secret)
+    failure = SharedFailure(sealed, rank, world_size)
     # The failure is shared before anything closes, pending connections too: peers would fail in
     # turn, and one of them would be the first to share its failure.
     with contextlib.ExitStack() as opened, failure.sharing():
@@ -146,6 +148,7 @@ def connect(
         coordination = _coordination(meeting, rank)
         opened.callback(coordination.close)
         mine.slot_bytes = slot_bytes
+        mine.settle_transport(meeting.cards, sealed, deadline)
         mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
@@ -201,8 +204,13 @@ class _Resources:
         self._interfaces = [endpoint.interface for endpoint in endpoints]
         rdma_family = ""
         if settings.transport == AUTO and settings.is_plain and len(endpoints) == 1:
-            rdma_family = usable_rdma_family(self._interfaces, world_size - 1)
-        self._rdma = self._open_rdma() if settings.transport == VERBS else None
+            rdma_family = usable_rdma_family(self._interfaces)
+        self._rdma: RdmaLanes | None = None
+        if settings.transport == VERBS:
+            try:
+                self._rdma = self._open_rdma()
+            except BootstrapError as error:
+                raise BootstrapError(f"{VARIABLE}={VERBS}: {error}") from error
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -244,7 +252,6 @@ class _Resources:
         failure: SharedFailure,
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
-        self._settle_transport(meeting.cards)
         party = self._party(meeting, make_segment)
         _log_unused(party)
         local = {member.rank for member in party.members if party.is_local(member.rank)}
@@ -267,8 +274,8 @@ class _Resources:
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.
-            described = self._rdma.describe(remote, self.slot_bytes)
-            self._rdma.attach(full_mesh.exchange(described))
+            self._rdma.make(remote, self.slot_bytes)
+            self._rdma.attach(full_mesh.exchange(self._rdma.describe()))
         full_mesh.join()
         if self._rdma is not None:
             rdma_lanes = self._rdma.start()
@@ -280,13 +287,29 @@ class _Resources:
             unused.close()
         return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
 
-    def _settle_transport(self, cards: Sequence[Card]) -> None:
+    def settle_transport(
+        self, cards: Sequence[Card], store: SealedStore, deadline: Deadline
+    ) -> None:
         """Let `auto` become `verbs` where every rank can; the device is opened only for that."""
         if self.settings.transport != AUTO or not any(card.rdma for card in cards):
             return
+        node = self.card.identity.node
+        remote = [rank for rank, card in enumerate(cards) if card.identity.node != node]
         num_nodes = len({card.identity.node for card in cards})
-        if num_nodes > 1 and rdma_is_agreed([card.rdma for card in cards]):
-            self._rdma = self._open_rdma()
+        if num_nodes == 1 or not rdma_is_agreed([card.rdma for card in cards]):
+            return
+        rdma, problem = None, ""
+        try:
+            rdma = self._open_rdma()
+            rdma.make(remote, self.slot_bytes)
+        except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
+            problem = f"rank {self._rank} on {self.card.identity.host}: {error}"
+        problem = first_problem(store, self._rank, len(cards), problem, deadline)
+        if problem:
+            log = logger.warning if self._rank == 0 else logger.info
+            log("HCCL_TRANSPORT=auto: TCP instead of RDMA: %s", problem)
+        else:
+            self._rdma = rdma
             self.settings = replace(self.settings, transport=VERBS)
 
     def _open_rdma(self) -> "RdmaLanes":

@@ -14,6 +14,7 @@ from hccl_py.transport.providers.verbs.listing import (
     WHOLE_PACKETS_MTU,
     flow_control_lines,
     locked_memory_line,
+    num_used,
     port_lines,
 )
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
@@ -34,6 +35,7 @@ def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
         return
     yield f"control connections: {', '.join(interfaces) or 'no interface'}"
     yield from _hints(looked_at[0])
+    yield locked_memory_line(max(num_used(looked_at, settings), 1))
 
 
 def _hints(first: Candidate) -> Iterator[str]:
@@ -50,7 +52,6 @@ def _hints(first: Candidate) -> Iterator[str]:
         except VerbsError as error:
             yield f"cannot be opened: {error}"
         yield from flow_control_lines(first.gid.interface)
-    yield locked_memory_line()
 
 
 def _interfaces() -> list[str]:

@@ -103,6 +103,8 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
            [](Communicator& communicator, const std::shared_ptr<RdmaRegistrations>& memory) {
              communicator.add_memory(memory);
            })
+      .def("take_device_changes",
+           [](Communicator& c) { return c.connections().take_device_changes(); }, Released())
       .def("repair_fd", [](Communicator& c) { return c.connections().repair_fd(); })
       .def("take_broken", [](Communicator& c) { return plain(c.take_broken()); }, Released())
       .def("take_wanted",

@@ -236,12 +236,13 @@ void bind_rdma(nb::module_& module) {
       .def("num_bytes", &RdmaRegistrations::num_bytes, Released());
   nb::class_<RdmaLaneEnd>(module, "RdmaLaneEnd")
       .def("__init__",
-           [](RdmaLaneEnd* end, std::shared_ptr<RdmaRegistrations> registrations, size_t num_pairs,
+           [](RdmaLaneEnd* end, RdmaLaneEnd::Registrations devices, size_t num_pairs,
               size_t slot_bytes, double timeout_s, int retry_count) {
-             new (end) RdmaLaneEnd(std::move(registrations), num_pairs, slot_bytes,
+             new (end) RdmaLaneEnd(std::move(devices), num_pairs, slot_bytes,
                                    {duration_of(timeout_s), retry_count});
            })
       .def("registrations", &RdmaLaneEnd::registrations)
+      .def("keep", &RdmaLaneEnd::keep, Released())
       .def("pairs", &RdmaLaneEnd::pairs);
 }
 
@@ -270,14 +271,32 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressTh
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (Descriptor& socket : sockets) {
-    std::vector<std::shared_ptr<QueuePairFace>> pair = {QueuePair::connected(
-        progress, tcp_underlying_lane(std::move(socket)), LaneSlots::attributes())};
-    auto slots = std::make_unique<LaneSlots>(std::move(pair), communicator.options().slot_bytes);
+    LaneSlots::Pairs pair = {QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
+                                                  LaneSlots::attributes())};
+    std::vector<LaneSlots::Pairs> paths = {std::move(pair)};
+    auto slots = std::make_unique<LaneSlots>(std::move(paths), communicator.options().slot_bytes);
     lanes.push_back(
         std::make_unique<LaneOverQueuePair>(peer, std::move(slots), communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});
 }
+
+namespace {
+
+// Notes in the communicator, which outlives its lanes, that one goes on over another device.
+LaneOverQueuePair::PathObserver device_changes(Communicator& communicator, int peer,
+                                               const RdmaLaneEnd::Registrations& devices) {
+  std::vector<std::string> names;
+  for (const auto& device : devices) names.push_back(device->domain()->device().name());
+  return [&communicator, peer, names](size_t from, size_t to, const std::string& why) {
+    communicator.connections().note_device_change(
+        peer, names[from],
+        "rank " + std::to_string(communicator.options().rank) + ": RDMA device " + names[from] +
+            " to rank " + std::to_string(peer) + ": " + why + "; its messages take " + names[to]);
+  };
+}
+
+}  // namespace
 
 void add_rdma_peer(Communicator& communicator, int peer,
                    const std::vector<std::shared_ptr<RdmaLaneEnd>>& ends, int control_fd) {
@@ -287,11 +306,14 @@ void add_rdma_peer(Communicator& communicator, int peer,
   for (const auto& end : ends) {
     auto lane = std::make_unique<LaneOverQueuePair>(peer, end->take_slots(),
                                                     communicator.statistics());
+    const RdmaLaneEnd::Registrations& devices = end->registrations();
+    LaneOverQueuePair::Memories memories(devices.begin(), devices.end());
     if (lanes.size() + 1 == ends.size()) {
-      lane->set_registered(end->registrations(), Traffic::transfers, min_fragment_bytes);
+      lane->set_registered(std::move(memories), Traffic::transfers, min_fragment_bytes);
     } else {
-      lane->set_registered(end->registrations(), Traffic::collectives);
+      lane->set_registered(std::move(memories), Traffic::collectives);
     }
+    lane->set_observer(device_changes(communicator, peer, devices));
     lanes.push_back(std::move(lane));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});

@@ -21,7 +21,7 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
-from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
+from hccl_py.transport.providers.verbs.locked_memory import locked_bytes, locked_bytes_per_peer
 
 RESOLVE_S = 5.0
 _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
@@ -170,7 +170,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         interface="",
         problem="",
         locked_bytes=locked_bytes(),
-        locked_bytes_per_peer=LOCKED_BYTES_PER_PEER,
+        locked_bytes_per_peer=locked_bytes_per_peer(),
     )
     if not os.path.isdir(_RDMA):
         return found
@@ -180,6 +180,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     from hccl_py.transport.providers.verbs.listing import (
         flow_control_lines,
         locked_memory_line,
+        num_used,
         port_lines,
     )
     from hccl_py.transport.providers.verbs.settings import RdmaSettings
@@ -193,7 +194,9 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     except HcclError as error:
         found["problem"] = str(error)
         return found
-    found["lines"] = [*port_lines(looked_at, given), locked_memory_line()]
+    num_devices = max(num_used(looked_at, given), 1)
+    found["locked_bytes_per_peer"] = locked_bytes_per_peer(num_devices)
+    found["lines"] = [*port_lines(looked_at, given), locked_memory_line(num_devices)]
     first = looked_at[0]
     if first.gid is not None:
         found["used"], found["interface"] = str(first.port), first.gid.interface

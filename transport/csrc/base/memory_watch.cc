@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <memory>
+#include <system_error>
 #include <thread>
 
 namespace hccl {
@@ -23,6 +27,30 @@ constexpr uint64_t wanted_features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVE
                                      UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 constexpr size_t events_per_read = 16;
 
+// Whether all of it is memory of this process alone, and of no file: what shares its pages can be truncated by
+// a call on its descriptor, also by another process, which userfaultfd does not tell.
+bool is_private(uintptr_t begin, uintptr_t end) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"),
+                                                       &std::fclose);
+  if (!maps) return false;
+  char line[512];
+  uintptr_t covered = begin;
+  while (covered < end && std::fgets(line, sizeof line, maps.get()) != nullptr) {
+    uintptr_t first, last;
+    char kind;
+    uint64_t inode;
+    // The path behind it may be longer than a line: its rest is no mapping.
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*x %*x:%*x %" SCNu64, &first, &last, &kind,
+                    &inode) != 4 ||
+        last <= covered) {
+      continue;
+    }
+    if (first > covered || kind != 'p' || inode != 0) return false;
+    covered = last;
+  }
+  return covered >= end;
+}
+
 }  // namespace
 
 MemoryWatch& MemoryWatch::start() {
@@ -32,7 +60,11 @@ MemoryWatch& MemoryWatch::start() {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([made] { made->read_events(); }).detach();
+    try {
+      std::thread([made] { made->read_events(); }).detach();
+    } catch (const std::system_error& error) {
+      made->unavailable_ = std::string("no thread to read its events: ") + error.what();
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   return *made;
@@ -116,7 +148,7 @@ std::optional<size_t> MemoryWatch::watch(const std::byte* address, size_t num_by
   Range* range = find(begin, end, overlaps);
   if (range == nullptr) return std::nullopt;
   if (range->num_users == 0) {
-    if (overlaps) return std::nullopt;
+    if (overlaps || !is_private(begin, end)) return std::nullopt;
     // Marked from the moment on at which the kernel tells.
     range->is_gone.store(false);
     range->begin.store(begin);

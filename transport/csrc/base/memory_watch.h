@@ -31,8 +31,9 @@ class MemoryWatch {
   const std::string& unavailable() const { return unavailable_; }
 
   // ---- any thread
-  // Watches whole pages: the number of the range, to be given back by forget(). None where it is no
-  // ordinary memory, is watched in other parts already, or too much is.
+  // Watches whole pages: the number of the range, to be given back by forget(). None where it is not private
+  // and anonymous, is watched in other parts already, or too much is. Takes a millisecond where a process
+  // has many mappings.
   std::optional<size_t> watch(const std::byte* begin, size_t num_bytes);
   // Whether all of it is the memory that it was. Sees everything that this thread or one before it in time
   // has unmapped.

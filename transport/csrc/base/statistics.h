@@ -23,7 +23,7 @@ struct DeviceStatistics {
   Counter messages;
   Counter bytes;    // their payload; in shared memory once per reader
   Counter stalls;   // messages that could not leave at once
-  Counter retries;  // messages sent again, because the peer had no RECV posted
+  Counter retries;  // messages sent again: the peer had no RECV posted, or over another device
 };
 
 // Of lanes over queue pairs.

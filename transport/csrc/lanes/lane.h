@@ -4,6 +4,7 @@
 // QueuePair, see verbs.h) and is touched only by the thread that drives it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -94,6 +95,10 @@ class Lane {
   virtual std::vector<int> descriptors() const { return {}; }
   // Before a sleep: what comes for the lane from here on makes a descriptor of it readable.
   virtual void prepare_sleep(Sleep&) {}
+  // To be called every 100 ms or so where descriptors() has any, also while no call moves the lane.
+  virtual void tend(std::chrono::steady_clock::time_point /*now*/) {}
+  // The same where descriptors() has any: whether the peer's host has all that was sent, or never will.
+  virtual bool delivered() const { return true; }
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }

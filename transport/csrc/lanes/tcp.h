@@ -80,7 +80,7 @@ class TcpLane final : public Lane {
   // No connection will be replaced any more: the peer has left or died.
   void peer_has_ended();
   // To be called every 100 ms or so: notices cut paths and lost tails.
-  void tend(Clock::time_point now);
+  void tend(Clock::time_point now) override;
   // Looks at every connection: whether it ended, what was acknowledged.
   void poll() {
     for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
@@ -91,7 +91,7 @@ class TcpLane final : public Lane {
   // breaks, or a connection that is reset, leaves others open.
   static bool closed_by_peer(const std::vector<TcpLane*>& lanes);
   // Whether the peer's kernel has all that was sent.
-  bool delivered() const;
+  bool delivered() const override;
   // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
   bool owes() const;
   std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s = {}) const override;

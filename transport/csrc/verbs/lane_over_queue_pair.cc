@@ -1,3 +1,5 @@
+// The sending half of LaneOverQueuePair, and its completions. Receiving stands in lane_receive.cc, what happens
+// when a device fails in lane_paths.cc.
 #include "verbs/lane_over_queue_pair.h"
 
 #include <algorithm>
@@ -9,9 +11,9 @@ namespace hccl {
 
 namespace {
 
-constexpr uint32_t message_bit = uint32_t{1} << 31;
-constexpr uint32_t form_shift = 29;
 constexpr uint32_t form_mask = 3;
+constexpr uint32_t number_shift = 16;
+constexpr uint32_t number_mask = 0x1fff;
 constexpr uint32_t credit_mask = 0xffff;
 constexpr size_t completions_per_poll = 16;
 constexpr auto closing_time = std::chrono::milliseconds(500);
@@ -19,24 +21,41 @@ constexpr int longest_sleep_ms = 10;
 constexpr auto probe_period = std::chrono::seconds(1);
 // No message has these numbers.
 constexpr uint64_t probe_id = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t read_id = probe_id - 1;
-constexpr uint64_t other_id = probe_id - 2;
+constexpr uint64_t other_id = probe_id - 1;
 // Header::kind of a collective's message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
+
+// Whether a queue pair that fails so says something of its path, and nothing of the peer's doing.
+bool is_of_path(Status status) {
+  switch (status) {
+    case Status::flushed:
+    case Status::remote_operation_error:
+    case Status::retry_exceeded:
+    case Status::local_operation_error:
+    case Status::device_error:
+      return true;
+    case Status::success:
+    case Status::local_length_error:
+    case Status::local_protection_error:
+    case Status::remote_invalid_request_error:
+    case Status::remote_access_error:
+    case Status::rnr_retry_exceeded:
+      return false;
+  }
+  return false;
+}
 
 }  // namespace
 
 LaneOverQueuePair::LaneOverQueuePair(int peer, std::unique_ptr<LaneSlots> slots,
                                      Statistics& statistics)
     : QueuedLane(peer, slots->slot_bytes(), statistics, statistics.verbs),
-      slots_(std::move(slots)),
-      ways_(slots_->ways()) {
-  slots_->advertise();
+      slots_(std::move(slots)) {
+  slots_->advertise(path(), {});
 }
 
-void LaneOverQueuePair::set_registered(std::shared_ptr<RegisteredMemory> memory, Traffic traffic,
-                                       size_t min_bytes) {
-  memory_ = std::move(memory);
+void LaneOverQueuePair::set_registered(Memories memories, Traffic traffic, size_t min_bytes) {
+  memories_ = std::move(memories);
   traffic_ = traffic;
   min_bytes_ = std::max<size_t>(min_bytes, 1);
 }
@@ -44,58 +63,66 @@ void LaneOverQueuePair::set_registered(std::shared_ptr<RegisteredMemory> memory,
 LaneOverQueuePair::~LaneOverQueuePair() {
   try {
     // Empty writes are the last to end.
-    if (failure_.empty() && !all_ended()) {
-      for (Way& way : ways_) write(way, {}, send_signaled, 0);
+    if (is_open() && !has_ended_all()) {
+      for (Way& way : path().ways) write_credits(way);
     }
     auto until = VerbsClock::now() + closing_time;
-    while (failure_.empty() && !all_ended() && VerbsClock::now() < until) {
+    while (!has_ended_all() && VerbsClock::now() < until) {
       Sleep sleep(Sleeper::caller);
       sleep.limit(until);
       bool came = false;
-      for (Way& way : ways_) came |= way.pair->prepare_sleep(sleep);
+      for (Way& way : path().ways) came |= way.pair->prepare_sleep(sleep);
       if (!came) sleep.wait(longest_sleep_ms);
+      looks_at_all_ = true;
       poll();
     }
   } catch (const std::exception&) {
     // A queue pair has failed: nothing more can reach the peer.
   }
-  for (Way& way : ways_) {
-    try {
-      way.pair->close();  // the slots are freed next
-    } catch (const LaneInterrupted&) {
-      // A destructor cannot raise it.
+  for (Path& each : slots_->paths()) {
+    for (Way& way : each.ways) {
+      try {
+        way.pair->close();  // the slots are freed next
+      } catch (const LaneInterrupted&) {
+        // A destructor cannot raise it.
+      }
     }
   }
 }
 
 std::vector<int> LaneOverQueuePair::descriptors() const {
   std::vector<int> all;
-  for (const Way& way : ways_) {
-    for (int fd : way.pair->descriptors()) all.push_back(fd);
+  for (const Path& each : slots_->paths()) {
+    for (const Way& way : each.ways) {
+      for (int fd : way.pair->descriptors()) all.push_back(fd);
+    }
   }
   return all;
 }
 
 void LaneOverQueuePair::prepare_sleep(Sleep& sleep) {
   if (std::exchange(is_starved_, false)) probe();
-  for (Way& way : ways_) way.pair->prepare_sleep(sleep);
+  for (Path& each : usable_paths()) {
+    for (Way& way : each.ways) way.pair->prepare_sleep(sleep);
+  }
+  looks_at_all_ = true;
 }
 
 void LaneOverQueuePair::probe() {
   auto now = VerbsClock::now();
   if (std::exchange(heard_at_, heard_) != heard_) silent_since_ = now;
   if (now < silent_since_ + probe_period) return;
-  if (is_probing_ || !slots_->is_complete() || !failure_.empty()) return;
-  Way& way = ways_[num_probes_ % ways_.size()];
+  if (is_probing_ || !is_open() || !failure_.empty()) return;
+  Way& way = path().ways[num_probes_ % path().ways.size()];
   try {
-    way.pair->post_send({.wr_id = probe_id,
-                         .opcode = Opcode::rdma_write,
-                         .rkey = way.their_rkey,
-                         .remote_address = slots_->their_address()});
     is_probing_ = true;
+    post(way, {.wr_id = probe_id,
+               .opcode = Opcode::rdma_write,
+               .rkey = way.their_rkey,
+               .remote_address = slots_->their_address()});
     ++num_probes_;
   } catch (const QueueFull&) {
-    // The requests that fill it are probes enough.
+    is_probing_ = false;  // the requests that fill it are probes enough
   }
 }
 
@@ -104,32 +131,45 @@ void LaneOverQueuePair::throw_if_failed() const {
 }
 
 void LaneOverQueuePair::poll() {
-  Completion completions[completions_per_poll];
-  for (Way& way : ways_) {
-    size_t count;
-    do {
-      count = way.pair->poll(completions);
-      // What came over the others before this one failed is received.
-      for (size_t i = 0; i < count && !way.has_failed; ++i) take(way, completions[i]);
-    } while (count == completions_per_poll);
+  // A peer that has gone on to another path says so there, and an end that waits is about to sleep.
+  if (std::exchange(looks_at_all_, false)) {
+    for (Path& each : usable_paths()) poll(each);
+    // Without another path it is worth while to wait for this one.
+    std::string trouble = next_path() ? path().ways[0].pair->trouble() : std::string();
+    if (!trouble.empty()) refuse(trouble);
+  } else {
+    poll(path());
   }
+  go_on();
   take_back();
   return_credits();
 }
 
-void LaneOverQueuePair::take(Way& way, const Completion& completion) {
-  ++heard_;
-  if (completion.status != Status::success) {
-    way.has_failed = true;
-    return fail("its queue pair failed with status " +
-                std::to_string(static_cast<int>(completion.status)) + ": " + way.pair->reason());
+void LaneOverQueuePair::poll(Path& polled) {
+  Completion completions[completions_per_poll];
+  for (Way& way : polled.ways) {
+    size_t count;
+    do {
+      count = way.pair->poll(completions);
+      for (size_t i = 0; i < count; ++i) take(polled, way, completions[i]);
+    } while (count == completions_per_poll);
   }
-  if (completion.opcode == Opcode::recv) {
-    std::string problem = slots_->take_advertisement(way, completion.byte_len);
+}
+
+void LaneOverQueuePair::take(Path& polled, Way& way, const Completion& completion) {
+  ++heard_;
+  bool is_recv = completion.opcode >= Opcode::recv;
+  if (is_recv) --way.num_recvs;
+  if (completion.status != Status::success) {
+    take_failure(polled, way, completion);
+  } else if (completion.opcode == Opcode::recv) {
+    std::string problem = slots_->take_advertisement(polled, way, completion.byte_len);
     if (!problem.empty()) fail(std::move(problem));
-  } else if (completion.opcode == Opcode::recv_rdma_with_imm) {
-    way.pair->post_recv({0, {}});
-    take_immediate(way, completion.imm, completion.byte_len);
+    wanted_path_ = std::max(wanted_path_, static_cast<size_t>(&polled - slots_->paths().data()));
+  } else if (is_recv) {
+    // One that is stopped still has what came before.
+    if (&polled == &path() && !is_leaving_ && !polled.has_failed) post_recv(way);
+    take_immediate(completion.imm, completion.byte_len);
   } else if (completion.wr_id == probe_id) {
     is_probing_ = false;
   } else if (completion.wr_id == read_id) {
@@ -139,20 +179,33 @@ void LaneOverQueuePair::take(Way& way, const Completion& completion) {
   }
 }
 
-void LaneOverQueuePair::take_immediate(Way& way, uint32_t imm, size_t length) {
+void LaneOverQueuePair::take_failure(Path& polled, Way& way, const Completion& completion) {
+  if (completion.opcode == Opcode::rdma_read && completion.wr_id == read_id) reading_ = Reading::no;
+  if (std::exchange(polled.has_failed, true) || &polled != &path()) return;
+  why_left_ = "its queue pair failed with status " +
+              std::to_string(static_cast<int>(completion.status)) + ": " + way.pair->reason();
+  // What the peer did wrong, it would do wrong again.
+  if (!is_of_path(completion.status)) fail(why_left_);
+}
+
+void LaneOverQueuePair::take_immediate(uint32_t imm, size_t length) {
   auto credits = static_cast<int16_t>((imm & credit_mask) - credited_);
   if (credits > 0) credited_ += static_cast<uint64_t>(credits);
   if (credited_ > sent_) return fail("it returned credits for messages that were never sent");
   if (!(imm & message_bit)) return;
-  uint64_t number = way.arrived * ways_.size() + static_cast<size_t>(&way - ways_.data());
-  if (number - released_ >= num_slots) return fail("it sent a message without a credit");
-  lengths_[number % num_slots] = length;
-  forms_[number % num_slots] = static_cast<Form>(imm >> form_shift & form_mask);
-  ++way.arrived;
-  while (way_of(arrived_ + 1).arrived > arrived_ / ways_.size()) ++arrived_;
+  uint64_t ahead = ((imm >> number_shift) - released_) & number_mask;
+  size_t slot = (released_ + ahead) % num_slots;
+  if (ahead >= num_slots) return fail("it sent a message without a credit");
+  if (std::exchange(is_here_[slot], true)) return fail("it sent a message twice");
+  lengths_[slot] = length;
+  forms_[slot] = static_cast<Form>(imm >> form_shift & form_mask);
+  while (arrived_ < released_ + num_slots && is_here_[arrived_ % num_slots]) ++arrived_;
 }
 
-bool LaneOverQueuePair::all_ended() const {
+// Whether everything has left, or never will.
+bool LaneOverQueuePair::has_ended_all() const {
+  if (!failure_.empty()) return true;
+  if (is_leaving_ || !is_resumed_) return false;
   uint64_t oldest = sent_ > num_slots ? sent_ - num_slots : 0;
   for (uint64_t number = sent_; number > oldest; --number) {
     if (!has_ended(number)) return false;
@@ -160,40 +213,80 @@ bool LaneOverQueuePair::all_ended() const {
   return true;
 }
 
+// With one path, the destructor waits for the last messages.
+bool LaneOverQueuePair::delivered() const {
+  return slots_->paths().size() == 1 || has_ended_all();
+}
+
+void LaneOverQueuePair::tend(VerbsClock::time_point) {
+  if (slots_->paths().size() == 1 || !failure_.empty()) return;
+  looks_at_all_ = true;
+  poll();
+}
+
 bool LaneOverQueuePair::has_room() const {
-  return slots_->is_complete() && sent_ - credited_ < num_slots &&
-         (sent_ < num_slots || has_ended(sent_ + 1 - num_slots));
+  return is_open() && is_resumed_ && sent_ - credited_ < num_slots &&
+         (sent_ < slots_->num_out() || has_ended(sent_ + 1 - slots_->num_out()));
 }
 
-// The completion of one says that all before it on the same queue pair have left: some are enough.
+// The completion of one says that all before it on the same queue pair have left: some are enough. With
+// another path, each is of interest: it could still be sent again.
 bool LaneOverQueuePair::must_signal(uint64_t number) const {
-  size_t period = std::max<size_t>(num_slots / 2 / ways_.size(), 1);
-  return ((number - 1) / ways_.size() + 1) % period == 0;
+  if (slots_->paths().size() > 1) return true;
+  size_t num_ways = path().ways.size();
+  size_t period = std::max<size_t>(slots_->num_out() / 2 / num_ways, 1);
+  return ((number - 1) / num_ways + 1) % period == 0;
 }
 
-// With send_signaled, its completion means that all messages up to now that went over `way` have left.
-void LaneOverQueuePair::write(Way& way, std::span<const ScatterGather> pieces, uint32_t flags,
-                              uint32_t imm) {
-  SendRequest request{.wr_id = sent_,
+// With send_signaled, its completion means that all messages up to `number` that went over `way` have left.
+void LaneOverQueuePair::write(Way& way, uint64_t number, std::span<const ScatterGather> pieces,
+                              uint32_t flags, uint32_t imm) {
+  SendRequest request{.wr_id = number,
                       .opcode = Opcode::rdma_write_with_imm,
                       .flags = flags,
                       .imm = imm | static_cast<uint32_t>(released_ & credit_mask),
                       .rkey = way.their_rkey,
                       .pieces = pieces};
   if (!pieces.empty()) {
-    request.remote_address = slots_->their_address() + (sent_ - 1) % num_slots * slots_->stride();
+    request.imm |= ((number - 1) & number_mask) << number_shift;
+    request.remote_address = slots_->their_address() + (number - 1) % num_slots * slots_->stride();
     bool is_small = pieces.size() == 1 && pieces[0].length <= way.pair->max_inline();
     if (is_small) request.flags |= send_inline;
   }
-  way.pair->post_send(request);
+  post(way, request);
   returned_ = released_;
   is_awaited_ = false;
 }
 
+// A device that is gone may refuse requests; QueueFull is the caller's.
+void LaneOverQueuePair::post(Way& way, const SendRequest& request) {
+  try {
+    way.pair->post_send(request);
+  } catch (const InvalidVerb& refused) {
+    refuse(refused.what());
+  }
+}
+
+void LaneOverQueuePair::post_recv(Way& way) {
+  try {
+    way.pair->post_recv({0, {}});
+    ++way.num_recvs;
+  } catch (const InvalidVerb& refused) {
+    refuse(refused.what());
+  }
+}
+
+void LaneOverQueuePair::refuse(const std::string& why) {
+  if (!std::exchange(path().has_failed, true)) why_left_ = why;
+}
+
+// Ends after all messages that went over `way` before.
+void LaneOverQueuePair::write_credits(Way& way) { write(way, sent_, {}, send_signaled, 0); }
+
 std::optional<RegisteredMemory::Use> LaneOverQueuePair::registered(const std::byte* payload,
                                                                    size_t length) {
-  if (memory_ == nullptr || length < min_bytes_ || is_detached()) return std::nullopt;
-  return memory_->find(payload, length);
+  if (path_ >= memories_.size() || length < min_bytes_ || is_detached()) return std::nullopt;
+  return memories_[path_]->find(payload, length);
 }
 
 bool LaneOverQueuePair::awaits_reply(const Header& header) const {
@@ -223,12 +316,12 @@ void LaneOverQueuePair::write_answer(const std::byte* payload, const std::option
     std::memcpy(copied, payload, reply_.num_bytes);
     statistics_.verbs.copies.add(1);
   }
-  way.pair->post_send({.wr_id = other_id,
-                       .opcode = Opcode::rdma_write,
-                       .flags = 0,
-                       .rkey = reply_.rkey,
-                       .remote_address = reply_.address,
-                       .pieces = {&piece, 1}});
+  post(way, {.wr_id = other_id,
+             .opcode = Opcode::rdma_write,
+             .flags = 0,
+             .rkey = reply_.rkey,
+             .remote_address = reply_.address,
+             .pieces = {&piece, 1}});
   reply_ = {};
 }
 
@@ -261,16 +354,18 @@ bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
     pieces[0].length += header.length;
     statistics_.verbs.copies.add(1);
   }
+  sent_forms_[sent_ % num_slots] = form;
   ++sent_;
   uint32_t flags = must_signal(sent_) ? send_signaled : 0;
   if (source) {
     bool until_released = form == announced;
     if (!until_released) flags = send_signaled;
-    lent_[sent_ % num_slots] = {QueuedLane::completed() + 1, until_released, std::move(source->hold)};
+    lent_[(sent_ - 1) % num_slots] = {QueuedLane::completed() + 1, payload, until_released,
+                                      std::move(source->hold)};
     ++num_lent_;
     statistics_.announced.add(1);
   }
-  write(way, {pieces, num_pieces}, flags, message_bit | form << form_shift);
+  write(way, sent_, {pieces, num_pieces}, flags, message_bit | form << form_shift);
   device_.messages.add(1);
   device_.bytes.add(header.length);
   return true;
@@ -281,7 +376,7 @@ void LaneOverQueuePair::take_back() {
   if (num_lent_ == 0) return;
   uint64_t oldest = sent_ > num_slots ? sent_ - num_slots : 0;
   for (uint64_t number = sent_; number > oldest; --number) {
-    Lent& lent = lent_[number % num_slots];
+    Lent& lent = lent_[(number - 1) % num_slots];
     if (lent.number == 0) continue;
     if (lent.until_released ? credited_ < number : !has_ended(number)) continue;
     lent = {};
@@ -320,120 +415,21 @@ void LaneOverQueuePair::abandon() {
   // Before the callers have their memory back: a peer must not take for the payload what they write
   // there next, nor write to it.
   fail("its communicator failed while memory was in use");
-  for (Way& way : ways_) {
-    try {
-      // Soft-RoCE destroys a queue pair only when what it sent has left, up to 50 s.
-      way.pair->stop();
-    } catch (const std::exception&) {
-      // It has ended already, or a signal handler interrupted it.
-    }
-  }
+  for (Path& each : slots_->paths()) stop(each);
   for (Lent& lent : lent_) lent = {};
   num_lent_ = 0;
   asked_ = {};
   read_hold_.reset();
 }
 
-void LaneOverQueuePair::throw_malformed() const {
-  throw LaneError(peer(), "a malformed message over its queue pair");
-}
-
-const Header* LaneOverQueuePair::peek() {
-  if (peeked_) return &header_;
-  if (arrived_ == released_) poll();
-  if (arrived_ == released_) {
-    throw_if_failed();
-    is_starved_ = true;
-    return nullptr;
-  }
-  parse();
-  peeked_ = true;
-  return &header_;
-}
-
-void LaneOverQueuePair::parse() {
-  const std::byte* slot = slots_->in(released_);
-  std::memcpy(&header_, slot, sizeof header_);
-  form_ = forms_[released_ % num_slots];
-  if (header_.length > slot_bytes_) throw_malformed();
-  bool has_note = form_ == gathered || form_ == announced;
-  bool has_payload = form_ == plain || form_ == gathered;
-  size_t payload_at = sizeof header_ + (has_note ? sizeof note_ : 0);
-  if (lengths_[released_ % num_slots] != payload_at + (has_payload ? header_.length : 0)) {
-    throw_malformed();
-  }
-  note_ = {};
-  if (has_note) std::memcpy(&note_, slot + sizeof header_, sizeof note_);
-  payload_ = has_payload ? slot + payload_at : nullptr;
-  if (form_ == answered) {
-    if (asked_.number != released_ + 1 || asked_.num_bytes != header_.length) throw_malformed();
-    payload_ = reinterpret_cast<const std::byte*>(asked_.address);
-  }
-}
-
-// Reads an announced payload to `destination` if that is registered, else into the message's slot.
-void LaneOverQueuePair::start_read(std::byte* destination) {
-  Way& way = way_of(released_ + 1);
-  std::byte* slot = slots_->in(released_) + sizeof header_ + sizeof note_;
-  ScatterGather piece{reinterpret_cast<uint64_t>(slot), header_.length, way.lkey};
-  payload_ = slot;
-  std::optional<Use> use;
-  if (destination != nullptr) use = registered(destination, header_.length);
-  if (use) {
-    piece.address = use->address;
-    piece.lkey = use->lkey;
-    read_hold_ = std::move(use->hold);
-    payload_ = destination;
-  }
-  way.pair->post_send({.wr_id = read_id,
-                       .opcode = Opcode::rdma_read,
-                       .rkey = note_.rkey,
-                       .remote_address = note_.address,
-                       .pieces = {&piece, 1}});
-  reading_ = Reading::under_way;
-  statistics_.verbs.reads.add(1);
-}
-
-const std::byte* LaneOverQueuePair::lend() {
-  if (form_ != announced) return payload_;
-  if (reading_ == Reading::no) start_read(nullptr);
-  if (reading_ == Reading::under_way) poll();
-  if (reading_ == Reading::ended) return payload_;
-  throw_if_failed();
-  is_starved_ = true;
-  return nullptr;
-}
-
-bool LaneOverQueuePair::receive(std::byte* destination) {
-  if (form_ == announced && reading_ == Reading::no) start_read(destination);
-  const std::byte* payload = lend();
-  if (header_.length == 0) return true;
-  if (payload == nullptr) return false;
-  if (payload == destination) return true;
-  std::memcpy(destination, payload, header_.length);
-  statistics_.verbs.copies.add(1);
-  return true;
-}
-
-void LaneOverQueuePair::release() {
-  peeked_ = false;
-  if (form_ != plain) statistics_.announced.add(1);
-  if (form_ == announced) is_awaited_ = true;
-  if (form_ == answered) asked_ = {};
-  if (note_.reply != 0) reply_ = {note_.reply, note_.address, header_.length, note_.rkey, nullptr};
-  reading_ = Reading::no;
-  read_hold_.reset();
-  ++released_;
-  return_credits();
-}
-
-void LaneOverQueuePair::return_credits() {
-  bool is_due = released_ - returned_ >= num_slots / 2 || (is_awaited_ && released_ > returned_);
-  if (!is_due || !slots_->is_complete() || !failure_.empty()) return;
-  try {
-    write(ways_[0], {}, send_signaled, 0);
-  } catch (const QueueFull&) {
-    // The next poll() tries again.
+// Soft-RoCE destroys a queue pair only when what it sent has left, up to 50 s.
+void LaneOverQueuePair::stop(Path& stopped) {
+  for (Way& way : stopped.ways) {
+    try {
+      way.pair->stop();
+    } catch (const std::exception&) {
+      // It has ended already, or a signal handler interrupted it.
+    }
   }
 }
 

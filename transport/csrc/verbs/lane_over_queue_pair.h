@@ -16,8 +16,9 @@
 //
 // The immediate has three parts:
 //
-//   bit 31       a message lies in the next slot; without it, the immediate only returns credits
+//   bit 31       a message lies in its slot; without it, the immediate only returns credits
 //   bits 29-30   its form
+//   bits 16-28   its number, counted from 0, modulo 2^13
 //   bits 0-15    how many messages its sender has released so far, modulo 2^16
 //
 // A sender has a credit for each slot, and gets credits back with each message of the peer, by an
@@ -25,15 +26,23 @@
 // is borrowed until then. So neither end ever waits for the other's last credit. Each end has a RECV
 // posted for everything that the peer can have under way: there is no receiver that is not ready.
 //
-// With several queue pairs, messages take turns on them. Each queue pair is ordered, so the number of a
-// message follows from its place; credits that overtook others are the larger number.
+// With several queue pairs, messages take turns on them. The immediate has the number of each; credits
+// that overtook others are the larger number.
 //
 // A queue pair notices that its peer is gone when a request gets no answer. An end that only waits has
 // none under way: before it sleeps it sends an empty RDMA_WRITE, a probe, if it heard nothing for a
 // while.
+//
+// With several paths, the lane goes on over the next one when a queue pair fails. Each end stops its queue
+// pairs of the old path, waits until these have returned every RECV, so that nothing can be written any
+// more, and advertises its slots on the new path. The advertisement says which messages have come. A
+// message that did not come is sent again as a plain one: what was announced and not read yet is copied
+// first. There is a slot for each message that the peer has not released, so all are there.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,20 +59,28 @@ class LaneOverQueuePair final : public QueuedLane {
   // is, whose payloads may all be announced.
   enum class Traffic { collectives, transfers };
 
+  // Where registered memory is registered, by path.
+  using Memories = std::vector<std::shared_ptr<RegisteredMemory>>;
+  // Is told that the lane goes on over path `to`, and why.
+  using PathObserver = std::function<void(size_t from, size_t to, const std::string& why)>;
+
   // The queue pairs of `slots` are connected. Throws InvalidVerb.
   LaneOverQueuePair(int peer, std::unique_ptr<LaneSlots> slots, Statistics& statistics);
   // Waits a moment for messages that have left to reach the peer.
   ~LaneOverQueuePair() override;
 
-  // From now on payloads in `memory` are not copied; below `min_bytes` the copy costs less. All queue
-  // pairs are of its protection domain. Before the first message.
-  void set_registered(std::shared_ptr<RegisteredMemory> memory, Traffic traffic,
-                      size_t min_bytes = 16384);
+  // From now on payloads in these memories are not copied; below `min_bytes` the copy costs less. The
+  // queue pairs of a path are of its memory's protection domain. Before the first message.
+  void set_registered(Memories memories, Traffic traffic, size_t min_bytes = 16384);
+  // Before the first message.
+  void set_observer(PathObserver observer) { observer_ = std::move(observer); }
 
   std::vector<int> descriptors() const override;
   void prepare_sleep(Sleep& sleep) override;
   uint64_t completed() const override;
   bool settled() const override { return flushed() && num_lent_ == 0; }
+  bool delivered() const override;
+  void tend(VerbsClock::time_point now) override;
   bool flush() override;
   void detach() override;
   void abandon() override;
@@ -78,13 +95,18 @@ class LaneOverQueuePair final : public QueuedLane {
  private:
   static constexpr size_t num_slots = LaneSlots::num_slots;
   using Way = LaneSlots::Way;
+  using Path = LaneSlots::Path;
   using Use = RegisteredMemory::Use;
   enum Form : uint32_t { plain = 0, gathered = 1, announced = 2, answered = 3 };
   enum class Reading { no, under_way, ended };
+  static constexpr uint32_t message_bit = uint32_t{1} << 31;
+  static constexpr uint32_t form_shift = 29;
+  static constexpr uint64_t read_id = ~uint64_t{2};  // no message has this number
 
   // A message whose payload stays in its owner's memory until then.
   struct Lent {
     uint64_t number = 0;  // as post_send returned it; 0: none
+    const std::byte* payload = nullptr;
     bool until_released = false;  // by the peer; else until it has left
     std::shared_ptr<const void> hold;
   };
@@ -97,20 +119,32 @@ class LaneOverQueuePair final : public QueuedLane {
     std::shared_ptr<const void> hold;
   };
 
-  Way& way_of(uint64_t number) { return ways_[(number - 1) % ways_.size()]; }
-  const Way& way_of(uint64_t number) const { return ways_[(number - 1) % ways_.size()]; }
+  Path& path() { return slots_->paths()[path_]; }
+  const Path& path() const { return slots_->paths()[path_]; }
+  Way& way_of(uint64_t number) { return path().ways[(number - 1) % path().ways.size()]; }
+  const Way& way_of(uint64_t number) const {
+    return path().ways[(number - 1) % path().ways.size()];
+  }
+  // The one in use and the later ones. What a path says that was left comes too late.
+  std::span<Path> usable_paths() { return std::span(slots_->paths()).subspan(path_); }
+  // Whether messages can go: both ends use the path, and this one does not leave it.
+  bool is_open() const { return path().is_complete() && !is_leaving_; }
   void poll();
-  void take(Way& way, const Completion& completion);
-  void take_immediate(Way& way, uint32_t imm, size_t length);
+  void poll(Path& polled);
+  void take(Path& polled, Way& way, const Completion& completion);
+  void take_failure(Path& polled, Way& way, const Completion& completion);
+  void take_immediate(uint32_t imm, size_t length);
   void fail(std::string text) {
     if (failure_.empty()) failure_ = std::move(text);
   }
   void throw_if_failed() const;
   bool has_ended(uint64_t number) const { return way_of(number).ended >= number; }
-  bool all_ended() const;
+  bool has_ended_all() const;
   bool has_room() const;
   bool must_signal(uint64_t number) const;
-  void write(Way& way, std::span<const ScatterGather> pieces, uint32_t flags, uint32_t imm);
+  void write(Way& way, uint64_t number, std::span<const ScatterGather> pieces, uint32_t flags,
+             uint32_t imm);
+  void write_credits(Way& way);
   void write_answer(const std::byte* payload, const std::optional<Use>& source);
   std::optional<Use> registered(const std::byte* payload, size_t length);
   bool awaits_reply(const Header& header) const;
@@ -122,9 +156,26 @@ class LaneOverQueuePair final : public QueuedLane {
   void return_credits();
   void probe();
 
+  static void stop(Path& stopped);
+  void post(Way& way, const SendRequest& request);
+  void post_recv(Way& way);
+  void refuse(const std::string& why);
+
+  // lane_paths.cc: from one path to the next.
+  void go_on();
+  std::optional<size_t> next_path() const;
+  void leave();
+  bool is_emptied() const;
+  void arrive();
+  void forget_unread();
+  LaneSlots::Progress progress() const;
+  void resume();
+  void send_again(uint64_t number);
+  void parse_again();
+
   const std::unique_ptr<LaneSlots> slots_;
-  std::vector<Way>& ways_;
-  std::shared_ptr<RegisteredMemory> memory_;  // nullptr: everything is copied
+  Memories memories_;  // none: everything is copied
+  PathObserver observer_;
   Traffic traffic_ = Traffic::collectives;
   size_t min_bytes_ = 0;
   std::string failure_;
@@ -132,19 +183,23 @@ class LaneOverQueuePair final : public QueuedLane {
   // Messages, counted from the first one.
   uint64_t sent_ = 0;
   uint64_t credited_ = 0;  // of these, whose slot at the peer is free again
-  uint64_t arrived_ = 0;   // all up to this one
+  uint64_t arrived_ = 0;   // all up to this one, and some after it
   uint64_t released_ = 0;
   uint64_t returned_ = 0;  // of these, what the peer knows
   bool is_awaited_ = false;  // the peer waits to hear of the latest of these
 
-  Lent lent_[num_slots];  // by slot
+  Form sent_forms_[num_slots] = {};  // by slot, as what follows
+  Lent lent_[num_slots];
   int num_lent_ = 0;
   Reply asked_;  // where the peer writes one of its messages
 
-  size_t lengths_[num_slots] = {};  // of what arrived, by slot
+  // Of what arrived, by slot.
+  bool is_here_[num_slots] = {};
+  size_t lengths_[num_slots] = {};
   Form forms_[num_slots] = {};
   // The peeked message as it was when it was looked at: the peer can write to its slot again.
   Header header_;
+  bool is_awaited_again_ = false;  // it was announced over a path that failed
   Note note_;
   Form form_ = plain;
   bool peeked_ = false;
@@ -152,6 +207,14 @@ class LaneOverQueuePair final : public QueuedLane {
   Reading reading_ = Reading::no;
   std::shared_ptr<const void> read_hold_;
   Reply reply_;  // where one of our next messages goes
+
+  size_t path_ = 0;
+  size_t wanted_path_ = 0;   // the peer has gone on to it
+  bool is_leaving_ = false;  // its queue pairs are stopped, and may not be empty yet
+  bool is_resumed_ = true;   // what the peer lacked was sent over this path
+  VerbsClock::time_point left_at_{};
+  std::string why_left_;
+  bool looks_at_all_ = false;  // the next poll() looks at the paths that are not used too
 
   bool is_starved_ = false;  // since the last sleep a caller found no message or no room
   bool is_probing_ = false;

@@ -144,6 +144,8 @@ class QueuePairFace {
   virtual size_t poll(std::span<Completion> out) = 0;
   // Why it is in ERROR, for people.
   virtual std::string reason() = 0;
+  // Why nothing reaches the peer now, although it may later, for people; empty: nothing is known.
+  virtual std::string trouble() { return {}; }
   // Bytes of an INLINE request.
   virtual size_t max_inline() const = 0;
   // Moves it to ERROR: no request touches memory any more, neither the peer's nor ours. Never blocks.

@@ -1,4 +1,7 @@
-"""Whether HCCL_TRANSPORT=auto uses RDMA between nodes: a rank alone looks, then all ranks agree."""
+"""Whether HCCL_TRANSPORT=auto may use RDMA between nodes, as far as a rank sees from outside.
+
+Where all may, each opens its device, and they agree once more (`bootstrap/rdma_agreement.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from hccl_py.transport.errors import VerbsError
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.providers.verbs.choice import candidates
 from hccl_py.transport.providers.verbs.devices import list_ports, may_open
-from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
-def usable_family(interfaces: Collection[str], num_peers: int) -> str:
+def usable_family(interfaces: Collection[str]) -> str:
     """Return `IPv4` or `IPv6`, of the GID of an active port on one of `interfaces`; else empty.
 
     Raises:
@@ -24,16 +26,6 @@ def usable_family(interfaces: Collection[str], num_peers: int) -> str:
     for one in candidates(ports, RdmaSettings.from_environment(), interfaces):
         if one.gid is None or one.gid.interface not in interfaces:
             continue
-        needed = num_peers * LOCKED_BYTES_PER_PEER
-        if (locked := locked_bytes()) is not None and locked < needed:
-            logger.info(
-                "HCCL_TRANSPORT=auto: not RDMA over %s: %d bytes may be locked, %d are needed: "
-                "ulimit -l unlimited",
-                one.port,
-                locked,
-                needed,
-            )
-            return ""
         if problem := _problem_of(one.port.device):
             logger.info("HCCL_TRANSPORT=auto: not RDMA over %s: %s", one.port, problem)
             return ""

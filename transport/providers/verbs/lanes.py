@@ -1,27 +1,33 @@
 """The queue pairs of one communicator, for each lane to each rank of another node.
 
-The steps are those of the bootstrap: `describe` before the ranks exchange what it returns, `attach`
-with what they got, `start` once all ranks have come so far. So no packet meets a queue pair that
-cannot receive yet or has no RECV, and none that belongs to a rank that has not proved itself.
+Each lane has queue pairs on every device. It uses one device, and the next one when that fails; the
+lanes begin with different ones.
+
+The steps are those of the bootstrap: `make`, which needs no peer; `describe`, whose result the
+ranks exchange; `attach` with what they got; `start` once all ranks have come so far. So no packet
+meets a queue pair that cannot receive yet or has no RECV, and none that belongs to a rank that has
+not proved itself.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.memory_watch import watch_of_this_process
-from hccl_py.transport.providers.registry import VARIABLE
 from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.providers.verbs.settings import MOST_PAIRS, RdmaSettings
 from hccl_py.transport.verbs.types import State
 
 _TIMEOUT_UNIT_S = 4.096e-6
-_COUNT = struct.Struct("!I")
-"""Queue pairs of each lane; their descriptions follow, lane by lane."""
+_COUNTS = struct.Struct("!II")
+"""Devices of each lane, and queue pairs on each; their descriptions follow, lane by lane."""
+_MOST_DESCRIBED = 2 * MOST_PAIRS
+_LANE_BYTES = _MOST_DESCRIBED * DESCRIPTION.size
+"""Of the descriptions of a lane, device by device."""
 
 
 class RdmaLanes:
@@ -44,24 +50,22 @@ class RdmaLanes:
                 for port in self._ports
             ]
         except HcclError as error:
-            raise BootstrapError(f"{VARIABLE}=verbs: {error}") from error
+            raise BootstrapError(str(error)) from error
         self._ends: dict[int, tuple[_core.RdmaLaneEnd, ...]] = {}
 
-    def describe(self, ranks: Iterable[int], slot_bytes: int) -> dict[int, bytes]:
-        """Make the queue pairs to these ranks, and say what each rank has to know of its own.
+    def make(self, ranks: Iterable[int], slot_bytes: int) -> None:
+        """Make the queue pairs to these ranks, if they are not there. Nothing is sent.
 
         Args:
             slot_bytes: the most that a message has.
         """
-        for port in self._ports:
-            port.log()
         timeout_s = _TIMEOUT_UNIT_S * 2**self._settings.timeout_code
         retries = self._settings.retry_count
-        for rank in sorted(ranks):
+        for rank in sorted(set(ranks) - set(self._ends)):
             try:
                 self._ends[rank] = tuple(
                     _core.RdmaLaneEnd(
-                        self._registrations[lane % len(self._ports)],
+                        [self._registrations[device] for device in self._devices(lane)],
                         self._settings.num_pairs,
                         slot_bytes,
                         timeout_s,
@@ -71,48 +75,75 @@ class RdmaLanes:
                 )
             except HcclError as error:
                 raise BootstrapError(f"making queue pairs with rank {rank}: {error}") from error
+
+    def describe(self) -> dict[int, bytes]:
+        """Return what each rank has to know of its queue pairs."""
+        for port in self._ports:
+            port.log()
         return {rank: self._describe(rank) for rank in self._ends}
+
+    def _devices(self, lane: int) -> list[int]:
+        """Return which devices a lane uses, in its order: the lanes take turns on the first."""
+        there = len(self._ports)
+        used = min(there, _MOST_DESCRIBED // self._settings.num_pairs)
+        return [(lane + turn) % there for turn in range(used)]
+
+    def _devices(self, lane: int) -> list[int]:
+        """Return which devices a lane uses, in its order: the lanes take turns on the first."""
+        there = len(self._ports)
+        used = min(there, _MOST_DESCRIBED // self._settings.num_pairs)
+        return [(lane + turn) % there for turn in range(used)]
 
     def _describe(self, rank: int) -> bytes:
         """Describe all queue pairs to a rank, in as many bytes whatever their number."""
-        ends = b"".join(port.describe(pair) for port, pair in self._pairs(rank))
-        room = self._num_lanes * MOST_PAIRS * DESCRIPTION.size
-        return _COUNT.pack(self._settings.num_pairs) + ends.ljust(room, b"\0")
+        packed = _COUNTS.pack(len(self._devices(0)), self._settings.num_pairs)
+        for lane, end in enumerate(self._ends[rank]):
+            of_lane = b"".join(port.describe(pair) for port, pair in self._pairs(lane, end))
+            packed += of_lane.ljust(_LANE_BYTES, b"\0")
+        return packed
 
     def attach(self, described: Mapping[int, bytes]) -> None:
-        """Step to RTR with what the ranks said of theirs."""
+        """Step to RTR with what the ranks said of theirs; a rank with fewer devices decides."""
         for rank, packed in described.items():
-            (num_pairs,) = _COUNT.unpack_from(packed)
+            num_devices, num_pairs = _COUNTS.unpack_from(packed)
             if num_pairs != self._settings.num_pairs:
                 raise BootstrapError(
                     f"rank {rank} has {num_pairs} queue pairs for each lane, this rank "
                     f"{self._settings.num_pairs}: set HCCL_IB_QPS_PER_CONNECTION to one value on "
                     "all ranks"
                 )
-            for index, (port, pair) in enumerate(self._pairs(rank)):
-                at = _COUNT.size + index * DESCRIPTION.size
-                end = packed[at : at + DESCRIPTION.size]
-                try:
-                    pair.attach(port.read_description(end))
-                    pair.modify(State.RTR)
-                except HcclError as error:
-                    raise BootstrapError(
-                        f"connecting a queue pair with rank {rank}, from GID {port.gid}: "
-                        f"{error}; are both GIDs of one network? see HCCL_IB_GID_INDEX"
-                    ) from error
+            for lane, end in enumerate(self._ends[rank]):
+                end.keep(num_devices)
+                at = _COUNTS.size + lane * _LANE_BYTES
+                for port, pair in self._pairs(lane, end):
+                    self._connect(rank, port, pair, packed[at : at + DESCRIPTION.size])
+                    at += DESCRIPTION.size
+
+    def _connect(
+        self, rank: int, port: OpenedPort, pair: _core.RdmaQueuePair, theirs: bytes
+    ) -> None:
+        try:
+            pair.attach(port.read_description(theirs))
+            pair.modify(State.RTR)
+        except HcclError as error:
+            raise BootstrapError(
+                f"connecting a queue pair with rank {rank}, from GID {port.gid}: "
+                f"{error}; are both GIDs of one network? see HCCL_IB_GID_INDEX"
+            ) from error
 
     def start(self) -> dict[int, tuple[_core.RdmaLaneEnd, ...]]:
         """Step to RTS; return the lanes by rank, and keep none."""
-        for rank in self._ends:
-            for _, pair in self._pairs(rank):
-                pair.modify(State.RTS)
+        for ends in self._ends.values():
+            for end in ends:
+                for pair in end.pairs():
+                    pair.modify(State.RTS)
         started, self._ends = self._ends, {}
         return started
 
-    def _pairs(self, rank: int) -> list[tuple[OpenedPort, _core.RdmaQueuePair]]:
-        """Return all to this rank; the lanes take turns on the ports."""
-        return [
-            (self._ports[lane % len(self._ports)], pair)
-            for lane, end in enumerate(self._ends[rank])
-            for pair in end.pairs()
-        ]
+    def _pairs(
+        self, lane: int, end: _core.RdmaLaneEnd
+    ) -> Iterator[tuple[OpenedPort, _core.RdmaQueuePair]]:
+        """Yield all of a lane, each with its port, device by device."""
+        for index, pair in enumerate(end.pairs()):
+            device = self._devices(lane)[index // self._settings.num_pairs]
+            yield self._ports[device], pair

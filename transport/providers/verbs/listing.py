@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hccl_py.transport.providers.verbs.choice import Candidate
-from hccl_py.transport.providers.verbs.locked_memory import LOCKED_BYTES_PER_PEER, locked_bytes
+from hccl_py.transport.providers.verbs.locked_memory import locked_bytes, locked_bytes_per_peer
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 WHOLE_PACKETS_MTU = 4200
@@ -17,7 +17,7 @@ def port_lines(looked_at: Sequence[Candidate], settings: RdmaSettings) -> Iterat
     """Yield each port with its GIDs, and whether it is used, as `choice.choose` says."""
     for index, one in enumerate(looked_at):
         port = one.port
-        is_used = one.gid is not None and (index == 0 or settings.lists_devices)
+        is_used = index < num_used(looked_at, settings)
         what = f"used, with GID {one.gid}" if is_used else one.problem or "not needed"
         kind = f"{port.link_layer}, {port.rate or 'no rate'}, {port.state or 'gone'}"
         yield f"{port} ({kind}): {what}"
@@ -25,12 +25,18 @@ def port_lines(looked_at: Sequence[Candidate], settings: RdmaSettings) -> Iterat
             yield f"    GID {gid}"
 
 
-def locked_memory_line() -> str:
-    """Say how much memory may be registered."""
+def num_used(looked_at: Sequence[Candidate], settings: RdmaSettings) -> int:
+    """Count the ports that are used: the first ones of those that can be."""
+    usable = sum(one.gid is not None for one in looked_at)
+    return usable if settings.lists_devices else min(usable, 1)
+
+
+def locked_memory_line(num_devices: int) -> str:
+    """Say how much memory may be registered, and how many peers that is enough for."""
     locked = locked_bytes()
     if locked is None:
         return "locked memory: unlimited"
-    peers = locked // LOCKED_BYTES_PER_PEER
+    peers = locked // locked_bytes_per_peer(num_devices)
     return (
         f"locked memory: {locked >> 20} MiB, enough for {peers} ranks of other nodes; "
         "raise it: ulimit -l unlimited"

@@ -5,8 +5,17 @@ from __future__ import annotations
 import os
 import resource
 
-LOCKED_BYTES_PER_PEER = 9_500_000
-"""What a rank locks for each rank of another node: slots, half of which are registered twice."""
+_ONE_DEVICE_BYTES = 4_750_000
+_EACH_DEVICE_BYTES = 6_330_000
+"""With several devices a lane has more slots, see `csrc/verbs/lane_slots.h`."""
+
+
+def locked_bytes_per_peer(num_devices: int = 1) -> int:
+    """Return what a rank locks for each rank of another node: the slots of its lanes.
+
+    It is half of that from 33 ranks on, and a quarter from 129 on, whose slots are smaller.
+    """
+    return _ONE_DEVICE_BYTES if num_devices == 1 else num_devices * _EACH_DEVICE_BYTES
 
 
 def locked_bytes() -> int | None:

@@ -245,6 +245,7 @@ void Connections::tend(Deadline now) {
     count_unsettled();
   }
   tend_paths(now);
+  tend_lanes(now);
 }
 
 bool Connections::is_closing(const Peer& peer, Deadline now) {
@@ -272,8 +273,19 @@ bool Connections::owes() const {
                      [](const TcpLane* lane) { return lane->owes(); });
 }
 
+void Connections::tend_lanes(Deadline now) {
+  // While calls are held, nothing more is sent from the callers' buffers.
+  if (now < next_lane_tend_ || state_.phase() != FailureState::Phase::none) return;
+  next_lane_tend_ = now + milliseconds(longest_sleep_ms);
+  for (Lane* lane : watched_lanes_) lane->tend(now);
+}
+
 bool Connections::deliver() {
   bool all = true;
+  for (Lane* lane : watched_lanes_) {
+    lane->tend(Clock::now());
+    all &= lane->delivered();
+  }
   for (TcpLane* lane : tcp_lanes_) {
     if (lane->delivered()) continue;
     all = false;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ class Connections final : public PathObserver {
   void tend(Deadline now);
   // When tend() is due at the latest, with no event before.
   Deadline next_check() const { return num_unsettled_ > 0 ? next_check_ : Deadline::max(); }
+  // A lane to `peer` goes on over another device, since `device` failed: `text` for people. Kept once for
+  // each peer and device, unless the peer has left.
+  void note_device_change(int peer, const std::string& device, std::string text);
   // A lane to `peer` broke. Until it is known why, data does not move.
   void suspect(int peer, const std::string& error);
   bool holds_traffic() const { return num_suspects_ > 0; }
@@ -106,6 +110,8 @@ class Connections final : public PathObserver {
   void note_refusal(int peer);
   // A lane to a rank cannot be made, although the rank lives.
   void note_unreachable(int peer, const std::string& why);
+  // What note_device_change() kept since the last call.
+  std::vector<std::string> take_device_changes();
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;
   int epoll_fd() const { return epoll_.get(); }
@@ -159,6 +165,7 @@ class Connections final : public PathObserver {
   void count_unsettled();
   static bool is_closing(const Peer& peer, Deadline now);
   void tend_paths(Deadline now);
+  void tend_lanes(Deadline now);
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
   void use(const BrokenPath& broken, std::shared_ptr<Stream> connection);
@@ -181,6 +188,7 @@ class Connections final : public PathObserver {
   int num_unsettled_ = 0;  // these, and peers that are about to end
   Deadline next_check_{};
   Deadline next_tend_{};
+  Deadline next_lane_tend_{};
 
   FailureState& state_;  // is told what ended; says whether calls go on
   const Descriptor repair_event_;
@@ -191,6 +199,8 @@ class Connections final : public PathObserver {
   std::vector<std::pair<BrokenPath, std::shared_ptr<Stream>>> offers_;
   std::vector<int> refusals_;
   std::vector<std::pair<int, std::string>> unreachable_;
+  std::set<std::pair<int, std::string>> failed_devices_;
+  std::vector<std::string> device_changes_;
   // Raised by what fills these three; pairs with the sleeper's last turn, as in Submissions::submit().
   std::atomic<int> num_offers_{0};
 };

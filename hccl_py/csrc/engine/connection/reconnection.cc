@@ -139,6 +139,17 @@ void Connections::note_unreachable(int peer, const std::string& why) {
   num_offers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
+void Connections::note_device_change(int peer, const std::string& device, std::string text) {
+  if (at(peer).link->state() != ControlLink::State::open) return;
+  std::lock_guard lock(mutex_);
+  if (failed_devices_.emplace(peer, device).second) device_changes_.push_back(std::move(text));
+}
+
+std::vector<std::string> Connections::take_device_changes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(device_changes_, {});
+}
+
 void Connections::use_offers() {
   std::unique_lock lock(mutex_);
   num_offers_.store(0, std::memory_order_seq_cst);

@@ -1,5 +1,6 @@
 // Memory of other owners that is watched: every way in which it can go is noticed at once.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -94,6 +95,35 @@ HCCL_TEST(a_range_has_several_users_and_no_parts) {
   watch()->forget(*anew);
   munmap(at, num_bytes);
   CHECK(!watch()->watch(at, num_bytes));
+}
+
+HCCL_TEST(what_somebody_else_can_truncate_is_not_watched) {
+  if (watch() == nullptr) return;
+  int file = memfd_create("truncated", MFD_CLOEXEC);
+  CHECK(file >= 0 && ftruncate(file, num_bytes) == 0);
+  for (int flags : {MAP_SHARED, MAP_PRIVATE}) {
+    void* mapped = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+    CHECK(mapped != MAP_FAILED);
+    std::memset(mapped, 1, num_bytes);
+    CHECK(!watch()->watch(static_cast<std::byte*>(mapped), num_bytes));
+    munmap(mapped, num_bytes);
+  }
+  ::close(file);
+  void* shared = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(shared != MAP_FAILED && !watch()->watch(static_cast<std::byte*>(shared), num_bytes));
+  munmap(shared, num_bytes);
+}
+
+HCCL_TEST(mappings_of_which_the_range_has_parts_are_watched_without_holes) {
+  if (watch() == nullptr) return;
+  std::byte* at = map();
+  CHECK(mprotect(at + 8 * page, page, PROT_READ) == 0);  // three mappings now
+  std::optional<size_t> range = watch()->watch(at, num_bytes);
+  CHECK(range);
+  watch()->forget(*range);
+  munmap(at + 8 * page, page);
+  CHECK(!watch()->watch(at, num_bytes));
+  munmap(at, num_bytes);
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ struct Ends {
   Statistics statistics;
   std::shared_ptr<Segment> segments[2];     // shared memory only, writable
   std::shared_ptr<Outbox> outboxes[2];      // shared memory only
+  LaneSlots::Pairs pairs[2];                // of queue pairs only: of the left and of the right end
   std::unique_ptr<Lane> left, right;
 };
 
@@ -137,30 +138,41 @@ class AllRegistered final : public RegisteredMemory {
 
 using UnderlyingLanes = std::array<std::shared_ptr<UnderlyingLane>, 2>;
 
-// A lane over software queue pairs over lanes, one each. `min_registered_bytes`: payloads of as many are
-// not copied; 0: all are.
-inline std::unique_ptr<Ends> queue_pair_lane(std::vector<UnderlyingLanes> under,
-                                             size_t min_registered_bytes = 0) {
+// A lane over software queue pairs over lanes, one each, path by path. `min_registered_bytes`: payloads of
+// as many are not copied; 0: all are.
+inline std::unique_ptr<Ends> queue_pair_paths(std::vector<std::vector<UnderlyingLanes>> under,
+                                              size_t min_registered_bytes = 0) {
   auto lane = std::make_unique<Ends>();
   auto end = [&](int peer) {
-    std::vector<std::shared_ptr<QueuePairFace>> pairs;
-    std::shared_ptr<AllRegistered> memory;
-    for (UnderlyingLanes& lanes : under) {
-      auto pair = QueuePair::connected(progress(), lanes[static_cast<size_t>(1 - peer)],
-                                       LaneSlots::attributes());
-      if (min_registered_bytes > 0) memory = std::make_shared<AllRegistered>(pair);
-      pairs.push_back(std::move(pair));
+    std::vector<LaneSlots::Pairs> paths;
+    LaneOverQueuePair::Memories memories;
+    for (std::vector<UnderlyingLanes>& of_path : under) {
+      LaneSlots::Pairs& pairs = paths.emplace_back();
+      for (UnderlyingLanes& lanes : of_path) {
+        auto pair = QueuePair::connected(progress(), lanes[static_cast<size_t>(1 - peer)],
+                                         LaneSlots::attributes());
+        lane->pairs[1 - peer].push_back(pair);
+        if (pairs.empty()) memories.push_back(std::make_shared<AllRegistered>(pair));
+        pairs.push_back(std::move(pair));
+      }
     }
-    auto slots = std::make_unique<LaneSlots>(std::move(pairs), slot_bytes);
+    auto slots = std::make_unique<LaneSlots>(std::move(paths), slot_bytes);
     auto made = std::make_unique<LaneOverQueuePair>(peer, std::move(slots), lane->statistics);
-    if (memory) {
-      made->set_registered(memory, LaneOverQueuePair::Traffic::collectives, min_registered_bytes);
+    if (min_registered_bytes > 0) {
+      made->set_registered(std::move(memories), LaneOverQueuePair::Traffic::collectives,
+                           min_registered_bytes);
     }
     return made;
   };
   lane->left = end(1);
   lane->right = end(0);
   return lane;
+}
+
+// The same with one path.
+inline std::unique_ptr<Ends> queue_pair_lane(std::vector<UnderlyingLanes> under,
+                                             size_t min_registered_bytes = 0) {
+  return queue_pair_paths({std::move(under)}, min_registered_bytes);
 }
 
 inline std::array<std::shared_ptr<UnderlyingLane>, 2> tcp_underlying_lanes() {

@@ -62,6 +62,7 @@ SAME_FIELD(DeviceAttr, ibv_device_attr, max_pkeys);
 SAME_FIELD(PortAttr, ibv_port_attr, active_mtu);
 static_assert(offsetof(hccl::ibv::PortAttr, other) == offsetof(ibv_port_attr, lmc));
 SAME_SIZE(AsyncEvent, ibv_async_event);
+SAME_FIELD(AsyncEvent, ibv_async_event, element.port_num);
 SAME_FIELD(AsyncEvent, ibv_async_event, event_type);
 
 #define SAME_NUMBER(ours, theirs) \
@@ -91,6 +92,8 @@ SAME_NUMBER(qp_max_qp_rd_atomic, IBV_QP_MAX_QP_RD_ATOMIC);
 SAME_NUMBER(qp_max_dest_rd_atomic, IBV_QP_MAX_DEST_RD_ATOMIC);
 SAME_NUMBER(qp_dest_qpn, IBV_QP_DEST_QPN);
 SAME_NUMBER(event_device_fatal, IBV_EVENT_DEVICE_FATAL);
+SAME_NUMBER(event_port_active, IBV_EVENT_PORT_ACTIVE);
+SAME_NUMBER(event_port_err, IBV_EVENT_PORT_ERR);
 // Ours cross unchanged.
 static_assert(hccl::access_local_write == IBV_ACCESS_LOCAL_WRITE);
 static_assert(hccl::access_remote_write == IBV_ACCESS_REMOTE_WRITE);

@@ -1,110 +1,25 @@
 // The lane over a queue pair that does what the test says: malformed peers, and queue pairs that fail.
 // What every lane promises is tested by lanes/test_lane.cc, over software queue pairs.
 #include <chrono>
-#include <cstring>
-#include <deque>
 #include <functional>
 
-#include "check.h"
-#include "verbs/lane_over_queue_pair.h"
+#include "scripted_queue_pair.h"
 
 namespace hccl::test {
 namespace {
 
-constexpr size_t slot_bytes = 1024;
-constexpr uint32_t message_bit = uint32_t{1} << 31;
-constexpr uint32_t gathered = uint32_t{1} << 29, announced = uint32_t{2} << 29,
-                   answered = uint32_t{3} << 29;
-
-struct Advertisement {
-  uint64_t magic, address, slot_bytes;
-  uint32_t num_slots, rkey;
-};
-
-// Keeps what is posted. The test hands out completions, and plays the peer's writes.
-class ScriptedQueuePair final : public QueuePairFace {
- public:
-  MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override {
-    auto key = static_cast<uint32_t>(regions.size() + 1);
-    regions.push_back(
-        {reinterpret_cast<uint64_t>(memory.data()), memory.size(), key, key, access});
-    return regions.back();
-  }
-  void post_send(const SendRequest& request) override {
-    if (full) throw QueueFull("the test has no room");
-    sent.push_back(request);
-  }
-  void post_recv(const RecvRequest& request) override {
-    ++num_recvs;
-    if (!request.pieces.empty()) advertised_to = request.pieces[0].address;
-  }
-  size_t poll(std::span<Completion> out) override {
-    size_t count = std::min(out.size(), completions.size());
-    std::copy_n(completions.begin(), count, out.begin());
-    completions.erase(completions.begin(), completions.begin() + static_cast<long>(count));
-    return count;
-  }
-  const void* domain() const override { return this; }
-  std::string reason() override { return "the test says so"; }
-  size_t max_inline() const override { return inline_bytes; }
-  void close() override { closed = true; }
-  void stop() override {}
-  std::vector<int> descriptors() override { return {}; }
-  bool prepare_sleep(Sleep&) override { return false; }
-
-  void complete(Opcode opcode, size_t length, uint32_t imm = 0, uint64_t wr_id = 0) {
-    Completion completion;
-    completion.opcode = opcode;
-    completion.byte_len = static_cast<uint32_t>(length);
-    completion.imm = imm;
-    completion.wr_id = wr_id;
-    completions.push_back(completion);
-  }
-  void advertise(const Advertisement& theirs) {
-    std::memcpy(reinterpret_cast<void*>(advertised_to), &theirs, sizeof theirs);
-    complete(Opcode::recv, sizeof theirs);
-  }
-  // The peer's message `number`, whose completion claims `length` bytes; `imm`: credits and form.
-  void deliver(uint64_t number, const Header& header, size_t length, uint32_t imm = 0) {
-    auto* slots = reinterpret_cast<std::byte*>(regions[1].address);
-    std::memcpy(slots + number % 8 * (regions[1].length / 8), &header, sizeof header);
-    complete(Opcode::recv_rdma_with_imm, length, message_bit | imm);
-  }
-  void fail(Status status) {
-    completions.emplace_back();
-    completions.back().status = status;
-  }
-
-  std::vector<MemoryRegion> regions;
-  std::vector<SendRequest> sent;
-  std::deque<Completion> completions;
-  size_t num_recvs = 0;
-  uint64_t advertised_to = 0;
-  bool full = false, closed = false;
-  size_t inline_bytes = 0;
-};
-
-std::unique_ptr<LaneOverQueuePair> make_lane(std::vector<std::shared_ptr<QueuePairFace>> pairs,
-                                             Statistics& statistics) {
-  auto slots = std::make_unique<LaneSlots>(std::move(pairs), slot_bytes);
-  return std::make_unique<LaneOverQueuePair>(3, std::move(slots), statistics);
-}
+using namespace scripted;
 
 struct Fixture {
   Statistics statistics;
   std::shared_ptr<ScriptedQueuePair> pair = std::make_shared<ScriptedQueuePair>();
-  std::unique_ptr<LaneOverQueuePair> lane = make_lane({pair}, statistics);
+  std::unique_ptr<LaneOverQueuePair> lane = make_lane({{pair}}, statistics);
   Advertisement theirs;
 
   Fixture() {
     const auto* mine = reinterpret_cast<const Advertisement*>(pair->advertised_to) - 1;
     theirs = *mine;
     theirs.rkey = 77;
-  }
-  static Header header_of(uint32_t length) {
-    Header header;
-    header.length = length;
-    return header;
   }
   // The text of the LaneError, which names the peer.
   std::string error_of_peek() {
@@ -122,7 +37,7 @@ struct Fixture {
 HCCL_TEST(nothing_is_written_before_the_peer_has_advertised) {
   Fixture fixture;
   std::byte payload[8] = {};
-  fixture.lane->post_send(Fixture::header_of(8), payload);
+  fixture.lane->post_send(header_of(8), payload);
   CHECK(!fixture.lane->flushed() && fixture.pair->sent.size() == 1);
   fixture.pair->advertise(fixture.theirs);
   CHECK(fixture.lane->flush() && fixture.lane->flushed());
@@ -135,9 +50,9 @@ HCCL_TEST(small_messages_go_inline_and_the_end_of_a_lane_closes_its_queue_pair) 
   fixture.pair->inline_bytes = sizeof(Header) + 8;
   fixture.pair->advertise(fixture.theirs);
   std::byte payload[9] = {};
-  fixture.lane->post_send(Fixture::header_of(8), payload);
+  fixture.lane->post_send(header_of(8), payload);
   CHECK(fixture.pair->sent.back().flags & send_inline);
-  fixture.lane->post_send(Fixture::header_of(9), payload);
+  fixture.lane->post_send(header_of(9), payload);
   CHECK(!(fixture.pair->sent.back().flags & send_inline));
   fixture.lane.reset();
   CHECK(fixture.pair->closed);
@@ -146,8 +61,12 @@ HCCL_TEST(small_messages_go_inline_and_the_end_of_a_lane_closes_its_queue_pair) 
 HCCL_TEST(only_the_slots_are_open_to_the_peer) {
   Fixture fixture;
   CHECK(fixture.pair->regions.size() == 2);
-  CHECK(!(fixture.pair->regions[0].access & access_remote_write));
-  CHECK(fixture.pair->regions[1].length < fixture.pair->regions[0].length / 2 + 1);
+  const MemoryRegion &open = fixture.pair->regions[0], &own = fixture.pair->regions[1];
+  CHECK((open.access & access_remote_write) && !(own.access & access_remote_write));
+  // Nothing is registered twice.
+  CHECK(open.address + open.length == own.address && own.address % 4096 == 0);
+  CHECK(open.length >= 8 * stride && open.length < 8 * stride + 4096);
+  CHECK(own.length >= 4 * stride && own.length < 4 * stride + 2 * 4096);
   CHECK(fixture.pair->num_recvs == LaneSlots::attributes().max_recv_wr);
 }
 
@@ -155,10 +74,15 @@ HCCL_TEST(a_sender_stops_at_its_last_credit) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
   std::byte payload[8] = {};
-  for (int i = 0; i < 9; ++i) fixture.lane->post_send(Fixture::header_of(8), payload);
-  CHECK(fixture.lane->completed() == 8 && !fixture.lane->flushed());
-  fixture.pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);  // its slots here are free
-  CHECK(!fixture.lane->flush());
+  for (int i = 0; i < 9; ++i) fixture.lane->post_send(header_of(8), payload);
+  CHECK(fixture.lane->completed() == 4 && !fixture.lane->flushed());
+  for (uint64_t ended : {2, 4, 6, 8}) {  // its slots here are free again
+    CHECK(fixture.pair->sent[ended].flags & send_signaled);
+    CHECK(!(fixture.pair->sent[ended - 1].flags & send_signaled));
+    fixture.pair->complete(Opcode::rdma_write_with_imm, 0, 0, ended);
+    fixture.lane->flush();
+  }
+  CHECK(fixture.lane->completed() == 8 && !fixture.lane->flush());
   fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 1);  // and one at the peer
   CHECK(fixture.lane->flush() && fixture.lane->flushed());
 }
@@ -168,7 +92,7 @@ HCCL_TEST(credits_go_back_by_themselves_and_again_when_the_queue_was_full) {
   fixture.pair->advertise(fixture.theirs);
   fixture.pair->full = true;
   for (uint64_t i = 0; i < 4; ++i) {
-    fixture.pair->deliver(i, Fixture::header_of(0), sizeof(Header));
+    fixture.pair->deliver(i, header_of(0), sizeof(Header));
     CHECK(fixture.lane->peek() != nullptr);
     fixture.lane->release();
   }
@@ -181,12 +105,12 @@ HCCL_TEST(credits_go_back_by_themselves_and_again_when_the_queue_was_full) {
 HCCL_TEST(what_came_before_a_failure_is_received) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
-  fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
+  fixture.pair->deliver(0, header_of(5), sizeof(Header) + 5);
   fixture.pair->fail(Status::retry_exceeded);
   CHECK(fixture.lane->peek() != nullptr && fixture.lane->peek()->length == 5);
   fixture.lane->release();
   CHECK(fixture.fails_with("the test says so"));
-  CHECK(throws<LaneError>([&] { fixture.lane->post_send(Fixture::header_of(0), nullptr); }));
+  CHECK(throws<LaneError>([&] { fixture.lane->post_send(header_of(0), nullptr); }));
 }
 
 HCCL_TEST(an_end_that_only_waits_probes_its_peer_once_at_a_time) {
@@ -210,10 +134,10 @@ HCCL_TEST(an_end_that_only_waits_probes_its_peer_once_at_a_time) {
   CHECK(fixture.pair->sent.size() == before + 1);
   // Its completion is not taken for that of a message.
   std::byte payload[8] = {};
-  for (int i = 0; i < 8; ++i) fixture.lane->post_send(Fixture::header_of(8), payload);
+  for (int i = 0; i < 4; ++i) fixture.lane->post_send(header_of(8), payload);
   fixture.pair->complete(Opcode::rdma_write, 0, 0, probe.wr_id);
-  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 8);
-  fixture.lane->post_send(Fixture::header_of(8), payload);
+  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 4);
+  fixture.lane->post_send(header_of(8), payload);
   CHECK(!fixture.lane->flushed());
 }
 
@@ -226,13 +150,19 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
       [](Fixture& f) { f.pair->advertise(f.theirs), f.pair->advertise(f.theirs); },
       [](Fixture& f) { f.pair->complete(Opcode::recv, 3); },
       [](Fixture& f) { f.pair->complete(Opcode::recv_rdma_with_imm, 0, 1); },  // a credit too many
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(slot_bytes + 1), 2000); },
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 6); },
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(0), 0); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(slot_bytes + 1), 2000); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 6); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(0), 0); },
       // Forms whose lengths do not fit, and an answer that nobody asked for.
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5, gathered); },
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5, announced); },
-      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header), answered); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 5, gathered); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 5, announced); },
+      [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header), answered); },
+      // There is nothing to read, and a slot that is written to already.
+      [](Fixture& f) { f.pair->deliver(0, header_of(0), sizeof(Header) + sizeof(Note), announced); },
+      [](Fixture& f) {
+        for (int i : {0, 0}) f.pair->deliver(static_cast<uint64_t>(i), header_of(0), sizeof(Header));
+        if (f.lane->peek() != nullptr) f.lane->release();
+      },
   };
   for (const auto& spoil : cases) {
     Fixture fixture;
@@ -241,7 +171,7 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
   }
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
-  for (uint64_t i = 0; i < 9; ++i) fixture.pair->deliver(i, Fixture::header_of(0), sizeof(Header));
+  for (uint64_t i = 0; i < 9; ++i) fixture.pair->deliver(i, header_of(0), sizeof(Header));
   for (int i = 0; i < 8; ++i) {
     CHECK(fixture.lane->peek() != nullptr);
     fixture.lane->release();
@@ -252,33 +182,32 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
 HCCL_TEST(a_peeked_header_stays_what_it_was) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
-  fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
+  fixture.pair->deliver(0, header_of(5), sizeof(Header) + 5);
   CHECK(fixture.lane->peek()->length == 5);
-  Header other = Fixture::header_of(1 << 30);
-  std::memcpy(reinterpret_cast<void*>(fixture.pair->regions[1].address), &other, sizeof other);
+  Header other = header_of(1 << 30);
+  std::memcpy(fixture.pair->slot(0), &other, sizeof other);
   CHECK(fixture.lane->peek()->length == 5);
 }
 
 HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
   Statistics statistics;
   auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
-  auto lane = make_lane({first, second}, statistics);
+  auto lane = make_lane({{first, second}}, statistics);
   for (auto& pair : {first, second}) {
     const auto* mine = reinterpret_cast<const Advertisement*>(pair->advertised_to) - 1;
     pair->advertise(*mine);
   }
   std::byte payload[8] = {};
-  for (int i = 0; i < 4; ++i) lane->post_send(Fixture::header_of(8), payload);
+  for (int i = 0; i < 4; ++i) lane->post_send(header_of(8), payload);
   // An advertisement and two messages each.
   CHECK(first->sent.size() == 3 && second->sent.size() == 3);
   // The second message is there, the first one is not. Both pairs write to the slots of the first.
-  auto* slots = reinterpret_cast<std::byte*>(first->regions[1].address);
-  size_t stride = first->regions[1].length / 8;
   for (uint32_t number : {1, 0}) {
-    Header header = Fixture::header_of(number + 1);
-    std::memcpy(slots + number * stride, &header, sizeof header);
+    Header header = header_of(number + 1);
+    std::memcpy(first->slot(number), &header, sizeof header);
     ScriptedQueuePair& pair = number == 1 ? *second : *first;
-    pair.complete(Opcode::recv_rdma_with_imm, sizeof header + number + 1, message_bit | number);
+    pair.complete(Opcode::recv_rdma_with_imm, sizeof header + number + 1,
+                  message_bit | number_bits(number) | number);
     if (number == 1) CHECK(lane->peek() == nullptr);
   }
   for (uint32_t number : {0, 1}) {
@@ -286,16 +215,18 @@ HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
     lane->release();
   }
   // The credit of the first message came after that of the second, and took nothing back.
-  for (int i = 0; i < 5; ++i) lane->post_send(Fixture::header_of(8), payload);
-  for (auto& pair : {first, second}) pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);
-  lane->flush();
+  for (int i = 0; i < 5; ++i) lane->post_send(header_of(8), payload);
+  for (uint64_t ended : {4, 8}) {
+    for (auto& pair : {first, second}) pair->complete(Opcode::rdma_write_with_imm, 0, 0, ended);
+    lane->flush();
+  }
   CHECK(lane->flushed() && lane->completed() == 9);
 }
 
 HCCL_TEST(one_failed_queue_pair_ends_the_lane) {
   Statistics statistics;
   auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
-  auto lane = make_lane({first, second}, statistics);
+  auto lane = make_lane({{first, second}}, statistics);
   second->fail(Status::retry_exceeded);
   CHECK(throws<LaneError>([&] { lane->peek(); }));
 }

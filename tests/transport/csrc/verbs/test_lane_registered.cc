@@ -37,6 +37,17 @@ struct Fixture {
   void await_message(Lane& at) {
     turn_until([&] { return at.peek() != nullptr; });
   }
+  // The left end sends its source, and asks for an answer of as many bytes into it.
+  void ask(bool is_only_moved) {
+    left.post_send(header_of(size, 1, is_only_moved), source.data());
+    await_message(right);
+    turn_until([&] { return right.lend() != nullptr; });
+    right.release();
+  }
+  void answer(const std::vector<std::byte>& payload, bool is_only_moved) {
+    right.post_send(header_of(payload.size(), copied, is_only_moved), payload.data());
+    await_message(left);
+  }
 };
 
 HCCL_TEST(what_nobody_reduces_is_read_by_its_receiver_and_copied_by_no_one) {
@@ -80,22 +91,15 @@ HCCL_TEST(what_is_reduced_or_overwritten_is_gathered_and_back_when_it_has_left) 
 HCCL_TEST(an_answer_is_written_to_where_it_was_asked_for) {
   for (bool is_only_moved : {false, true}) {
     Fixture f;
-    f.left.post_send(f.header_of(size, 1, is_only_moved), f.source.data());
-    f.await_message(f.right);
-    f.turn_until([&] { return f.right.lend() != nullptr; });
-    f.right.release();
-    std::vector<std::byte> answer = payload_of(2, size);
-    f.right.post_send(f.header_of(size, copied, is_only_moved), answer.data());
-    f.await_message(f.left);
+    f.ask(is_only_moved);
+    auto answer = payload_of(2, size), other = payload_of(3, size);
+    f.answer(answer, is_only_moved);
     CHECK(f.source == answer);
     CHECK(f.left.receive(f.source.data()) && f.copies() == 0);
     f.left.release();
-    f.turn_until([&] { return f.right.settled(); });
     // It was for one message.
-    auto other = payload_of(3, size);
-    f.right.post_send(f.header_of(size, copied, is_only_moved), other.data());
+    f.answer(other, is_only_moved);
     f.turn_until([&] { return f.right.settled(); });
-    f.await_message(f.left);
     CHECK(f.source == answer);
     f.left.release();
   }
@@ -103,12 +107,9 @@ HCCL_TEST(an_answer_is_written_to_where_it_was_asked_for) {
 
 HCCL_TEST(an_answer_of_another_length_takes_a_slot) {
   Fixture f;
-  f.left.post_send(f.header_of(size, 1, false), f.source.data());
-  f.await_message(f.right);
-  f.right.release();
+  f.ask(false);
   auto before = f.source, answer = payload_of(2, size / 2);
-  f.right.post_send(f.header_of(size / 2, copied, false), answer.data());
-  f.await_message(f.left);
+  f.answer(answer, false);
   CHECK(f.source == before && std::memcmp(f.left.lend(), answer.data(), size / 2) == 0);
   f.left.release();
 }

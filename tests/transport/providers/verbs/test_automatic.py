@@ -19,7 +19,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_port(tmp_path, "mlx5_1", "eth1", state="1: DOWN")
     make_port(tmp_path, "mlx5_2", "eth2", [(LINK_LOCAL, V2), (IPV6, V2)])
     monkeypatch.setattr(automatic, "list_ports", lambda: list_ports(tmp_path))
-    monkeypatch.setattr(automatic, "locked_bytes", lambda: None)
     monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: True)
     monkeypatch.setattr(automatic, "may_open", lambda _: True)
     return tmp_path
@@ -31,16 +30,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("eth0", "IPv4"), ("eth1", ""), ("eth2", "IPv6"), ("eth3", ""), ("lo", "")],
 )
 def test_rank_looks_at_the_port_of_its_interface(interface: str, family: str) -> None:
-    assert automatic.usable_family([interface], 15) == family
-
-
-@pytest.mark.usefixtures("host")
-def test_rank_that_may_lock_too_little_memory_stays_with_tcp(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(automatic, "locked_bytes", lambda: 10 << 20)
-    assert automatic.usable_family(["eth0"], 1) == "IPv4"
-    assert automatic.usable_family(["eth0"], 2) == ""
+    assert automatic.usable_family([interface]) == family
 
 
 @pytest.mark.usefixtures("host")
@@ -58,14 +48,14 @@ def test_rank_that_could_not_open_the_device_stays_with_tcp(
     monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: exists)
     monkeypatch.setattr(automatic, "may_open", lambda _: may_open)
     with caplog.at_level("INFO", "hccl_py.transport"):
-        assert automatic.usable_family(["eth0"], 1) == ""
+        assert automatic.usable_family(["eth0"]) == ""
     assert problem in caplog.text
 
 
 @pytest.mark.usefixtures("host")
 def test_setting_that_leaves_the_port_out_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_IB_HCA", "^mlx5_0")
-    assert automatic.usable_family(["eth0"], 1) == ""
+    assert automatic.usable_family(["eth0"]) == ""
 
 
 def test_host_without_rdma_ignores_its_settings(
@@ -73,7 +63,7 @@ def test_host_without_rdma_ignores_its_settings(
 ) -> None:
     monkeypatch.setattr(automatic, "list_ports", lambda: list_ports(tmp_path))
     monkeypatch.setenv("HCCL_IB_TIMEOUT", "later")
-    assert automatic.usable_family(["eth0"], 1) == ""
+    assert automatic.usable_family(["eth0"]) == ""
 
 
 def test_limit_of_locked_memory_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,15 @@ void RdmaDevice::take_events() {
   std::lock_guard lock(events_mutex_);
   ibv::AsyncEvent event;
   while (verbs_.get_async_event(context_, &event) == 0) {
-    // The others show in the completions of those that they concern: a port that is down may come back.
-    if (event.event_type == ibv::event_device_fatal) lost_.store(true, std::memory_order_relaxed);
+    // The others show in the completions of those that they concern.
+    bool is_of_port = event.element.port_num == route_.port;
+    if (event.event_type == ibv::event_device_fatal) {
+      lost_.store(true, std::memory_order_relaxed);
+    } else if (event.event_type == ibv::event_port_err && is_of_port) {
+      port_down_.store(true, std::memory_order_relaxed);
+    } else if (event.event_type == ibv::event_port_active && is_of_port) {
+      port_down_.store(false, std::memory_order_relaxed);
+    }
     verbs_.ack_async_event(&event);
   }
 }

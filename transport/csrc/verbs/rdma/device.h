@@ -51,6 +51,8 @@ class RdmaDevice {
   std::string port_trouble() const;
   // The device is gone: nothing posted to it will ever complete.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }
+  // By its events. It may come back.
+  bool port_down() const { return port_down_.load(std::memory_order_relaxed); }
 
  private:
   const IbVerbs verbs_;
@@ -61,7 +63,9 @@ class RdmaDevice {
   size_t mtu_ = 0;
   uint16_t lid_ = 0;
   std::mutex events_mutex_;
-  std::atomic<bool> lost_{false};  // a hint: whoever reads it has nothing to order
+  // Hints: whoever reads them has nothing to order.
+  std::atomic<bool> lost_{false};
+  std::atomic<bool> port_down_{false};
 };
 
 // Protection domain. Thread-safe. Must outlive its queue pairs.

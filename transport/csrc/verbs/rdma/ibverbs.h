@@ -255,6 +255,6 @@ inline constexpr int qp_state = 1 << 0, qp_access_flags = 1 << 3, qp_pkey_index 
                      qp_max_qp_rd_atomic = 1 << 13, qp_min_rnr_timer = 1 << 15, qp_sq_psn = 1 << 16,
                      qp_max_dest_rd_atomic = 1 << 17, qp_dest_qpn = 1 << 20;
 // ibv_event_type
-inline constexpr int event_device_fatal = 8;
+inline constexpr int event_device_fatal = 8, event_port_active = 9, event_port_err = 10;
 
 }  // namespace hccl::ibv

@@ -18,17 +18,23 @@ class RdmaLaneEnd {
     int retry_count;
   };
 
-  // Its queue pairs are in INIT. Throws InvalidVerb, RdmaError.
-  RdmaLaneEnd(std::shared_ptr<RdmaRegistrations> registrations, size_t num_pairs, size_t slot_bytes,
-              const Patience& patience);
+  using Registrations = std::vector<std::shared_ptr<RdmaRegistrations>>;
 
+  // On each device whose registrations these are `num_pairs` queue pairs, which are in INIT. The lane uses
+  // the first device, and the next one when that fails. Throws InvalidVerb, RdmaError.
+  RdmaLaneEnd(Registrations devices, size_t num_pairs, size_t slot_bytes, const Patience& patience);
+
+  // Device by device.
   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs() const { return pairs_; }
-  const std::shared_ptr<RdmaRegistrations>& registrations() const { return registrations_; }
+  // By device.
+  const Registrations& registrations() const { return registrations_; }
+  // Drops all devices but the first ones: the peer has no more.
+  void keep(size_t num_devices);
   // Once.
   std::unique_ptr<LaneSlots> take_slots() { return std::move(slots_); }
 
  private:
-  const std::shared_ptr<RdmaRegistrations> registrations_;
+  const Registrations registrations_;
   std::vector<std::shared_ptr<RdmaQueuePair>> pairs_;
   std::unique_ptr<LaneSlots> slots_;
 };

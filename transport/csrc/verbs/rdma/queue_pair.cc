@@ -70,11 +70,11 @@ void RdmaQueuePair::check_limits() const {
 
 void RdmaQueuePair::create() {
   channel_ = verbs_.create_comp_channel(device_.context());
-  if (channel_ == nullptr) throw_rdma_error("ibv_create_comp_channel", errno);
+  if (channel_ == nullptr) throw_rdma_error("ibv_create_comp_channel on " + device_.name(), errno);
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
   auto capacity = static_cast<int>(attributes_.max_send_wr + attributes_.max_recv_wr);
   queue_ = verbs_.create_cq(device_.context(), capacity, nullptr, channel_, 0);
-  if (queue_ == nullptr) throw_rdma_error("ibv_create_cq", errno);
+  if (queue_ == nullptr) throw_rdma_error("ibv_create_cq on " + device_.name(), errno);
   ibv::QpInitAttr wanted{};
   wanted.send_cq = wanted.recv_cq = queue_;
   wanted.qp_type = ibv::qpt_rc;
@@ -123,6 +123,12 @@ QueuePairState RdmaQueuePair::state() {
 std::string RdmaQueuePair::reason() {
   std::lock_guard lock(mutex_);
   return reason_;
+}
+
+std::string RdmaQueuePair::trouble() {
+  if (!device_.port_down()) return {};
+  return "IBV_EVENT_PORT_ERR on " + device_.name() + ": its port " +
+         std::to_string(device_.route().port) + " is down";
 }
 
 void RdmaQueuePair::attach(const RdmaPeer& peer) {

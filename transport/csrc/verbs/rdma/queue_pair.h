@@ -44,6 +44,7 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   // As the device has it.
   QueuePairState state();
   std::string reason() override;
+  std::string trouble() override;
   void stop() override { modify(QueuePairState::error); }
   size_t max_inline() const override { return attributes_.max_inline; }
   const QueuePairStatistics& statistics() const { return statistics_; }

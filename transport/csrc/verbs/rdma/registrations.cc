@@ -88,7 +88,7 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
   }
   // First the watch: what goes while it is registered is noticed too.
   std::optional<size_t> range = watch_->watch(begin, num_bytes);
-  if (!range) return;
+  if (!range) return see({begin, num_bytes, true});
   if (RegistrationPtr made = make(begin, num_bytes)) {
     if (others_.size() == max_others) {
       auto oldest = std::min_element(others_.begin(), others_.end(), [](const Other& a, const Other& b) {
@@ -99,6 +99,7 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
     others_.push_back({begin, num_bytes, std::move(made), *range, ++num_uses_});
   } else {
     watch_->forget(*range);
+    see({begin, num_bytes, true});
   }
 }
 
@@ -106,12 +107,13 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
 bool RdmaRegistrations::was_seen(const std::byte* begin, size_t num_bytes) {
   auto is_same = [&](const Seen& one) { return one.begin == begin && one.num_bytes == num_bytes; };
   auto found = std::find_if(seen_.begin(), seen_.end(), is_same);
-  if (found != seen_.end()) {
-    *found = {};
-    return true;
+  if (found == seen_.end()) {
+    see({begin, num_bytes});
+    return false;
   }
-  seen_[num_seen_++ % seen_.size()] = {begin, num_bytes};
-  return false;
+  if (found->is_refused) return false;
+  *found = {};
+  return true;
 }
 
 RdmaRegistrations::RegistrationPtr RdmaRegistrations::make(const std::byte* begin,

@@ -75,6 +75,7 @@ class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
   struct Seen {
     const std::byte* begin = nullptr;
     size_t num_bytes = 0;
+    bool is_refused = false;  // by the watch, the device or the limit: not tried again for a while
   };
 
   RdmaRegistrations(std::shared_ptr<RdmaDomain> domain, std::shared_ptr<Arena> arena,
@@ -85,6 +86,7 @@ class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
   void sweep();
   void drop(std::vector<Other>::iterator other);
   bool was_seen(const std::byte* begin, size_t num_bytes);
+  void see(const Seen& seen) { seen_[num_seen_++ % seen_.size()] = seen; }
   static Use use_of(const RegistrationPtr& registration, const std::byte* address);
 
   const std::shared_ptr<RdmaDomain> domain_;
