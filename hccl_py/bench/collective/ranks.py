@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import signal
 import socket
@@ -39,6 +40,8 @@ def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
     """
     if not options.veth_links:
         return None
+    # In a namespace torch's store warns in each rank that its peer's address has no name.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     links = options.veth_links
     hosts = Hosts(num_hosts=options.nnodes, num_links=links, rates_mbit=[options.rate_mbit] * links)
     return opened.enter_context(hosts)
