@@ -88,12 +88,6 @@ class RdmaLanes:
         used = min(there, _MOST_DESCRIBED // self._settings.num_pairs)
         return [(lane + turn) % there for turn in range(used)]
 
-    def _devices(self, lane: int) -> list[int]:
-        """Return which devices a lane uses, in its order: the lanes take turns on the first."""
-        there = len(self._ports)
-        used = min(there, _MOST_DESCRIBED // self._settings.num_pairs)
-        return [(lane + turn) % there for turn in range(used)]
-
     def _describe(self, rank: int) -> bytes:
         """Describe all queue pairs to a rank, in as many bytes whatever their number."""
         packed = _COUNTS.pack(len(self._devices(0)), self._settings.num_pairs)
@@ -112,6 +106,8 @@ class RdmaLanes:
                     f"{self._settings.num_pairs}: set HCCL_IB_QPS_PER_CONNECTION to one value on "
                     "all ranks"
                 )
+            if num_devices < 1:
+                raise BootstrapError(f"rank {rank} has no RDMA device for its lanes, expected one")
             for lane, end in enumerate(self._ends[rank]):
                 end.keep(num_devices)
                 at = _COUNTS.size + lane * _LANE_BYTES

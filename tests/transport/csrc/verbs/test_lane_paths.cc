@@ -1,5 +1,6 @@
 // Lanes over queue pairs that go on over their next path: nothing is lost, doubled or out of order.
 #include <cstring>
+#include <deque>
 #include <random>
 
 #include "lanes.h"
@@ -125,6 +126,7 @@ struct Scripted {
                                      second = std::make_shared<ScriptedQueuePair>();
   std::unique_ptr<LaneOverQueuePair> lane = scripted::make_lane({{first}, {second}}, statistics);
   scripted::Advertisement theirs;
+  std::deque<std::vector<std::byte>> payloads;
 
   Scripted() {
     const auto* mine = reinterpret_cast<const scripted::Advertisement*>(first->advertised_to) - 1;
@@ -133,8 +135,8 @@ struct Scripted {
     CHECK(lane->peek() == nullptr);
   }
   void send(uint32_t length) {
-    std::vector<std::byte> payload(length);
-    lane->post_send(scripted::header_of(length), payload.data());
+    payloads.emplace_back(length);  // lent until it has left
+    lane->post_send(scripted::header_of(length), payloads.back().data());
   }
   void leave() {
     first->fail(Status::retry_exceeded);
