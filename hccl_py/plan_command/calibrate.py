@@ -4,62 +4,45 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hccl_py.algorithms.tuning import Tuning, read
-from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import parse_seconds
+from hccl_py.plan.language import Nodes
 from hccl_py.simulation.costs import COSTS, Costs, LinkCosts, written
 from hccl_py.simulation.fitting import Sample, fit
 from hccl_py.simulation.topology import Topology
 from hccl_py.transport.errors import InvalidArgumentError
 
+ABOUT = "Find the costs with which simulated times are those that were measured."
 _COLLECTIVE = "all_reduce"
 _LEAST_BYTES = 16 << 10  # smaller calls inside a node take a way that nobody simulates
 _NONE = LinkCosts(0.0, 0.0, 0.0)
-_EPILOG = """\
+EPILOG = """\
 examples:
   hccl-bench -g 4 --tune node.json; hccl-bench -g 2 --nnodes 2 --veth 1 --tune nodes.json
   hccl-plan calibrate node.json nodes.json --out costs.json
   hccl-plan predict --costs costs.json --nodes 16 --ranks-per-node 4 --what-if network=10Gbit"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code: 0, or 2 for wrong arguments and files."""
-    given = _parser().read(argv)
-    try:
-        return _calibrate(given)
-    except InvalidArgumentError as error:
-        print(f"hccl-plan calibrate: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"hccl-plan calibrate: {error.filename}: {error.strerror}", file=sys.stderr)
-    return 2
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="hccl-plan calibrate",
-        description="Find the costs with which simulated times are those that were measured.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add = parser.add_argument
-    about = "what hccl-bench --tune wrote, several layouts of the same machines"
+    about = "what hccl-bench --tune wrote: layouts of the same machines, each once or several times"
     add("files", type=Path, nargs="+", metavar="FILE", help=about)
     add("-o", "--out", type=Path, default=Path("costs.json"), help="write this file (costs.json)")
     about = "begin no turn of the search later (60 s)"
     add("--budget", type=parse_seconds, default=60.0, metavar="SECONDS", help=about)
-    return parser
 
 
-def _calibrate(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace) -> int:
+    """Fit costs and write them; return 0."""
     found = [(path, *read(path)) for path in given.files]
-    samples = [one for _, content, tuning in found for one in _samples(content, tuning)]
+    samples = _fastest(one for _, content, tuning in found for one in _samples(content, tuning))
     if not samples:
         raise InvalidArgumentError(
             f"expected measurements of {_COLLECTIVE} of {_LEAST_BYTES >> 10} KB or more, got none"
@@ -86,6 +69,16 @@ def _calibrate(given: argparse.Namespace) -> int:
     return 0
 
 
+def _fastest(samples: Iterable[Sample]) -> list[Sample]:
+    """Keep the fastest of equal calls, which several files of one layout have."""
+    found: dict[tuple[str, Nodes, int], Sample] = {}
+    for one in samples:
+        key = one.what, one.topology.nodes, one.num_bytes
+        if key not in found or one.us < found[key].us:
+            found[key] = one
+    return list(found.values())
+
+
 def _machine(content: dict[str, Any], tuning: Tuning) -> tuple[int, int]:
     """Return the cores of a machine, and the bytes of its largest cache."""
     machines = content.get("machines") or [0]
@@ -104,7 +97,3 @@ def _samples(content: dict[str, Any], tuning: Tuning) -> Iterator[Sample]:
             # Other work on the machine only adds.
             us = min(one.get("rounds_us") or [one["us"]])
             yield Sample(f"{_COLLECTIVE}={one['algorithm']}", topology, one["bytes"], us)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from hccl_py.algorithms.custom import CustomAlgorithm, WrongAlgorithmError
@@ -16,23 +17,20 @@ from hccl_py.transport.errors import InvalidArgumentError
 _ALGORITHM = "all_reduce=ring of the table, mine.py:ring of your own, or plan:FILE, plans in a file"
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
 
+_APART = {
+    "predict": "predict the time of algorithms on other networks",
+    "calibrate": "find the costs of machines that were measured",
+    "synthesize": "make plans for a network with uneven links",
+}
+"""Commands with a file each, which has `ABOUT`, `EPILOG`, `add_options` and `run`."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, 1 where an algorithm is wrong, 2 for wrong arguments."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["predict"]:
-        from hccl_py.plan_command import predict
-
-        return predict.main(words[1:])
-    if words[:1] == ["calibrate"]:
-        from hccl_py.plan_command import calibrate
-
-        return calibrate.main(words[1:])
-    if words[:1] == ["synthesize"]:
-        from hccl_py.plan_command import synthesize
-
-        return synthesize.main(words[1:])
-    options = _parser().read(words)
+    is_apart = bool(words) and words[0] in _APART
+    parser = _parser_apart(words.pop(0)) if is_apart else _parser()
+    options = parser.read(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -42,6 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"hccl-plan {options.command}: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _parser_apart(name: str) -> Parser:
+    """Return the parser of a command that stands in a file of its own, imported only now."""
+    module = import_module(f"hccl_py.plan_command.{name}")
+    parser = Parser(
+        prog=f"hccl-plan {name}",
+        description=module.ABOUT,
+        epilog=module.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_options(parser)
+    parser.set_defaults(run=module.run, command=name)
+    return parser
 
 
 def _parser() -> Parser:
@@ -71,9 +83,8 @@ def _parser() -> Parser:
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
-    commands.add_parser("predict", help="predict the time of algorithms on other networks")
-    commands.add_parser("calibrate", help="find the costs of machines that were measured")
-    commands.add_parser("synthesize", help="make plans for a network with uneven links")
+    for name, about in _APART.items():
+        commands.add_parser(name, help=about)
     return parser
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import parse_natural, parse_picture, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
@@ -20,8 +18,9 @@ from hccl_py.simulation.topology import Topology
 from hccl_py.simulation.what_if import changed
 from hccl_py.transport.errors import InvalidArgumentError
 
+ABOUT = "Predict the time of collectives by running their plans in virtual time."
 _FACTOR = 4
-_EPILOG = """\
+EPILOG = """\
 examples:
   hccl-plan predict --nodes 512 --preset gaudi2 --size 1M:1G --plot gaudi2.png
   hccl-plan predict --nodes 16 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
@@ -29,23 +28,13 @@ examples:
   hccl-plan predict --trace traces --nodes 32 --preset cloud25    a recorded job elsewhere"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code: 0, or 2 for wrong arguments."""
-    given = _parser().read(argv)
-    try:
-        return _replay(given) if given.trace else _predict(given)
-    except InvalidArgumentError as error:
-        print(f"hccl-plan predict: {error}", file=sys.stderr)
-        return 2
+def run(given: argparse.Namespace) -> int:
+    """Print predictions; return 0."""
+    return _replay(given) if given.trace else _predict(given)
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="hccl-plan predict",
-        description="Predict the time of collectives by running their plans in virtual time.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add = parser.add_argument
     add("--nodes", type=parse_natural, metavar="N", help="number of nodes (1)")
     add(
@@ -80,7 +69,6 @@ def _parser() -> Parser:
         metavar="DIR",
         help="predict the calls of a job's flight recorders instead",
     )
-    return parser
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -132,6 +120,9 @@ def _predict(given: argparse.Namespace) -> int:
         found.append(predicted)
     for name, why in found[-1].missing.items():
         print(f"# {name}: {why}")
+    for name in names:
+        if share := max(one.errors.get(name, 0.0) for one in found):
+            print(f"# {name}: off by about {share:.2%} at most, as not all tiles were run")
     if given.plot:
         title = _world_line(given, topology).lstrip("# ")
         draw(found, names, title, given.plot)
@@ -142,13 +133,17 @@ def _predict(given: argparse.Namespace) -> int:
 def _each(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> Predicted:
-    times, missing = {}, {}
+    times, missing, errors = {}, {}, {}
     for name in names:
         try:
-            times[name] = simulate(f"{collective}={name}", topology, costs, size).us
+            done = simulate(f"{collective}={name}", topology, costs, size)
         except InvalidArgumentError as error:
             missing[name] = str(error)
-    return Predicted(collective, topology.world_size, size, times, missing)
+            continue
+        times[name] = done.us
+        if done.error_us:
+            errors[name] = done.error_us / done.us
+    return Predicted(collective, topology.world_size, size, times, missing, errors)
 
 
 def _replay(given: argparse.Namespace) -> int:
@@ -174,7 +169,3 @@ def _world_line(given: argparse.Namespace, topology: Topology) -> str:
     per_node = len(topology.nodes[0])
     line = f"# {topology.world_size} ranks: {len(topology.nodes)} nodes of {per_node}, {source}"
     return line + (f", {given.what_if}" if given.what_if else "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,6 +24,7 @@ class Predicted(NamedTuple):
     bytes: int
     times_us: Mapping[str, float]
     missing: Mapping[str, str]  # algorithms that could not be simulated, and why
+    errors: Mapping[str, float]  # by which part the times of some may be off, see `Simulated`
 
     @property
     def best(self) -> str:

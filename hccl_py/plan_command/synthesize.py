@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
-from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import parse_natural
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
 
+ABOUT = "Make proved plans for a network, and say which share of its bound they reach."
 _MOST_SHOWN = 3
-_EPILOG = """\
+EPILOG = """\
 examples:
   hccl-launch --hosts a,b,c --no-python hccl-bench --validate --json links.json
   hccl-plan synthesize links.json
@@ -27,37 +26,24 @@ a topology file:
   {"links": [{"between": [0, 1], "mbit": 50}, {"from": 2, "to": "switch", "mbit": 200}, ...]}"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code: 0, or 2 for wrong arguments and files."""
-    given = _parser().read(argv)
-    try:
-        if given.out is not None and len(given.collective) > 1:
-            raise InvalidArgumentError("--out: expected one --collective with it")
-        network = read_network(given.file, separate_links=given.separate_links)
-        if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
-            links = ", ".join(map(network.spelt, sorted(idle)))
-            print(f"links that no message takes, for there is a faster way: {links}")
-        for collective in given.collective:
-            found = synthesize(collective, network, given.chunks)
-            path = given.out or Path(f"{collective}.json")
-            write_plans(path, found.plans, f"{found.name}, {found.certificate}")
-            print("\n".join(_lines(found, path)), flush=True)
-    except InvalidArgumentError as error:
-        print(f"hccl-plan synthesize: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"hccl-plan synthesize: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+def run(given: argparse.Namespace) -> int:
+    """Make plans and write them; return 0."""
+    if given.out is not None and len(given.collective) > 1:
+        raise InvalidArgumentError("--out: expected one --collective with it")
+    network = read_network(given.file, separate_links=given.separate_links)
+    if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
+        links = ", ".join(map(network.spelt, sorted(idle)))
+        print(f"links that no message takes, for there is a faster way: {links}")
+    for collective in given.collective:
+        found = synthesize(collective, network, given.chunks)
+        path = given.out or Path(f"{collective}.json")
+        write_plans(path, found.plans, f"{found.name}, {found.certificate}")
+        print("\n".join(_lines(found, path)), flush=True)
     return 0
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="hccl-plan synthesize",
-        description="Make proved plans for a network, and say which share of its bound they reach.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add = parser.add_argument
     about = "a topology, or the links that hccl-bench --validate --json measured"
     add("file", type=Path, metavar="FILE", help=about)
@@ -68,7 +54,6 @@ def _parser() -> Parser:
     add("--separate-links", action="store_true", help=about)
     about = f"cut the data into so many chunks at most ({MOST_CHUNKS})"
     add("--chunks", type=parse_natural, default=MOST_CHUNKS, metavar="N", help=about)
-    return parser
 
 
 def _collectives(text: str) -> tuple[str, ...]:
@@ -91,7 +76,3 @@ def _lines(found: Synthesis, path: Path) -> Iterator[str]:
     rivals = ", ".join(f"{name} {one.share:.1%}" for name, one in found.table[:_MOST_SHOWN])
     yield f"  of the table: {rivals or 'none fits these links'}"
     yield f"  run it with HCCL_ALGORITHM={found.collective}={PLANS}{path}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

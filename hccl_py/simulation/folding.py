@@ -1,100 +1,115 @@
-"""Alike ranks: one node stands for all where the plans of every node are those of the first, moved.
+"""Alike ranks: groups whose plans are those of the first group, moved.
 
-A *move* takes node k to node k + s (modulo their number) or to node k XOR s, and keeps local ranks.
-If every rank's plan is the moved plan of the rank with its local rank on node 0, then what happens
-on a node is what happens on node 0, at the same times. So it suffices to simulate node 0: what it
-sends to node k arrives where the same message of another node arrives at node 0.
+A *move* takes group k to group k + s (modulo their number) or to group k XOR s, and keeps places in
+groups. If every rank's plan is the moved plan of the rank in its place of group 0, only the plans
+of group 0 are written. Groups are nodes; where these differ in size, single ranks.
 
-Plans are compared node by node: all of them in a small world, those of a few nodes in a large one.
+If in addition nodes are alike in everything else, what happens on a node is what happens on node 0,
+at the same times. So it suffices to simulate node 0: what it sends to node k arrives where the same
+message of another node arrives at node 0.
+
+Plans are compared group by group: all of them in a small world, those of a few in a large one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from hccl_py.plan.language import RECV_REDUCE, Nodes, Plan
 from hccl_py.simulation.candidate import Candidate
 
 _MOST_COMPARED = 300_000  # messages
-_FEWEST_NODES = 3
-
-Move = Callable[[int, int], int]
-"""Takes a node's number and that of the node which becomes node 0 to where the first one goes."""
+_FEWEST_GROUPS = 3
 
 
+class Move(Enum):
+    """How group 0 becomes another one; with the numbers of `Move` in C++."""
+
+    NONE = 0
+    ROTATION = 1
+    EXCLUSIVE_OR = 2
+
+
+_TARGETS: dict[Move, Callable[[int, int, int], int]] = {
+    Move.ROTATION: lambda group, zero, number: (group - zero) % number,
+    Move.EXCLUSIVE_OR: lambda group, zero, number: group ^ zero,
+}
+"""Where a group goes when group `zero` becomes group 0."""
+
+
+@dataclass(frozen=True)
 class Fold:
-    """Ranks that are simulated, and which of their messages stand for which others."""
+    """Whose plans are kept, and which ranks are simulated.
 
-    def __init__(self, nodes: Nodes, move: Move | None) -> None:
-        """Fold all nodes onto node 0 by `move`; None: nothing is folded."""
-        self.ranks = [rank for node in nodes for rank in node] if move is None else list(nodes[0])
-        self.plans: dict[int, Plan] = {}  # of ranks that are simulated, as far as they are written
-        self._nodes = nodes
-        self._move = move
-        self._place = {
-            rank: (index, local)
-            for index, node in enumerate(nodes)
-            for local, rank in enumerate(node)
-        }
+    Attributes:
+        groups: of ranks, by place.
+        move: how plans of other groups come from those of the first one; NONE: all are kept.
+        simulated: the ranks; each stands for those of its place in groups that are left out.
+        plans: as far as they are written.
+    """
+
+    groups: Nodes
+    move: Move
+    simulated: tuple[int, ...]
+    plans: dict[int, Plan] = field(default_factory=dict)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every rank is simulated."""
-        return self._move is None
-
-    def node(self, rank: int) -> int:
-        """Return the node of a rank."""
-        return self._place[rank][0]
-
-    def local_rank(self, rank: int) -> int:
-        """Return the place of a rank in its node."""
-        return self._place[rank][1]
-
-    def lane(self, source: int, target: int) -> tuple[int, int]:
-        """Return the lane that stands for that from `source` to `target`."""
-        if self._move is None:
-            return source, target
-        zero = self._place[target][0]
-        return self.moved(source, zero), self.moved(target, zero)
-
-    def moved(self, rank: int, zero: int) -> int:
-        """Return where a rank goes when node `zero` becomes node 0."""
-        assert self._move is not None
-        node, local = self._place[rank]
-        return self._nodes[self._move(node, zero)][local]
+    def written(self) -> Sequence[int]:
+        """The ranks whose plans are kept."""
+        return range(len(self.simulated)) if self.move is Move.NONE else self.groups[0]
 
 
-def fold_of(candidate: Candidate, nodes: Nodes) -> Fold:
-    """Find out whether one node can stand for all; the topology must be uniform."""
-    num_nodes = len(nodes)
-    if num_nodes > 1:
-        moves: list[Move] = [lambda node, zero: (node - zero) % num_nodes]
-        if num_nodes & (num_nodes - 1) == 0:
-            moves.append(lambda node, zero: node ^ zero)
-        first = [candidate.write(rank) for rank in nodes[0]]
-        for move in moves:
-            fold = Fold(nodes, move)
-            if _is_alike(candidate, fold, nodes, first):
-                fold.plans = dict(zip(nodes[0], first, strict=True))
-                return fold
-    return Fold(nodes, None)
+def whole(nodes: Nodes) -> Fold:
+    """Return that all plans are kept, and all ranks simulated."""
+    ranks = tuple(rank for node in nodes for rank in node)
+    return Fold((), Move.NONE, ranks)
 
 
-def _is_alike(candidate: Candidate, fold: Fold, nodes: Nodes, first: Sequence[Plan]) -> bool:
+def fold_of(candidate: Candidate, nodes: Nodes, is_uniform: bool) -> Fold:
+    """Find out which ranks are alike.
+
+    Args:
+        candidate: the algorithm.
+        nodes: the ranks.
+        is_uniform: nodes differ in nothing but, perhaps, in their plans.
+    """
+    everybody = whole(nodes)
+    is_even = len(set(map(len, nodes))) == 1
+    groups = nodes if is_even else tuple((rank,) for rank in range(len(everybody.simulated)))
+    if len(groups) == 1:
+        return everybody
+    first = [candidate.write(rank) for rank in groups[0]]
+    for move in (Move.ROTATION, Move.EXCLUSIVE_OR):
+        if move is Move.EXCLUSIVE_OR and len(groups) & (len(groups) - 1):
+            continue
+        if _is_alike(candidate, groups, move, first):
+            plans = dict(zip(groups[0], first, strict=True))
+            fold = replace(everybody, groups=groups, move=move, plans=plans)
+            return replace(fold, simulated=groups[0]) if is_uniform else fold
+    return everybody
+
+
+def _is_alike(candidate: Candidate, groups: Nodes, move: Move, first: Sequence[Plan]) -> bool:
     messages = sum(len(op.peers) for plan in first for op in plan.ops)
-    for zero in _compared(len(nodes), messages):
-        moved = [fold.moved(rank, zero) for rank in range(sum(map(len, nodes)))]
-        for rank, expected in zip(nodes[zero], first, strict=True):
+    target, number = _TARGETS[move], len(groups)
+    for zero in _compared(number, messages):
+        moved = [0] * (number * len(first))
+        for index, group in enumerate(groups):
+            for rank, there in zip(group, groups[target(index, zero, number)], strict=True):
+                moved[rank] = there
+        for rank, expected in zip(groups[zero], first, strict=True):
             if not _is_moved(candidate.write(rank), expected, moved):
                 return False
     return True
 
 
-def _compared(num_nodes: int, messages_of_node: int) -> list[int]:
-    many = max(_FEWEST_NODES, _MOST_COMPARED // max(1, messages_of_node))
-    if many >= num_nodes - 1:
-        return list(range(1, num_nodes))
-    spread = {1 + at * (num_nodes - 2) // (many - 1) for at in range(many)}
+def _compared(num_groups: int, messages_of_group: int) -> list[int]:
+    many = max(_FEWEST_GROUPS, _MOST_COMPARED // max(1, messages_of_group))
+    if many >= num_groups - 1:
+        return list(range(1, num_groups))
+    spread = {1 + at * (num_groups - 2) // (many - 1) for at in range(many)}
     return sorted(spread)
 
 

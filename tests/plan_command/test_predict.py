@@ -13,7 +13,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
-from hccl_py.plan_command.predict import main
+from hccl_py.plan_command.main import main
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
 from hccl_py.simulation.topology import Topology
@@ -30,7 +30,7 @@ def rows_of(output: str) -> list[str]:
 
 def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "cloud25", "--size", "64K:1M"]
-    assert main(command) == 0
+    assert main(["predict", *command]) == 0
     head, *rows = rows_of(capsys.readouterr().out)
     assert head.split()[1:-1] == list(names_for("all_reduce"))
     assert [row.split()[0] for row in rows] == ["64K", "256K", "1M"]
@@ -42,7 +42,7 @@ def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[s
 def test_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "predicted.svg"
     words = ["--preset", "gaudi2", "--size", "1M,4M", "--algorithm", "mesh,ring", "--plot"]
-    assert main([*words, str(path)]) == 0
+    assert main(["predict", *words, str(path)]) == 0
     assert "<svg" in path.read_text() and f"wrote {path}" in capsys.readouterr().out
 
 
@@ -73,7 +73,7 @@ def test_what_if_changes_the_world() -> None:
 def test_wrong_options_are_one_line(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--preset", "gaudi2", "--size", "1M", *words]) == 2
+    assert main(["predict", "--preset", "gaudi2", "--size", "1M", *words]) == 2
     error = capsys.readouterr().err
     assert problem in error and error.count("\n") == 1
 
@@ -107,7 +107,7 @@ def test_recorded_calls_are_predicted_elsewhere(
             comm.dump_flight_recorder(tmp_path)  # type: ignore[attr-defined]
 
         ranks.run(work)
-    assert main(["--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]) == 0
+    assert main(["predict", "--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert f"# {tmp_path}: a job of 2 ranks" in output and "4 ranks: 4 nodes of 1" in output
     lines = {tuple(line.split()[:3]) for line in rows_of(output)[1:]}

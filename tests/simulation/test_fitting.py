@@ -10,7 +10,7 @@ import pytest
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
 from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.plan_command import calibrate
+from hccl_py.plan_command.main import main
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.fitting import Sample, fit
 
@@ -72,13 +72,13 @@ def test_calibrate_writes_what_predict_reads(
     out = tmp_path / "costs.json"
     tuning = tuning_file(tmp_path / "tuning.json", 4 * MIB)
     words = [str(tuning), "--out", str(out), "--budget", "0"]
-    assert calibrate.main(words) == 0
+    assert main(["calibrate", *words]) == 0
     costs = costs_from(out)
     assert (costs.cores_per_machine, costs.cache_bytes) == (2, 4 * MIB)
     assert costs.scale_out.message_us == 3.0
     assert "9 measurements, met within" in capsys.readouterr().out
     other = tuning_file(tmp_path / "other.json", 8 * MIB)
-    assert calibrate.main([str(tuning), str(other)]) == 2
+    assert main(["calibrate", str(tuning), str(other)]) == 2
     assert "expected files of machines with the same cores" in capsys.readouterr().err
     for wrong in ({"simulation_costs": {"scale_up": {}}}, {"simulation_costs": 3}):
         out.write_text(json.dumps(wrong))

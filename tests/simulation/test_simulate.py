@@ -208,7 +208,7 @@ def test_plans_run_as_algorithms_do_and_a_hang_is_named() -> None:
         ("all_reduce=star", Topology.even(1, 2), MIB, "expected COLLECTIVE=ALGORITHM"),
         ("all_reduce=mesh", Topology.even(1, 2), 2, "expected at least 4 bytes"),
         ((), Topology.even(1, 2), MIB, "ranks 0..1 in order, got 0"),
-        ("all_reduce=one_shot", Topology.even(1, 4000), MIB, "messages in a tile of 4000 ranks"),
+        ("all_reduce=one_shot", Topology.even(1, 20000), MIB, "messages in a tile of 20000 ranks"),
     ],
 )
 def test_wrong_arguments_are_named(

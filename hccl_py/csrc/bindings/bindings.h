@@ -61,6 +61,8 @@ Counts device_statistics(const DeviceStatistics& statistics);
 
 // emulation.cc: EmulatedNetwork.
 void bind_emulation(nanobind::module_& module);
+// simulation.cc: World, Programs and VirtualTime.
+void bind_simulation(nanobind::module_& module);
 
 // verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain, RdmaQueuePair,
 // RdmaRegistrations and RdmaLaneEnd.

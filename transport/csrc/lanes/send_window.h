@@ -43,18 +43,16 @@ class SendWindow {
 
   // Copies the payload if it is small and there is room.
   void keep(uint64_t number) {
-    if (number <= acknowledged_) return;
-    Outgoing& entry = at(number);
-    size_t length = entry.header.length;
-    if (length > small_bytes_ || kept_bytes_ + length > num_small * small_bytes_) return;
-    kept_bytes_ += length;
-    own(entry, new_buffer(length));
+    if (number > acknowledged_) keep(at(number));
   }
 
-  // Copies the oldest payload that is borrowed.
+  // Copies the oldest payload that is borrowed. A small one counts as small also now: the peer may
+  // take more than `max_detached` of them without an acknowledgement, but never more than there is
+  // room for.
   void detach() {
-    if (completed_ == posted() || num_detached_ == max_detached) return;
+    if (completed_ == posted()) return;
     Outgoing& entry = at(completed_ + 1);
+    if (keep(entry) || num_detached_ == max_detached) return;
     ++num_detached_;
     entry.detached = true;
     own(entry, pool_.take());
@@ -81,6 +79,14 @@ class SendWindow {
   size_t small_bytes() const { return small_bytes_; }
 
  private:
+  bool keep(Outgoing& entry) {
+    size_t length = entry.header.length;
+    if (length > small_bytes_ || kept_bytes_ + length > num_small * small_bytes_) return false;
+    kept_bytes_ += length;
+    own(entry, new_buffer(length));
+    return true;
+  }
+
   void own(Outgoing& entry, PayloadBuffer buffer) {
     if (entry.header.length) hccl::copy(buffer.get(), entry.payload, entry.header.length);
     entry.payload = buffer.get();

@@ -1,0 +1,84 @@
+// The plans of all ranks, with the bytes of their chunks.
+//
+// Most plans of a large world are one plan, moved: a *move* takes group k of ranks to group k + s
+// (modulo their number) or k XOR s, and keeps places in groups. Then only the plans of the first group
+// are kept, and the peers of another rank are those of its place there, moved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace hccl::simulation {
+
+enum class Move : uint8_t { none = 0, rotation = 1, exclusive_or = 2 };
+
+enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };  // as in a plan
+
+struct Op {
+  OpKind kind;
+  int space;       // whose `begin` to `end` a send reads, or another op writes; 0: never overwritten
+  int begin, end;
+  int first;       // of its messages, in the plan
+  int num_peers;
+  double mib[2];   // in a full tile, and in the last one
+};
+
+struct Program {
+  std::vector<Op> ops;
+  std::vector<int> peers;    // by message: the rank for which this plan was written has these
+  std::vector<int> op_of;    // by message
+  std::vector<int> slot_of;  // by message: its lane among those of the receiver
+  std::vector<int> sources;  // ascending: whom the plan receives from
+};
+
+// A send that nobody receives.
+struct Unmatched {
+  int rank, op, peer;
+};
+
+class Programs {
+ public:
+  static constexpr int scratch = 3;  // the space that all tiles share
+  static constexpr int op_columns = 7;
+
+  // Of each group the ranks by place; without a move each rank is a group.
+  Programs(Move move, std::vector<std::vector<int>> groups);
+
+  // Adds the plan of the next rank of the first group, or without a move of the next rank. Each row of
+  // `ops`: kind, space, begin, end, bytes in a full tile and in the last one, number of peers.
+  void add(std::span<const int32_t> ops, std::span<const int32_t> peers);
+  // To be called after the last `add`.
+  std::optional<Unmatched> match();
+
+  const Program& of(int rank) const { return programs_[index(rank)]; }
+  // The place of a rank's plan among those that were added.
+  int index(int rank) const { return move_ == Move::none ? rank : place_[rank]; }
+  int peer(int rank, int message) const {
+    int peer = of(rank).peers[message];
+    return move_ == Move::none ? peer : moved(peer, group_[rank]);
+  }
+
+ private:
+  // Where a rank goes when the first group goes to group `to`.
+  int moved(int rank, int to) const {
+    int count = static_cast<int>(groups_.size()), group = group_[rank];
+    int there = move_ == Move::rotation ? (group + to < count ? group + to : group + to - count)
+                                        : group ^ to;
+    return groups_[there][place_[rank]];
+  }
+  // Where it goes when group `from` goes to the first one.
+  int moved_back(int rank, int from) const {
+    int count = static_cast<int>(groups_.size());
+    return moved(rank, move_ == Move::rotation ? (count - from) % count : from);
+  }
+
+  Move move_;
+  std::vector<std::vector<int>> groups_;
+  std::vector<int> group_, place_;  // by rank
+  std::vector<Program> programs_;
+};
+
+}  // namespace hccl::simulation

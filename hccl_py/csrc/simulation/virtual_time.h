@@ -1,0 +1,186 @@
+// Runs ranks in virtual time, under the engine's rules.
+//
+// - A rank is one thread. It runs the ops of a channel until one must wait, then those of the other.
+// - A send costs the thread its messages, one by one, and completes in the background. A message
+//   leaves when its lane has room, takes its wires, and is there after the latency.
+// - A receive takes its messages as they come, then reduces. (The engine reads them in rank order,
+//   which is no order that alike ranks have in common.)
+// - An op that overwrites a chunk waits until earlier sends of it have left.
+// - Where ranks share cores, a thread runs op by op, and gets a core in the order of asking.
+//
+// Events at one time are ordered by what alike ranks have in common: local rank, then message. So
+// ranks that stand for others leave the result as it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory_resource>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "simulation/events.h"
+#include "simulation/huge_pages.h"
+#include "simulation/programs.h"
+#include "simulation/steadiness.h"
+#include "simulation/world.h"
+
+namespace hccl::simulation {
+
+inline constexpr int no_message = -1;
+
+// Calls back to back.
+struct Calls {
+  int num_calls = 1;
+  int num_tiles = 1;  // of each
+  // Of one call, tiles that repeat themselves are left out, and after so many messages the rest of
+  // them; 0: none is.
+  int64_t patience_messages = 0;
+};
+
+// A rank that waits for ever.
+struct Stuck {
+  int rank, op, num_others;  // op: -1 if it waits for no op
+};
+
+class VirtualTime {
+ public:
+  // `simulated`: all ranks, or those of the first group of `programs`, each of which stands for the
+  // ranks of its place in the other groups.
+  VirtualTime(World world, Programs programs, std::vector<int> simulated, Calls calls);
+
+  // Runs all calls. Calls `check` now and then, which may throw. Returns a rank if plans hang.
+  std::optional<Stuck> run(const std::function<void()>& check);
+
+  // When the calls of each simulated rank ended, and how many messages it sent.
+  std::vector<std::vector<double>> ended_us() const;
+  std::vector<int64_t> num_messages() const;
+  const Steadiness& steadiness() const { return steadiness_; }
+
+ private:
+  static constexpr int num_channels = 2;
+
+  // A message that a receive may take: when it is there, and what it costs the thread and the memory.
+  struct Arrival {
+    double at, thread_us, memory_us;
+  };
+  struct Spent {
+    double thread_us, memory_us;
+  };
+  // First in, first out, of one rank and channel to another.
+  struct Lane {
+    double arrival = 0;  // of the first message that is there; later ones are in more_arrivals_
+    uint32_t num_arrivals = 0;
+    uint8_t in_flight = 0;  // sent and not taken
+    bool is_awaited = false, has_waiting = false;
+  };
+  struct Channel {
+    explicit Channel(std::pmr::memory_resource* memory) : arrived(memory) {}
+
+    int tile = 0, at = 0;
+    int missing = no_message;  // messages that a receive still has to take; no_message: not begun
+    bool is_running = false, is_last = false;
+    std::pmr::vector<Arrival> arrived;       // a heap
+    std::unordered_map<int, int> unsent;     // by op, how many of its messages have no room yet
+  };
+  struct Rank {
+    explicit Rank(std::pmr::memory_resource* memory) : channels{Channel(memory), Channel(memory)} {}
+
+    Channel channels[num_channels];
+    int number = 0, local_rank = 0, machine = 0;
+    const Program* program = nullptr;
+    size_t first_lane = 0;
+    int current = 0;  // channel
+    double busy_until = 0, look_at = never;
+    bool is_running = false, is_queued = false;
+    int channels_left = 0;
+    std::vector<double> ended_us;
+    int64_t num_messages = 0;
+  };
+  struct Machine {
+    int free_cores;
+    bool has_turns;  // of ranks on cores
+    double memory_clear_at = 0;
+    std::deque<int> queue;
+  };
+  struct Wire {
+    double clear_at = 0;  // when all that it was given would be through without bursts
+  };
+  // Of a simulated rank, on a channel.
+  struct Sent {
+    double at;
+    int rank, message;
+    uint8_t channel, is_last;
+  };
+  // Messages that leave one after the other: one event at a time keeps the heap small.
+  struct Leaving {
+    std::pmr::vector<Sent> messages;
+    size_t next = 0;
+  };
+  static constexpr double never = std::numeric_limits<double>::infinity();
+
+  void begin_call(Rank& rank, double now);
+  void begin_tile(Channel& channel, int tile);
+  void end_tile(Rank& rank, int number, double at);
+  void end_call_if_done(Rank& rank, double at);
+
+  // The thread of a rank.
+  void push_run(Rank& rank, double at);
+  void wake(Rank& rank, double now);
+  bool look(Rank& rank, double now);
+  std::optional<double> go_on(Rank& rank, int number, double now);
+  double send(Rank& rank, int number, const Op& op, double at);
+  std::optional<double> take(Rank& rank, int number, const Op& op, double at);
+  void await(Rank& rank, int number, const Op& op);
+  bool overwrites_unsent(const Rank& rank, const Channel& channel, int op) const;
+  double spend(const Rank& rank, double at, const Spent& spent);
+  Spent spent_on(const Op& op, double mib, bool is_local) const;
+
+  // Messages.
+  void enter(Lane& lane, const Sent& sent);
+  void push_leaving();
+  void push_next(int leaving);
+  void leave(int leaving, double now);
+  void make_room(size_t lane, double at);
+  void arrive(const Sent& sent, double at);
+  double pass(double& clear_at, double busy_us, double burst_us, double begin, double& end);
+  size_t lane_of(const Rank& receiver, int slot, int channel) const {
+    return (receiver.first_lane + slot) * num_lane_channels_ + channel;
+  }
+  double mib(const Op& op, bool is_last) const { return op.mib[is_last]; }
+  bool is_local(int one, int other) const { return world_.node_of[one] == world_.node_of[other]; }
+  const Link& link(bool is_local) const { return is_local ? world_.scale_up : world_.scale_out; }
+  Rank& standing_for(int rank) { return ranks_[stands_for_[rank]]; }
+
+  HugePages huge_pages_;
+  std::pmr::unsynchronized_pool_resource pool_{{0, 1 << 20}, &huge_pages_};
+  World world_;
+  Programs programs_;
+  Calls calls_;
+  int num_tiles_;  // to be run
+  Steadiness steadiness_;
+  int num_lane_channels_;
+  std::vector<Rank> ranks_;
+  std::vector<int> stands_for_;  // by rank, the index of the simulated one
+  std::vector<Machine> machines_;
+  std::pmr::vector<Lane> lanes_{&pool_};
+  std::unordered_map<size_t, std::deque<double>> more_arrivals_;
+  std::unordered_map<size_t, std::deque<Sent>> waiting_;  // no room for these yet
+  // Wires of the two classes of link, by node or rank out and in, or by lane without its channel.
+  struct Wires {
+    std::vector<double> out, in;  // each: when it is clear
+  };
+  Wires wires_[2];
+  std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us for a MiB, clear at
+  std::vector<bool> has_node_link_;                                    // by node
+  Events events_;  // a rank to look at, or below zero a Leaving whose next message leaves
+  int64_t num_sent_ = 0;
+  std::pmr::vector<Sent> sent_now_{&pool_};  // by the ops that a rank runs now
+  std::vector<Leaving> leaving_;
+  std::vector<int> unused_leaving_;
+};
+
+}  // namespace hccl::simulation

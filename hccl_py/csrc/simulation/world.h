@@ -1,0 +1,42 @@
+// What a simulation is about: ranks on nodes, and what links and work cost them. Times are in us.
+// hccl_py/simulation/programs.py fills it in.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hccl::simulation {
+
+// Whose a wire is, as `Wiring` in hccl_py/simulation/costs.py lists it.
+enum class Wiring : uint8_t { node = 0, rank = 1, pair = 2 };
+
+// What messages of a class of link cost.
+struct Link {
+  double latency_us = 0;
+  double message_us = 0;  // of a thread, as are the bytes
+  double us_per_mib = 0;
+  double wire_us_per_mib = 0;  // 0: no wire
+  double burst_us = 0;
+  Wiring wiring = Wiring::node;
+  int capacity = 1;  // messages sent and not taken
+};
+
+// A wire between two nodes, in one direction.
+struct NodeLink {
+  int from = 0, to = 0;
+  double us_per_mib = 0;
+};
+
+struct World {
+  std::vector<int> node_of;     // by rank, as are the next two
+  std::vector<int> local_rank;
+  std::vector<double> late_us;
+  std::vector<int> machine_of;  // by node
+  std::vector<int> cores;       // by machine; 0: a core for each rank
+  Link scale_up, scale_out;
+  std::vector<NodeLink> node_links;
+  // For each MiB of a message that is reduced, of a result, and of what a thread moves in memory.
+  double reduce_us_per_mib = 0, result_us_per_mib = 0, memory_us_per_mib = 0;
+};
+
+}  // namespace hccl::simulation

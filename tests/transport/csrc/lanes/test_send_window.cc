@@ -1,0 +1,45 @@
+// The window of a TCP lane: which payloads are the caller's again before they are acknowledged.
+#include "lanes/send_window.h"
+
+#include <vector>
+
+#include "check.h"
+
+namespace hccl::test {
+namespace {
+
+// The receiver takes seven messages of 8 KiB before it acknowledges anything, and may have sent
+// nothing back. A call that overwrites the source of each must not wait for that.
+HCCL_TEST(small_messages_that_found_no_room_are_kept_once_there_is_some) {
+  constexpr size_t length = 8192, slot_bytes = 131072;
+  BufferPool pool(slot_bytes);
+  SendWindow window(slot_bytes, pool);
+  std::vector<std::byte> payload(length);
+  Header header;
+  header.length = length;
+  auto post = [&] { window.keep(window.post(header, payload.data())); };
+  for (int i = 0; i < 23; ++i) post();
+  CHECK(window.completed() == 16);
+  window.acknowledge(16);
+  for (int i = 0; i < 7; ++i) window.detach();
+  CHECK(window.completed() == window.posted());
+  window.acknowledge(23);
+  for (int i = 0; i < 16; ++i) post();  // all room is there again
+  CHECK(window.completed() == window.posted());
+}
+
+HCCL_TEST(large_messages_are_detached_up_to_a_limit) {
+  constexpr size_t length = 65536, slot_bytes = 131072;
+  BufferPool pool(slot_bytes);
+  SendWindow window(slot_bytes, pool);
+  std::vector<std::byte> payload(length);
+  Header header;
+  header.length = length;
+  for (int i = 0; i < 6; ++i) window.keep(window.post(header, payload.data()));
+  CHECK(window.completed() == 0);
+  for (int i = 0; i < 6; ++i) window.detach();
+  CHECK(window.completed() == SendWindow::max_detached);
+}
+
+}  // namespace
+}  // namespace hccl::test
