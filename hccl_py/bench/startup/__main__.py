@@ -103,13 +103,18 @@ def _start(layout: tuple[int, int], contender: str) -> Start:
         for rank in range(size)
     ]
     with _processes(assignments) as pipes:
-        _receive(pipes)
-        for pipe in pipes:
-            pipe.send("connect")
-        readings: Start = _receive(pipes)
-        for pipe in pipes:
-            pipe.send("leave")
-    return readings
+        moments = []
+        for moment in MOMENTS:
+            if moment != BEFORE:
+                _let_go(pipes)
+            moments.append(_receive(pipes))
+        _let_go(pipes)
+    return [list(readings) for readings in zip(*moments, strict=True)]
+
+
+def _let_go(pipes: Sequence[Connection]) -> None:
+    for pipe in pipes:
+        pipe.send(None)
 
 
 @contextmanager
@@ -145,13 +150,11 @@ def _receive(pipes: Sequence[Connection]) -> list[Any]:
 
 
 def _slowest_s(start: Start) -> dict[str, float]:
-    """Return how long each step took, from the last rank's begin to the last rank's end."""
-    last_s = [max(rank[number].at_s for rank in start) for number in range(len(MOMENTS))]
-    # All ranks are let go at once, after their imports; the first to begin sets the time.
-    begin_s = [min(rank[0].at_s for rank in start), *last_s[1:]]
+    """Return how long each step took, from the first rank's begin to the last rank's end."""
+    steps = zip(MOMENTS, zip(*start, strict=True), strict=True)
     return {
-        moment: last_s[number] - begin_s[number - 1]
-        for number, moment in enumerate(MOMENTS)
+        moment: max(one.at_s for one in readings) - min(one.began_s for one in readings)
+        for moment, readings in steps
         if moment != BEFORE
     }
 

@@ -44,34 +44,44 @@ class Reading:
     """What a rank has at one moment.
 
     Attributes:
-        at_s: when the step before it was done.
+        began_s: when this rank began the step before it; of the first moment, as `at_s`.
+        at_s: when that step was done.
         descriptors: open in this process.
         memory_mib: its share of memory, with what it shares divided by its sharers (PSS).
     """
 
+    began_s: float
     at_s: float
     descriptors: int
     memory_mib: float
 
 
 def run(pipe: Connection, assignment: Assignment) -> None:
-    """Send a line when all imports are done; wait for an answer; send a reading per moment."""
+    """Send a reading when all imports are done, and one after each step that a message lets go.
+
+    A rank that went on by itself would dial another that has still to read what it has.
+    """
     os.environ.update(assignment.environment)
     for module in ("hccl_py.communicator", "torch.distributed"):
         if not module.startswith("torch") or assignment.contender != COMMUNICATOR:
             import_module(module)
-    pipe.send("imported")
-    pipe.recv()
-    readings = [_read()]
+    pipe.send(_read(time.monotonic()))
+    began_s = _wait(pipe)
     library = _open(assignment)
-    readings.append(_read())
+    pipe.send(_read(began_s))
     for op in (ALL_REDUCE, ALL_TO_ALL):
         data = np.zeros(library.world_size, np.float32)
-        library.bind(op, data, data if op == ALL_REDUCE else data.copy())()
-        readings.append(_read())
-    pipe.send(readings)
-    pipe.recv()  # nobody leaves while another is still at work
+        call = library.bind(op, data, data if op == ALL_REDUCE else data.copy())
+        began_s = _wait(pipe)
+        call()
+        pipe.send(_read(began_s))
+    _wait(pipe)  # nobody leaves while another is still at work
     library.close()
+
+
+def _wait(pipe: Connection) -> float:
+    pipe.recv()
+    return time.monotonic()
 
 
 def _open(assignment: Assignment) -> Library:
@@ -81,9 +91,9 @@ def _open(assignment: Assignment) -> Library:
     return open_communicator(assignment.unique_id, rank, world_size)
 
 
-def _read() -> Reading:
+def _read(began_s: float) -> Reading:
     at_s = time.monotonic()
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
-            return Reading(at_s, num_descriptors(), int(line.split()[1]) / 1024)
+            return Reading(began_s, at_s, num_descriptors(), int(line.split()[1]) / 1024)
     raise OSError("/proc/self/smaps_rollup: expected a line Pss, got none")
