@@ -48,8 +48,8 @@ TABLE = (
     Row("all_reduce", "one_shot", max_ranks=4, max_bytes=1 << 15),
     Row("all_reduce", "one_shot", max_ranks=8, max_bytes=1 << 14),
     Row("all_reduce", "one_shot", max_ranks=16, max_bytes=1 << 12),
-    # Two ranks of 4 MB and more are 1.1 to 1.4 times as fast with one_shot, but registered memory is
-    # 1.5 to 2.5 times as slow with it: nobody may overwrite what the peer has still to read.
+    # For two ranks one_shot is 1.1 to 1.4 times as fast from 4 MB on, but in registered memory 1.5
+    # to 2.5 times as slow: nobody may overwrite what the peer has still to read.
     Row("all_reduce", "mesh"),
     # Every message on the wire costs both kernels microseconds: even 4 bytes go faster through one
     # owner per node than from everyone to everyone.
@@ -57,7 +57,7 @@ TABLE = (
     # Shared memory writes a payload once for all readers, so the root's one send is the cheapest.
     Row("broadcast", "direct"),
     Row("broadcast", "hierarchical", many_nodes=True),
-    # A root with one peer reads as much as it would receive from mesh, and neither waits for the other.
+    # A root with one peer reads as much as mesh would bring, and neither waits for the other.
     Row("reduce", "direct", max_ranks=2),
     Row("reduce", "direct", max_bytes=1 << 14),
     Row("reduce", "mesh"),
