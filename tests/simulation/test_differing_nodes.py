@@ -60,8 +60,14 @@ def test_tiles_counted_by_their_mean_are_off_by_little_more_than_is_said(
 
 
 @pytest.mark.nightly("scale")
-def test_4096_ranks_of_which_some_differ_take_a_minute_at_most_and_little_memory() -> None:
-    """All_reduce at 64 MB, in processes of their own: their time and memory."""
+@pytest.mark.parametrize("world", ["late", "links", "uneven"])
+@pytest.mark.parametrize(  # one_shot takes minutes
+    "what", sorted(set(ALL_REDUCE) - {"all_reduce=one_shot"})
+)
+def test_4096_ranks_of_which_some_differ_take_a_minute_at_most_and_little_memory(
+    what: str, world: str
+) -> None:
+    """All_reduce at 64 MB, in a process of its own: its time and memory."""
     script = """
 import resource, sys
 from dataclasses import replace
@@ -77,10 +83,9 @@ done = simulate(sys.argv[1], topology, PRESETS["gaudi2"], 64 << 20)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(done.us, done.error_us, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 """
-    for what in sorted(set(ALL_REDUCE) - {"all_reduce=one_shot"}):  # which takes minutes
-        for world in ("late", "links", "uneven"):
-            command = [sys.executable, "-c", script, what, world]
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-            us, error_us, seconds, num_bytes = map(float, ran.stdout.split())
-            assert 0 <= error_us < us, (what, world, ran.stdout)
-            assert seconds < MOST_SECONDS and num_bytes < MOST_BYTES, (what, world, ran.stdout)
+    command = [sys.executable, "-c", script, what, world]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    us, error_us, seconds, num_bytes = map(float, ran.stdout.split())
+    assert 0 <= error_us < us
+    assert seconds < MOST_SECONDS
+    assert num_bytes < MOST_BYTES
