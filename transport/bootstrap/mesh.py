@@ -105,7 +105,7 @@ def connect(
     make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
     num_lanes: int,
     timeout_s: float,
-    slot_bytes: int = 128 * 1024,
+    slot_bytes: int,
     identity: Identity | None = None,
     share: Callable[[], bytes] = bytes,
 ) -> Mesh:
@@ -141,13 +141,13 @@ def connect(
     # The failure is shared before anything closes, pending connections too: peers would fail in
     # turn, and one of them would be the first to share its failure.
     with contextlib.ExitStack() as opened, failure.sharing():
-        mine = _Resources(rank, world_size, num_lanes, identity, settings, opened)
+        lanes = num_lanes, slot_bytes
+        mine = _Resources(rank, world_size, lanes, identity, settings, opened)
         meeting = meet(store, rank, mine.card, settings.secret, deadline, share)
         failure.has_met = True
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         coordination = _coordination(meeting, rank)
         opened.callback(coordination.close)
-        mine.slot_bytes = slot_bytes
         mine.settle_transport(meeting.cards, sealed, deadline)
         mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
@@ -170,13 +170,11 @@ class _Resources:
     nobody is served before the secret is known.
     """
 
-    slot_bytes = 0
-
     def __init__(
         self,
         rank: int,
         world_size: int,
-        num_lanes: int,
+        lanes: tuple[int, int],  # how many, and the most that a message of them has
         identity: Identity,
         settings: NetworkSettings,
         opened: contextlib.ExitStack,
@@ -185,7 +183,7 @@ class _Resources:
         self.settings = settings
         self._opened = opened
         self._rank = rank
-        self._num_lanes = num_lanes
+        self._num_lanes, self._slot_bytes = lanes
         self._tls = Tls() if settings.tls else None
         self._unix = opened.enter_context(bind_unix())
         self._tcp: list[socket.socket] = []
@@ -199,7 +197,7 @@ class _Resources:
             opened.enter_context(listener)
         host = endpoints[0].host if endpoints else ""
         self._provider: Provider | None = None
-        site = Site(rank, world_size, num_lanes, host, settings.ports)
+        site = Site(rank, world_size, self._num_lanes, host, settings.ports)
         provider_card = self._open_provider(site)
         self._interfaces = [endpoint.interface for endpoint in endpoints]
         rdma_family = ""
@@ -216,7 +214,7 @@ class _Resources:
         self.card = Card(
             identity,
             world_size,
-            num_lanes,
+            self._num_lanes,
             settings.num_connections,
             self._unix.getsockname()[1:].decode(),
             tuple(endpoints),
@@ -274,7 +272,7 @@ class _Resources:
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.
-            self._rdma.make(remote, self.slot_bytes)
+            self._rdma.make(remote, self._slot_bytes)
             self._rdma.attach(full_mesh.exchange(self._rdma.describe()))
         full_mesh.join()
         if self._rdma is not None:
@@ -301,7 +299,7 @@ class _Resources:
         rdma, problem = None, ""
         try:
             rdma = self._open_rdma()
-            rdma.make(remote, self.slot_bytes)
+            rdma.make(remote, self._slot_bytes)
         except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
             problem = f"rank {self._rank} on {self.card.identity.host}: {error}"
         problem = first_problem(store, self._rank, len(cards), problem, deadline)

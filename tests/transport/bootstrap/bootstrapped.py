@@ -126,6 +126,7 @@ class Job:
             len(self.ranks),
             make_segment=make_segment,
             num_lanes=self._num_lanes,
+            slot_bytes=1 << 17,
             timeout_s=self._timeouts_s.get(one.rank, TIMEOUT_S),
             identity=Identity.of_this_process(self._node_ids[one.rank]),
         )

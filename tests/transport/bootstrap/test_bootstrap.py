@@ -38,7 +38,8 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
         asked.append(local_ranks)
         return (-1, -1, -1)
 
-    mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
+    lanes = {"num_lanes": 1, "slot_bytes": 1 << 17}
+    mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, timeout_s=1, **lanes)
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.party.members)) == (((0,),), (), 1)
     assert open_descriptors() <= before

@@ -8,34 +8,41 @@
 namespace hccl::test {
 namespace {
 
+// Posts messages of one length.
+struct Sender {
+  static constexpr size_t slot_bytes = 131072;
+
+  explicit Sender(size_t length) : payload(length) {}
+  void post() {
+    Header header;
+    header.length = static_cast<uint32_t>(payload.size());
+    window.keep(window.post(header, payload.data()));
+  }
+
+  BufferPool pool{slot_bytes};
+  SendWindow window{slot_bytes, pool};
+  std::vector<std::byte> payload;
+};
+
 // The receiver takes seven messages of 8 KiB before it acknowledges anything, and may have sent
 // nothing back. A call that overwrites the source of each must not wait for that.
 HCCL_TEST(small_messages_that_found_no_room_are_kept_once_there_is_some) {
-  constexpr size_t length = 8192, slot_bytes = 131072;
-  BufferPool pool(slot_bytes);
-  SendWindow window(slot_bytes, pool);
-  std::vector<std::byte> payload(length);
-  Header header;
-  header.length = length;
-  auto post = [&] { window.keep(window.post(header, payload.data())); };
-  for (int i = 0; i < 23; ++i) post();
+  Sender sender(8192);
+  SendWindow& window = sender.window;
+  for (int i = 0; i < 23; ++i) sender.post();
   CHECK(window.completed() == 16);
   window.acknowledge(16);
   for (int i = 0; i < 7; ++i) window.detach();
   CHECK(window.completed() == window.posted());
   window.acknowledge(23);
-  for (int i = 0; i < 16; ++i) post();  // all room is there again
+  for (int i = 0; i < 16; ++i) sender.post();  // all room is there again
   CHECK(window.completed() == window.posted());
 }
 
 HCCL_TEST(large_messages_are_detached_up_to_a_limit) {
-  constexpr size_t length = 65536, slot_bytes = 131072;
-  BufferPool pool(slot_bytes);
-  SendWindow window(slot_bytes, pool);
-  std::vector<std::byte> payload(length);
-  Header header;
-  header.length = length;
-  for (int i = 0; i < 6; ++i) window.keep(window.post(header, payload.data()));
+  Sender sender(65536);
+  SendWindow& window = sender.window;
+  for (int i = 0; i < 6; ++i) sender.post();
   CHECK(window.completed() == 0);
   for (int i = 0; i < 6; ++i) window.detach();
   CHECK(window.completed() == SendWindow::max_detached);
