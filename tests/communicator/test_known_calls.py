@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -150,6 +153,40 @@ def test_lists_give_the_same_values_each_time(ranks: ThreadRanks, make: Make) ->
             own = [30 + 3 * me] if lengths != [1, 2, 3] else [-1]
             expected.append(own * lengths[me])
         assert results == expected * 4
+
+
+def test_a_list_that_another_thread_clears_keeps_its_arrays(ranks: ThreadRanks) -> None:
+    is_cleared = threading.Event()
+
+    def run(comm: Communicator) -> list[bool]:
+        is_alive: list[bool] = []
+        for _ in range(3):  # the later calls are known
+            comm.barrier()
+            is_cleared.clear()
+            comm.barrier()
+            listed = [of_numpy(0) for _ in range(comm.world_size)]
+            refs = [weakref.ref(one) for one in listed]
+            if comm.rank != 1:
+                assert is_cleared.wait(60)
+                comm.all_gather(listed, of_numpy(1))
+                continue
+
+            def clear(listed: list[Any], refs: list[Any], number: int) -> None:
+                end_s = time.monotonic() + 60
+                while comm._state.core.sequence() < number and time.monotonic() < end_s:
+                    time.sleep(0.001)
+                listed.clear()
+                is_alive.extend(one() is not None for one in refs)
+                is_cleared.set()
+
+            number = comm._state.core.sequence() + 1
+            clears = threading.Thread(target=clear, args=(listed, refs, number))
+            clears.start()
+            comm.all_gather(listed, of_numpy(1))
+            clears.join()
+        return is_alive
+
+    assert ranks.run(run)[1] == [True] * 9
 
 
 def test_a_list_of_several_types_is_refused_each_time() -> None:

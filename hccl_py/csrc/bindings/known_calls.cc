@@ -238,6 +238,12 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   if (call == nullptr || (call->apart && addresses.arrays[0] == addresses.arrays[1])) return {};
 
   nb::object prepared = call->prepared;
+  // Another thread may change a list while the call runs.
+  std::array<nb::object, KnownCalls::most_arguments> arrays;
+  for (size_t i = 0; i < method.most_arguments; ++i) {
+    bool is_list = key.arguments[i].num_listed > 0;
+    if (is_list) arrays[i] = nb::tuple(nb::handle(all[i]));
+  }
   try {
     auto& engine = *nb::inst_ptr<Communicator>(core);
     RequestPtr request = request_of(engine, *call, timeout_s, addresses);
@@ -246,11 +252,8 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
       return nb::none();
     }
     nb::list buffers;
-    for (PyObject* argument : all) {
-      if (argument == nullptr) continue;
-      // Its owner may change a list while the call runs.
-      bool is_list = PyList_CheckExact(argument);
-      buffers.append(is_list ? nb::object(nb::tuple(nb::handle(argument))) : nb::borrow(argument));
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] != nullptr) buffers.append(arrays[i].is_valid() ? arrays[i] : nb::borrow(all[i]));
     }
     Work work = start(core, std::move(request), std::move(buffers));
     return path.work(std::move(work), path.errors, timeout, prepared);
