@@ -71,7 +71,7 @@ def test_calibrate_writes_what_predict_reads(
 ) -> None:
     out = tmp_path / "costs.json"
     tuning = tuning_file(tmp_path / "tuning.json", 4 * MIB)
-    words = [str(tuning), "--out", str(out), "--budget", "0.001"]
+    words = [str(tuning), "--out", str(out), "--budget", "1e-9"]
     assert main(["calibrate", *words]) == 0
     costs = costs_from(out)
     assert (costs.cores_per_machine, costs.cache_bytes) == (2, 4 * MIB)
