@@ -23,6 +23,9 @@ CONTENDERS = (COMMUNICATOR, *(name for name in LIBRARIES if name.startswith("tor
 BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL = "before", "connected", "all_reduce", "all_to_all"
 MOMENTS = (BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL)
 
+_STILL_S = 0.2
+_SETTLING_S = 5.0
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -46,7 +49,7 @@ class Reading:
     Attributes:
         began_s: when this rank began the step before it; of the first moment, as `at_s`.
         at_s: when that step was done.
-        descriptors: open in this process.
+        descriptors: open in this process soon after.
         memory_mib: its share of memory, with what it shares divided by its sharers (PSS).
     """
 
@@ -95,5 +98,19 @@ def _read(began_s: float) -> Reading:
     at_s = time.monotonic()
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
-            return Reading(began_s, at_s, num_descriptors(), int(line.split()[1]) / 1024)
+            return Reading(began_s, at_s, _settled_descriptors(), int(line.split()[1]) / 1024)
     raise OSError("/proc/self/smaps_rollup: expected a line Pss, got none")
+
+
+def _settled_descriptors() -> int:
+    """Return how many are open once none has come or gone for a while.
+
+    What connecting needed is closed by other threads, which may come later than the call's return.
+    """
+    give_up_s = time.monotonic() + _SETTLING_S
+    last_change_s, number = time.monotonic(), num_descriptors()
+    while time.monotonic() < min(last_change_s + _STILL_S, give_up_s):
+        time.sleep(_STILL_S / 10)
+        if (found := num_descriptors()) != number:
+            last_change_s, number = time.monotonic(), found
+    return number
