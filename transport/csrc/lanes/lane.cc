@@ -26,7 +26,7 @@ bool QueuedLane::flush() {
 void QueuedLane::detach() {
   if (flushed() || detached_) return;
   Posted& front = queue_.front();
-  spare_.resize(slot_bytes_);
+  spare_.resize(std::max<size_t>(slot_bytes_, front.header.length));
   std::memcpy(spare_.data(), front.payload, front.header.length);
   front.payload = spare_.data();
   detached_ = true;

@@ -24,12 +24,17 @@ struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
   uint64_t id = 0;           // collectives: how long stragglers held up the sender, see stragglers.h
   uint64_t size = 0;
-  uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
+  // Payload bytes: at most slot_bytes of the communicator, or max_long_bytes between lanes that take long
+  // messages.
+  uint32_t length = 0;
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint8_t is_only_moved = 0;  // collectives: no rank reduces it
   uint8_t is_one_way = 0;     // collectives: its sender receives nothing in this call
 };
 static_assert(sizeof(Header) == 32);
+
+// The most bytes of a long message, which is received and not lent (plan/tiles.py has the same number).
+inline constexpr size_t max_long_bytes = 1 << 20;
 
 // A path of a lane that is down, or whose peer does not answer.
 struct PathTrouble {

@@ -242,14 +242,16 @@ enum class How { receive, lend };
 // The receiving end of a lane. A message that is half-way keeps its place here.
 class Inbox {
  public:
-  explicit Inbox(Lane& from) : from_(from), buffer_(slot_bytes + 2) {}
+  explicit Inbox(Lane& from) : from_(from) {}
 
-  // Takes the next message if all of it is there; it must be `number`, `size` bytes long.
+  // Takes the next message if all of it is there; it must be `number`, `size` bytes long. What is longer
+  // than a slot is not lent.
   bool take(uint64_t number, size_t size, How how) {
     const Header* header = from_.peek();
     if (header == nullptr) return false;
     CHECK(header->id == number && header->fingerprint == ~number && header->length == size);
-    const std::byte* got = how == How::lend ? from_.lend() : receive(size);
+    bool is_lent = how == How::lend && size <= slot_bytes;
+    const std::byte* got = is_lent ? from_.lend() : receive(size);
     if (got == nullptr) return false;
     CHECK(from_.peek() != nullptr && from_.peek()->id == number);
     std::vector<std::byte> expected = payload_of(number, size);
@@ -261,6 +263,7 @@ class Inbox {
  private:
   const std::byte* receive(size_t size) {
     constexpr std::byte guard{0x5a};
+    if (buffer_.size() < size + 2) buffer_.resize(size + 2);
     buffer_[0] = buffer_[size + 1] = guard;
     if (!from_.receive(buffer_.data() + 1)) return nullptr;
     CHECK(buffer_[0] == guard && buffer_[size + 1] == guard);

@@ -1,5 +1,6 @@
 #include "lanes/shared_memory/shm.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/copy.h"
@@ -19,12 +20,13 @@ constexpr size_t min_far_bytes = 8192;
 // beside 1.4).
 constexpr size_t min_one_way_bytes = 1 << 20;
 
-// What a remote message is a part of. Less stays in the caches, where two copies cost little.
-constexpr size_t min_remote_bytes = 1 << 20;
+// Where ranks share cores, what the ranks of the host send one another in a call has to be more than the
+// caches hold. Less is copied twice in less time than the sender waits until the last peer had its turn
+// (all_to_all of 4 ranks, 1 MB each: 0.14 ms beside 0.24; of 8: 0.43 to 1.0 beside 0.45 to 0.61).
+constexpr size_t min_shared_out = 8 << 20;
 
-// With a core for each rank, a slot is read from the cache while the next one is written. That is faster
-// for who only sends (16 MiB to one reader: 1.55 ms beside 1.8) and for less than this (two ranks'
-// all_gather of 4 MB: 0.26 ms beside 0.40; of 16 MB: 1.16 to 1.6 beside 1.04 to 1.15).
+// With a core for each rank, two ranks gain at all sizes (all_to_all of 256 KB: 17 us beside 22, of 16 MB:
+// 1.2 ms beside 2.3). How it is with more, which read one process at the same time, was never measured.
 constexpr size_t min_remote_bytes_of_own_cores = 4 << 20;
 
 bool stays(int slot) { return slot == announced || slot == remote; }
@@ -38,7 +40,7 @@ Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
   for (int i = num_slots; i-- > 0;) free_.push_back(i);
 }
 
-int Outbox::write(const Header& header, const std::byte* payload, int num_readers,
+int Outbox::write(const Header& header, std::span<const std::byte> payload, int num_readers,
                   bool lane_holds_none) {
   // The slot reserved for this very lane counts for it.
   if (free_.size() + lane_holds_none <= num_reserved_) return -1;
@@ -48,9 +50,9 @@ int Outbox::write(const Header& header, const std::byte* payload, int num_reader
   std::byte* to = segment_->slot(channel_, slot);
   bool is_far = header.length >= min_far_bytes && distance_.is_far();
   if (is_far || (header.is_one_way != 0 && header.size >= min_one_way_bytes)) {
-    copy_past_caches(to, payload, header.length);
+    copy_past_caches(to, payload.data(), payload.size());
   } else {
-    copy(to, payload, header.length);
+    copy(to, payload.data(), payload.size());
   }
   return slot;
 }
@@ -71,7 +73,8 @@ ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
       out_(ends.mine->ring(ends.their_local_rank, ends.channel)),
       in_(ends.theirs->ring(ends.my_local_rank, ends.channel)),
       my_consumed_(ends.mine->consumed(ends.their_local_rank, ends.channel)),
-      their_consumed_(ends.theirs->consumed(ends.my_local_rank, ends.channel)) {
+      their_consumed_(ends.theirs->consumed(ends.my_local_rank, ends.channel)),
+      max_bytes_(slot_bytes_) {
   outbox_->add_lane(this);
 }
 
@@ -123,8 +126,9 @@ uint64_t ShmLane::completed() const {
 
 bool ShmLane::flush() {
   int before = num_announced_;
+  uint64_t sent_before = sent_;
   if (before > 0) reclaim();
-  return QueuedLane::flush() || num_announced_ < before;
+  return QueuedLane::flush() || num_announced_ < before || sent_ != sent_before;
 }
 
 void ShmLane::detach() {
@@ -166,9 +170,14 @@ bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
 }
 
 bool ShmLane::stays_in_place(const Header& header, const std::byte* payload) {
-  size_t least = own_cores_ ? min_remote_bytes_of_own_cores : min_remote_bytes;
-  bool pays = header.size >= least && header.length >= ReadingCost::sample_bytes &&
-              (!own_cores_ || header.is_one_way == 0);
+  auto num_ranks = static_cast<size_t>(ends_.mine->shape().num_local_ranks);
+  bool pays = header.size * num_ranks * num_ranks >= min_shared_out;
+  if (own_cores_) {
+    // Who only sends writes a slot while its reader reads the last one (16 MiB to one reader: 1.55 ms
+    // beside 1.8).
+    pays = header.is_one_way == 0 && (num_ranks == 2 || header.size >= min_remote_bytes_of_own_cores);
+  }
+  pays = pays && header.length >= ReadingCost::sample_bytes;
   return pays && header.is_only_moved != 0 && header.kind != always_copied &&
          their_consumed_.reads_process.load(std::memory_order_acquire) != 0 &&
          outbox_->reading_cost().is_low(payload);
@@ -193,8 +202,10 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
   sent_slots_[sent_ % ring_cells] = {slot, shared, QueuedLane::completed() + 1};
   ++sent_;
   cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
-  device_.messages.add(1);
-  device_.bytes.add(header.length);
+  if (pushed_bytes_ == 0) {
+    device_.messages.add(1);
+    device_.bytes.add(header.length);
+  }
   ends_.their_doorbell->message_posted();
   return true;
 }
@@ -202,6 +213,7 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
   look_at_distance(header);
   if (ring_is_full()) return false;
+  if (pushed_bytes_ > 0) return push_parts(header, payload);
   if (awaits_reply(header)) {
     check_valid();
     copy(reply_.address, payload, header.length);
@@ -210,19 +222,28 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
   }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   if (stays_in_place(header, payload)) return leave_in_place(header, payload);
-  int slot = in_cell;
-  if (header.length > inline_bytes) {
+  return push_parts(header, payload);
+}
+
+bool ShmLane::push_parts(const Header& header, const std::byte* payload) {
+  if (header.length <= inline_bytes) return publish(header, payload, in_cell, false);
+  do {
+    size_t num_bytes = std::min(slot_bytes_, header.length - pushed_bytes_);
     outbox_->reclaim();  // may find that this lane holds none
-    slot = outbox_->write(header, payload, 1, !holds_slot());
+    if (ring_is_full()) return false;
+    int slot = outbox_->write(header, {payload + pushed_bytes_, num_bytes}, 1, !holds_slot());
     if (slot < 0) return false;
     ++own_slots_;
-  }
-  return publish(header, payload, slot, false);
+    publish(header, nullptr, slot, false);
+    pushed_bytes_ += num_bytes;
+  } while (pushed_bytes_ < header.length);
+  pushed_bytes_ = 0;
+  return true;
 }
 
 Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                                        const std::byte* payload) {
-  if (header.length <= inline_bytes) return Shared::apart;
+  if (header.length <= inline_bytes || header.length > slot_bytes_) return Shared::apart;
   static_cast<ShmLane&>(*lanes[next_look_++ % lanes.size()]).look_at_distance(header);
   for (Lane* lane : lanes) {
     ShmLane& one = static_cast<ShmLane&>(*lane);
@@ -230,20 +251,25 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
     if (one.awaits_reply(header) || one.offset_of(header, payload)) return Shared::apart;
   }
   outbox_->reclaim();
-  int slot = outbox_->write(header, payload, static_cast<int>(lanes.size()), false);
+  int slot =
+      outbox_->write(header, {payload, header.length}, static_cast<int>(lanes.size()), false);
   if (slot < 0) return Shared::later;
   for (Lane* lane : lanes) static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   return Shared::posted;
 }
 
-const Header* ShmLane::peek() {
-  if (peeked_ > received_) return &header_;
-  const Cell& cell = in_[received_ % ring_cells];
+bool ShmLane::has_cell() const {
   uint32_t expected = static_cast<uint32_t>(received_ + 1);
-  if (cell.sequence.load(std::memory_order_seq_cst) != expected) return nullptr;
+  return in_[received_ % ring_cells].sequence.load(std::memory_order_seq_cst) == expected;
+}
+
+const Header* ShmLane::peek() {
+  if (peeked_ > received_ || taken_bytes_ > 0) return &header_;
+  if (!has_cell()) return nullptr;
+  const Cell& cell = in_[received_ % ring_cells];
   header_ = cell.header;
   slot_ = cell.slot;
-  size_t limit = slot_ == in_cell ? inline_bytes : slot_bytes_;
+  size_t limit = slot_ == in_cell ? inline_bytes : max_bytes_;
   payload_ = slot_ < in_cell ? find_payload(cell) : nullptr;
   bool is_found = payload_ != nullptr || (slot_ == remote && their_memory_);
   if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||
@@ -274,6 +300,9 @@ const std::byte* ShmLane::lend() {
   if (payload_ != nullptr) return payload_;
   // A sane peer leaves in place only what is received, in collectives that reduce nothing.
   if (slot_ == remote) throw LaneError(peer(), "a message in its own memory, where one is reduced");
+  if (slot_ >= 0 && header_.length > slot_bytes_) {
+    throw LaneError(peer(), "a message in several slots, where one is reduced");
+  }
   return slot_ < 0 ? in_[received_ % ring_cells].payload
                    : ends_.theirs->slot(ends_.channel, slot_);
 }
@@ -289,14 +318,41 @@ bool ShmLane::receive(std::byte* destination) {
     read_remote(destination);
     return true;
   }
+  if (taken_bytes_ > 0 || (slot_ >= 0 && header_.length > slot_bytes_)) {
+    return receive_parts(destination);
+  }
   const std::byte* payload = lend();
   if (payload == destination || header_.length == 0) return true;
-  if (header_.size >= min_uncached_bytes) {
-    copy_past_caches(destination, payload, header_.length);
-  } else {
-    copy(destination, payload, header_.length);
+  copy_to(destination, payload, header_.length);
+  return true;
+}
+
+bool ShmLane::receive_parts(std::byte* destination) {
+  while (taken_bytes_ < header_.length) {
+    if (peeked_ == received_) {
+      if (!has_cell()) return false;
+      const Cell& cell = in_[received_ % ring_cells];
+      slot_ = cell.slot;
+      if (slot_ < 0 || slot_ >= ends_.theirs->shape().num_slots ||
+          cell.header.length != header_.length) {
+        throw LaneError(peer(), "a malformed message in shared memory");
+      }
+      peeked_ = received_ + 1;
+    }
+    size_t num_bytes = std::min(slot_bytes_, header_.length - taken_bytes_);
+    copy_to(destination + taken_bytes_, ends_.theirs->slot(ends_.channel, slot_), num_bytes);
+    taken_bytes_ += num_bytes;
+    if (taken_bytes_ < header_.length) free_cell();
   }
   return true;
+}
+
+void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const {
+  if (header_.size >= min_uncached_bytes) {
+    copy_past_caches(destination, payload, num_bytes);
+  } else {
+    copy(destination, payload, num_bytes);
+  }
 }
 
 void ShmLane::release() {
@@ -309,6 +365,11 @@ void ShmLane::release() {
     check_valid();
     if (offered_.number != 0) reply_ = offered_;
   }
+  taken_bytes_ = 0;
+  free_cell();
+}
+
+void ShmLane::free_cell() {
   my_consumed_.count.store(++received_, std::memory_order_seq_cst);
   ends_.their_doorbell->space_freed();
 }

@@ -2,7 +2,8 @@
 //
 // segment.h says how the memory is laid out and who writes what.
 //
-// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot (eager).
+// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot (eager), one
+// that is longer than a slot in several, each with a cell, that the receiver takes one after the other.
 // One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
@@ -34,7 +35,8 @@ class Outbox {
   void reclaim();
   // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
   // that holds no other slot.
-  int write(const Header& header, const std::byte* payload, int num_readers, bool lane_holds_none);
+  int write(const Header& header, std::span<const std::byte> payload, int num_readers,
+            bool lane_holds_none);
   Distance& distance() { return distance_; }
   ReadingCost& reading_cost() { return reading_cost_; }
   void done_reading(int slot) {
@@ -72,6 +74,9 @@ class ShmLane final : public QueuedLane {
   void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
                   size_t min_announced_bytes = 16384);
 
+  // From now on messages may have max_long_bytes. Before the first message.
+  void take_long_messages() { max_bytes_ = max_long_bytes; }
+
   // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
   // `own_cores`: each rank has one.
   void read_from(pid_t process, bool own_cores);
@@ -100,7 +105,7 @@ class ShmLane final : public QueuedLane {
  private:
   // The memory for one later message of a lane.
   struct Reply {
-    uint64_t number = 0;  // of the message; 0: none
+    uint64_t number = 0;  // of the message's cell; 0: none
     std::byte* address = nullptr;
     size_t num_bytes = 0;
   };
@@ -114,7 +119,12 @@ class ShmLane final : public QueuedLane {
   void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
   bool stays_in_place(const Header& header, const std::byte* payload);
+  bool push_parts(const Header& header, const std::byte* payload);
+  bool has_cell() const;
+  bool receive_parts(std::byte* destination);
+  void copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const;
   void read_remote(std::byte* destination);
+  void free_cell();
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
@@ -132,6 +142,9 @@ class ShmLane final : public QueuedLane {
   uint64_t sent_ = 0;
   uint64_t reclaimed_ = 0;
   uint64_t received_ = 0;
+  // Of a message in several slots, how much was sent, and received.
+  size_t pushed_bytes_ = 0, taken_bytes_ = 0;
+  size_t max_bytes_;
   // The peeked message as it was when it was looked at: what the peer does to its cell later must
   // not reach beyond what was checked.
   uint64_t peeked_ = 0;  // its number, while there is one

@@ -81,6 +81,18 @@ HCCL_TEST(what_had_better_be_copied_is) {
   CHECK(unread.ends->left->settled());
 }
 
+HCCL_TEST(two_ranks_with_a_core_each_copy_what_only_one_sends) {
+  for (bool is_one_way : {false, true}) {
+    Pair pair;
+    pair.left.read_from(getpid(), true);
+    Header header = pair.header();
+    header.size = header.length;
+    header.is_one_way = is_one_way;
+    pair.left.post_send(header, pair.source.data());
+    CHECK(pair.left.settled() == is_one_way);
+  }
+}
+
 HCCL_TEST(what_cannot_be_read_is_no_message) {
   Pair reduced;
   reduced.send();
