@@ -202,6 +202,7 @@ class PlanCache(dict[Call, _core.Prepared]):
             **lowered._asdict(),
             max_chunk_span=entry.max_span(self._nodes),
             min_message_bytes=min_message_bytes(self._nodes),
+            long_messages=entry.long_messages(self._nodes),
             reduces=header.collective in REDUCING,
             rank=header.rank,
             world_size=header.world_size,

@@ -19,6 +19,16 @@ def half_of_ranks(nodes: Nodes) -> int:
     return max(1, count_ranks(nodes) // 2)
 
 
+def are_on_a_node(nodes: Nodes) -> bool:
+    """Return whether all ranks are on one node."""
+    return len(nodes) == 1
+
+
+def are_two_on_a_node(nodes: Nodes) -> bool:
+    """Return whether there are two ranks, on one node."""
+    return [len(node) for node in nodes] == [2]
+
+
 def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
     """Return the other members of `team`, starting behind me and wrapping round.
 

@@ -9,7 +9,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hccl_py.algorithms import direct, doubling, halving_doubling, hierarchical, mesh, ring, tree
-from hccl_py.algorithms.neighbours import count_ranks, half_of_ranks
+from hccl_py.algorithms.neighbours import (
+    are_on_a_node,
+    are_two_on_a_node,
+    count_ranks,
+    half_of_ranks,
+)
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder
@@ -26,6 +31,9 @@ class Algorithm(NamedTuple):
     # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one
     # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
+    # Whether every message is a block that its receiver neither reduces nor passes on: inside
+    # a node it need not be cut small then.
+    long_messages: Callable[[Nodes], bool] = lambda _nodes: False
     equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
     # It stays right with compressed edges between nodes: every value is compressed once at most.
     compressible: bool = False
@@ -62,7 +70,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks, in_rank_order=True),
     ("reduce", "tree"): Algorithm(tree.reduce),
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
-    ("all_gather", "mesh"): Algorithm(mesh.all_gather),
+    ("all_gather", "mesh"): Algorithm(mesh.all_gather, long_messages=are_two_on_a_node),
     ("all_gather", "ring"): Algorithm(ring.all_gather),
     ("all_gather", "bruck"): Algorithm(
         doubling.all_gather, max_span=doubling.all_gather_max_span, equal_blocks=True
@@ -73,12 +81,12 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
-    ("all_to_all", "direct"): Algorithm(direct.all_to_all),
+    ("all_to_all", "direct"): Algorithm(direct.all_to_all, long_messages=are_on_a_node),
     ("all_to_all", "bruck"): Algorithm(
         doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
     ),
-    ("gather", "direct"): Algorithm(direct.gather),
-    ("scatter", "direct"): Algorithm(direct.scatter),
+    ("gather", "direct"): Algorithm(direct.gather, long_messages=are_on_a_node),
+    ("scatter", "direct"): Algorithm(direct.scatter, long_messages=are_on_a_node),
     ("barrier", "one_shot"): Algorithm(direct.all_reduce),
     ("barrier", "dissemination"): Algorithm(tree.barrier),
 }

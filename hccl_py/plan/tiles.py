@@ -23,6 +23,10 @@ def slot_bytes(world_size: int) -> int:
     return 64 * 1024 if world_size <= 128 else 32 * 1024
 
 
+LONG_BYTES = 1 << 20
+"""The most bytes of a message of an algorithm with long messages; `max_long_bytes` in C++."""
+
+
 class Tiles(NamedTuple):
     """The tiles of a call. A tile has elements of all chunks of `data`, or of one block."""
 
@@ -49,10 +53,12 @@ class Cut(NamedTuple):
     world_size: int
     min_message_bytes: int
     item_bytes: int = 4
+    long_messages: bool = False  # of a collective on blocks
 
     def tiles(self, count: int) -> Tiles:
         """Cut `count` elements: of `data`, or of the longest block."""
-        most = slot_bytes(self.world_size) // self.item_bytes // self.span
+        longest = LONG_BYTES if self.long_messages else slot_bytes(self.world_size)
+        most = longest // self.item_bytes // self.span
         if not self.data_chunks:
             return _tiles(count, most, 1)
         line = max(1, _CACHE_LINE // self.item_bytes)

@@ -23,6 +23,7 @@ class Candidate:
     name: str
     span: int  # most chunks in one op of any rank
     write: Callable[[int], Plan]
+    long_messages: bool = False  # as an algorithm's entry has it
 
 
 def candidate_of(what: What, nodes: Nodes, root: int | None) -> Candidate:
@@ -63,8 +64,9 @@ def _named(what: str, nodes: Nodes, root: int | None) -> Candidate:
         )
     if COLLECTIVES[collective].rooted and root is None:
         root = 0
-    span = ALGORITHMS[collective, name].max_span(nodes)
-    return Candidate(what, span, partial(_plan, collective, name, nodes, root))
+    entry = ALGORITHMS[collective, name]
+    write = partial(_plan, collective, name, nodes, root)
+    return Candidate(what, entry.max_span(nodes), write, entry.long_messages(nodes))
 
 
 def _plan(collective: str, name: str, nodes: Nodes, root: int | None, rank: int) -> Plan:

@@ -88,7 +88,8 @@ def simulate(
     first = candidate.write(0)
     elements = count_elements(first, num_bytes, item_bytes)
     chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
-    cut = Cut(chunks, candidate.span, topology.world_size, least, item_bytes)
+    world_size, long_messages = topology.world_size, candidate.long_messages
+    cut = Cut(chunks, candidate.span, world_size, least, item_bytes, long_messages)
     tiles = cut.tiles(elements)
     # Where there are fewer elements than chunks, some ranks have nothing to send. Chunks of alike
     # ranks may differ by an element, which ranks that are simulated one by one show.

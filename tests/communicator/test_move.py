@@ -124,9 +124,10 @@ def test_gather_and_scatter_equal_blocks_every_root(ranks: ThreadRanks, dtype: s
         assert got == expected
 
 
-# What rank a has for rank b, in elements: uneven, some of it nothing, some of several tiles.
+# What rank a has for rank b, in elements: uneven, some of it nothing, some of several tiles, also
+# where those are long messages.
 def _length(sender: int, receiver: int) -> int:
-    return (0, 1, 40_003, 13, 7)[(3 * sender + receiver) % 5]
+    return (0, 1, 150_003, 13, 7)[(3 * sender + receiver) % 5]
 
 
 def test_all_to_all_uneven_blocks(ranks: ThreadRanks) -> None:
@@ -143,6 +144,27 @@ def test_all_to_all_uneven_blocks(ranks: ThreadRanks) -> None:
     for rank, got in enumerate(ranks.run(all_to_all)):
         expected = [_elements(p, _length(p, rank), "f8", rank).tobytes() for p in range(n)]
         assert got == expected
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_blocks_of_megabytes_come_whole_over_every_lane(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node: in shared memory such blocks are long messages, over sockets they fit slots."""
+    monkeypatch.setenv("HCCL_TRANSPORT", transport)
+    with ThreadRanks("aa") as ranks:
+
+        def swap(comm: Communicator) -> list[bytes]:
+            blocks = _elements(comm.rank, 2 * 2_500_003, "u1")
+            got, gathered = np.zeros_like(blocks), np.zeros_like(blocks)
+            comm.all_to_all(got, blocks)
+            comm.all_gather(gathered, blocks[:2_500_003].copy())
+            return [_bytes([got]), _bytes([gathered])]
+
+        all_blocks = [_elements(rank, 2 * 2_500_003, "u1").reshape(2, -1) for rank in range(2)]
+        for rank, got in enumerate(ranks.run(swap)):
+            expected = [blocks[rank] for blocks in all_blocks], [blocks[0] for blocks in all_blocks]
+            assert got == [_bytes(one) for one in expected]
 
 
 def test_all_gather_gather_and_scatter_uneven_blocks(ranks: ThreadRanks) -> None:

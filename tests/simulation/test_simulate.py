@@ -108,6 +108,29 @@ def test_engine_sends_as_many_messages() -> None:
                 assert counted == [expected.messages[rank] for rank in range(3)], what
 
 
+@pytest.mark.parametrize("ranks_of", ["aa", "aaa", "aab"])
+@pytest.mark.parametrize("what", ["all_to_all=direct", "all_gather=mesh"])
+def test_engine_cuts_blocks_into_as_many_messages(what: str, ranks_of: str) -> None:
+    """Inside a node a block may be one long message."""
+    n, collective = len(ranks_of), what.partition("=")[0]
+    with ThreadRanks(ranks_of) as ranks:
+        nodes = ranks.communicators[0].nodes
+
+        def count(comm: object) -> int:
+            import numpy as np
+
+            comm._state.plans.choose_by({"HCCL_ALGORITHM": what})  # type: ignore[attr-defined]
+            block = np.zeros(700_001, np.float32)
+            given = np.tile(block, n) if collective == "all_to_all" else block
+            before = sent_by(comm)
+            getattr(comm, collective)(np.tile(block, n), given)
+            return sent_by(comm) - before
+
+        counted = ranks.run(count)
+        expected = simulate(what, Topology(nodes), COSTS, n * 700_001 * 4, shorten=False)
+        assert counted == [expected.messages[rank] for rank in range(n)]
+
+
 def sent_by(comm: object) -> int:
     devices = comm.statistics()["devices"]  # type: ignore[attr-defined]
     return sum(device["messages"] for device in devices.values())

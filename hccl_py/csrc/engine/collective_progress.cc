@@ -37,8 +37,9 @@ std::vector<int> Channel::waiting_for() const {
       if (peek(peer) == nullptr) return false;
       if (posted(peer) != nullptr) return true;
       Lane& from = *lanes_[static_cast<size_t>(peer)];
-      // Of a message on a socket a recv may have taken one half already.
-      return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
+      // Of a message on a socket, or a long one, a recv may have taken one half already.
+      if (op.kind != OpKind::recv) return from.lend() != nullptr;
+      return from.shares_payload() && from.peek()->length <= slot_bytes_;
     } catch (const LaneError&) {
       return false;
     }

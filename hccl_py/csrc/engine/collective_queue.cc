@@ -49,7 +49,8 @@ void CollectiveQueue::begin() {
   recorder_.start(*active_, last_end_ns_);
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
-  active_->tiling = Tiling(call, slot_bytes_, static_cast<int>(channels_.size()));
+  size_t longest = takes_long_messages_ && call.plan->long_messages ? max_long_bytes : slot_bytes_;
+  active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
   expect(call);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) {

@@ -23,6 +23,8 @@ class CollectiveQueue {
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
+  // All lanes of the channels do. Before the first request.
+  void take_long_messages() { takes_long_messages_ = true; }
   // Is told of the buffers of each call. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
   // Times the parts of all calls; else only of those that are compressed.
@@ -64,6 +66,7 @@ class CollectiveQueue {
   const size_t slot_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;
+  bool takes_long_messages_ = false;
   bool is_profiled_ = false;
   Stragglers stragglers_;
   std::vector<Channel> channels_;

@@ -46,6 +46,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       cores_(options.rank, segment_) {
   connections_.watch_bell(doorbell_.get());
   collectives_.channels()[0].set_board(board_);
+  // Every rank on one node: all lanes are of shared memory.
+  if (static_cast<int>(options.local_ranks.size()) == options.world_size) collectives_.take_long_messages();
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
@@ -66,6 +68,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
     if (channel < options_.num_channels) {
       lane->set_arenas(options_.arena, memory);
+      lane->take_long_messages();
       if (process != 0) lane->read_from(process, may_spin_);
     }
     lanes.push_back(std::move(lane));

@@ -39,6 +39,8 @@ void Plan::validate(int rank, int world_size) const {
               (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
           "steps");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
+  require(!long_messages || (data_chunks == 0 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
+          "long messages");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&
                 static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <=
@@ -62,7 +64,8 @@ void Plan::validate(int rank, int world_size) const {
       require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
               "a send that is compressed for some peers only");
     }
-    require(op.rendezvous >= -1 && op.rendezvous < 0xffff, "rendezvous");
+    // A reply is known by the number of its cell; long messages have several.
+    require(op.rendezvous >= -1 && op.rendezvous < (long_messages ? 1 : 0xffff), "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }

@@ -46,6 +46,9 @@ struct Plan {
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
+  // Each message is a block that its receiver neither reduces nor passes on: between lanes that take long
+  // messages it need not fit a slot.
+  bool long_messages = false;
   bool reduces = true;  // some rank reduces what it receives
   bool only_sends = false;  // this rank receives nothing
 

@@ -24,8 +24,19 @@ Plan good_plan() {
   return plan;
 }
 
+// Rank 1 of 4 sends a block, which need not fit a slot.
+Plan moving_plan() {
+  Plan plan;
+  plan.long_messages = true;
+  plan.reduces = false;
+  plan.peers = {2};
+  plan.ops.push_back({OpKind::send, 0, 1, {}, {Buffer::input, 2, 3, -1}});
+  return plan;
+}
+
 HCCL_TEST(every_malformed_plan_is_refused) {
   good_plan().validate(1, 4);
+  moving_plan().validate(1, 4);
   const std::function<void(Plan&)> mistakes[] = {
       [](Plan& p) { p.data_chunks = -1; },
       [](Plan& p) { p.scratch_slots = -1; },
@@ -50,6 +61,11 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p.ops[1].source.begin = -1; },
       [](Plan& p) { p.ops[2].source.scratch = 1; },
       [](Plan& p) { p.ops[2].source.scratch = -2; },
+      [](Plan& p) { p = moving_plan(), p.reduces = true; },
+      [](Plan& p) { p = moving_plan(), p.max_chunk_span = 2; },
+      [](Plan& p) { p = moving_plan(), p.scratch_slots = 1; },
+      [](Plan& p) { p = moving_plan(), p.ops[0].rendezvous = 1; },
+      [](Plan& p) { p.long_messages = true; },
   };
   for (const auto& mistake : mistakes) {
     Plan plan = good_plan();
