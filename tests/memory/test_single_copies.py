@@ -1,12 +1,14 @@
-"""Large payloads in ordinary memory, which processes of one node read out of each other.
+"""Large payloads in ordinary memory: cached, streamed, or read out of the sender's process.
 
-Whether they do depends on the system and on the pages; the results must not.
+Each mode is tried in the first calls of a kind: twelve of these calls see all of them. Whether
+processes may read each other depends on the system; the results must not.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 from rank_processes import Pids
@@ -16,6 +18,7 @@ from hccl_py import Communicator
 from hccl_py.transport.errors import PeerLostError
 
 COUNT = (1 << 20) + 5  # float32: numpy asks for huge pages from 4 MiB on
+TURNS = 12
 
 
 def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
@@ -23,8 +26,12 @@ def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
 
 
 def _share_cores() -> None:
-    """Three ranks on two cores: with a core each they read only larger blocks."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+
+def _may_read_each_other() -> bool:
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    return not scope.exists() or scope.read_text().strip() == "0"
 
 
 def every_collective(rank: int, n: int) -> int:
@@ -33,7 +40,7 @@ def every_collective(rank: int, n: int) -> int:
     with Communicator() as comm:
         data, gathered = np.empty(COUNT, np.float32), np.empty(n * COUNT, np.float32)
         block = np.empty(COUNT, np.float32)
-        for turn in range(3):
+        for turn in range(TURNS):
             of_all = [_numbers(peer, turn) for peer in range(n)]
             total = np.sum(of_all, axis=0)
             root = turn % n
@@ -68,7 +75,8 @@ def every_collective(rank: int, n: int) -> int:
 
 
 def test_collectives_are_right_and_give_the_memory_back() -> None:
-    assert len(run_ranks(every_collective, 3)) == 3
+    counts = run_ranks(every_collective, 3)
+    assert all(counts) or not _may_read_each_other(), counts
 
 
 LARGE = (4 << 18) + 5  # float32: more than 4 MiB
@@ -77,7 +85,7 @@ LARGE = (4 << 18) + 5  # float32: more than 4 MiB
 def exchange_with_cores(rank: int, n: int) -> None:
     with Communicator() as comm:
         received = np.empty(n * LARGE, np.float32)
-        for turn in range(3):
+        for turn in range(TURNS):
             of_all = [_numbers(peer, turn, LARGE) for peer in range(n)]
             mine = of_all[rank].copy()
             comm.all_gather(received, mine)

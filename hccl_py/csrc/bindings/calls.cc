@@ -33,8 +33,7 @@ RequestPtr collective(Communicator& self, const Prepared& prepared, double timeo
   request->kind = RequestKind::collective;
   request->submitted = Clock::now();
   request->deadline = request->submitted + duration_of(timeout_s);
-  request->plan = prepared.plan;
-  request->call.plan = prepared.plan.get();
+  request->set_plan(prepared.plan);
   request->call.dtype = prepared.dtype;
   request->call.op = prepared.op;
   request->call.fingerprint = prepared.fingerprint;
@@ -81,7 +80,7 @@ RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double 
 
 void run(Communicator& engine, RequestPtr request) {
   bool is_collective = request->kind == RequestKind::collective;
-  bool is_little = (is_collective ? request->call.total_bytes : request->num_bytes) <= little_bytes;
+  bool is_little = (is_collective ? request->call.num_bytes() : request->num_bytes) <= little_bytes;
   if (!is_little) {
     nb::gil_scoped_release release;
     engine.run(request, check_signals);
@@ -236,9 +235,6 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
   plan->min_message_bytes = min_message_bytes;
   plan->long_messages = long_messages;
   plan->reduces = reduces;
-  plan->only_sends = std::all_of(plan->ops.begin(), plan->ops.end(), [](const Op& op) {
-    return op.kind == OpKind::send || op.kind == OpKind::copy;
-  });
   plan->validate(rank, world_size);
   return plan;
 }

@@ -19,6 +19,9 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   return failure;
 }
 
+// A copy of that much inside a rank's own memory does not stay in a cache until somebody reads all of it.
+constexpr size_t min_uncached_bytes = 4 << 20;
+
 // Many ranks that share a core take turns in less.
 constexpr auto patience = std::chrono::milliseconds(10);
 
@@ -77,7 +80,7 @@ bool Channel::run_send(const Op& op) {
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = static_cast<uint16_t>(op.rendezvous);
   header.is_only_moved = !call_->plan->reduces;
-  header.is_one_way = call_->plan->only_sends;
+  header.copy_mode = call_->copy_mode;
   if (on_board_) board_->add({peers_of(op), header, payload});
   return send_by_lanes(peers_of(op), header, payload);
 }
@@ -308,7 +311,8 @@ bool Channel::run_copy(const Op& op) {
                  source.address < destination.address + num_bytes;
   if (overlap) {
     std::memmove(destination.address, source.address, num_bytes);
-  } else if (Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
+  } else if (call_->copy_mode == CopyMode::streamed ||
+             Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
     copy_past_caches(destination.address, source.address, num_bytes);
   } else {
     hccl::copy(destination.address, source.address, num_bytes);

@@ -49,9 +49,12 @@ void CollectiveQueue::begin() {
   recorder_.start(*active_, last_end_ns_);
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
-  size_t longest = takes_long_messages_ && call.plan->long_messages ? max_long_bytes : slot_bytes_;
-  active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
+  if (!active_->tiling.fits(call)) {
+    size_t longest = takes_long_messages_ && call.plan->long_messages ? max_long_bytes : slot_bytes_;
+    active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
+  }
   expect(call);
+  call.copy_mode = copy_modes_.begin(call);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) {
     channel.set_profile(is_timed ? &statistics_.profile : nullptr);
@@ -103,9 +106,10 @@ void CollectiveQueue::record_end(CallState state) {
     coded.sent_bytes += its.sent_bytes;
     coded.coding_ns += its.coding_ns;
   }
-  if (state != CallState::completed) return;
+  if (state != CallState::completed) return copy_modes_.abandon();
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
   uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
+  copy_modes_.end(busy_ns);
   const Call& call = active_->call;
   CallStatistics& kind = statistics_.calls[call.fingerprint >> kind_shift & kind_mask];
   kind.add(waiting_ns, busy_ns - waiting_ns);

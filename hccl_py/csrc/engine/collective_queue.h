@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/collective.h"
+#include "engine/copy_modes.h"
 #include "engine/stragglers.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
@@ -25,6 +26,7 @@ class CollectiveQueue {
   std::vector<Channel>& channels() { return channels_; }
   // All lanes of the channels do. Before the first request.
   void take_long_messages() { takes_long_messages_ = true; }
+  CopyModes& copy_modes() { return copy_modes_; }
   // Is told of the buffers of each call. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
   // Times the parts of all calls; else only of those that are compressed.
@@ -69,6 +71,7 @@ class CollectiveQueue {
   bool takes_long_messages_ = false;
   bool is_profiled_ = false;
   Stragglers stragglers_;
+  CopyModes copy_modes_;
   std::vector<Channel> channels_;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::deque<RequestPtr> waiting_;

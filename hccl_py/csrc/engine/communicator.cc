@@ -60,6 +60,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
+  collectives_.copy_modes().allow_streamed();
   pid_t process = process_behind(control.get());
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
@@ -69,7 +70,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     if (channel < options_.num_channels) {
       lane->set_arenas(options_.arena, memory);
       lane->take_long_messages();
-      if (process != 0) lane->read_from(process, may_spin_);
+      if (process != 0 && lane->read_from(process)) collectives_.copy_modes().allow_single();
     }
     lanes.push_back(std::move(lane));
   }
@@ -139,7 +140,6 @@ RequestPtr Communicator::take_request() {
 }
 
 void Communicator::give_back(RequestPtr request) {
-  request->plan = nullptr;
   request->call.input.clear();
   request->call.output.clear();
   request->failure = nullptr;

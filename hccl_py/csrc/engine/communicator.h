@@ -79,7 +79,7 @@ class Communicator final : public Drivable {
   // Times the parts of its collectives from now on. Before the first call.
   void start_profile();
 
-  // A request to be filled: the last one given back, if there is one. Python's lock is held.
+  // A request to be filled: the last one given back, if there is one, with its plan. Python's lock is held.
   RequestPtr take_request();
   void give_back(RequestPtr request);
 
@@ -180,6 +180,7 @@ class Communicator final : public Drivable {
   bool progress(bool thoroughly);
   bool progress_or_fail(bool thoroughly = false);
   void accept();
+  void accept(const RequestPtr& request);
   bool answer_asks();
   void check(Deadline now);
   void check_connections();

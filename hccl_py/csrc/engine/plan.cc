@@ -20,6 +20,16 @@ const Span& block_of(const Call& call, const ChunkRef& chunk) {
 
 }  // namespace
 
+size_t Call::num_bytes() const {
+  if (total_bytes != 0) return total_bytes;
+  auto count = [](const std::vector<Span>& blocks) {
+    size_t sum = 0;
+    for (const Span& block : blocks) sum += block.count;
+    return sum;
+  };
+  return std::max(count(input), count(output)) * size_of(dtype);
+}
+
 void Plan::validate(int rank, int world_size) const {
   auto require = [](bool good, const char* what) {
     if (!good) throw std::invalid_argument(std::string("malformed plan: ") + what);
@@ -77,7 +87,7 @@ size_t Plan::slots_needed() const {
 }
 
 Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
-    : item_size_(size_of(call.dtype)), slot_bytes_(slot_bytes) {
+    : item_size_(size_of(call.dtype)), slot_bytes_(slot_bytes), count_(call.data.count) {
   const Plan& plan = *call.plan;
   size_t slot_elements = slot_bytes / item_size_;
   size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "lanes/lane.h"
 
 namespace hccl {
 
@@ -50,7 +51,6 @@ struct Plan {
   // messages it need not fit a slot.
   bool long_messages = false;
   bool reduces = true;  // some rank reduces what it receives
-  bool only_sends = false;  // this rank receives nothing
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;
@@ -80,8 +80,12 @@ struct Call {
   // What compressing `data` lost in the call before and will lose in this one, by position; or null.
   std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
-  size_t total_bytes = 0;  // of the whole, the same on all ranks
+  size_t total_bytes = 0;  // of the whole, the same on all ranks; 0: blocks may differ
+  CopyMode copy_mode = CopyMode::cached;  // of its payloads
   bool divide = false;     // avg: at the end `data`, or output block 0, by the number of ranks
+
+  // The total, or where there is none what this rank gives or gets.
+  size_t num_bytes() const;
 };
 
 // Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
@@ -99,6 +103,12 @@ class Tiling {
   Tiling(const Call& call, size_t slot_bytes, int num_channels);
 
   int64_t num_tiles() const { return num_tiles_; }
+  // Whether these are the tiles of a call, known to be of the same plan. To cut them takes several divisions,
+  // a tenth of a small call.
+  bool fits(const Call& call) const {
+    return call.plan->data_chunks > 0 && num_tiles_ > 0 && count_ == call.data.count &&
+           item_size_ == size_of(call.dtype);
+  }
   // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
   Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
   Span tile_of(const Span& block, int64_t tile) const;
@@ -108,6 +118,7 @@ class Tiling {
  private:
   size_t item_size_ = 1;
   size_t slot_bytes_ = 0;
+  size_t count_ = 0;  // of `data`
   size_t tile_elements_ = 1;
   int64_t num_tiles_ = 0;
 };

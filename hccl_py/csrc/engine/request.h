@@ -38,7 +38,7 @@ struct Request {
 
   std::shared_ptr<const Plan> plan;  // collective
   Call call;                         // collective
-  Tiling tiling;                     // collective
+  Tiling tiling;                     // collective: of the plan
   uint64_t sequence = 0;             // collective: 1 for the communicator's first
 
   int peer = any_rank;  // send, recv; of a finished recv: the sender
@@ -50,6 +50,13 @@ struct Request {
   FailurePtr failure;  // nullptr: none
   std::atomic<bool> done{false};
 
+  // The plan of the call before is kept where it is the same: to count references takes time.
+  void set_plan(const std::shared_ptr<Plan>& its_plan) {
+    call.plan = its_plan.get();
+    if (plan == its_plan) return;
+    plan = its_plan;
+    tiling = Tiling();
+  }
   // The first end counts.
   void fail(FailurePtr why) {
     if (is_done()) return;

@@ -13,7 +13,4 @@ void copy(std::byte* to, const std::byte* from, size_t num_bytes);
 // With non-temporal stores: `to` is in no cache afterwards.
 void copy_past_caches(std::byte* to, const std::byte* from, size_t num_bytes);
 
-// A part of that much data does not stay in a cache until somebody reads all of it.
-constexpr size_t min_uncached_bytes = 4 << 20;
-
 }  // namespace hccl

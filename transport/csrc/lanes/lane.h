@@ -19,6 +19,12 @@
 
 namespace hccl {
 
+// How a large payload travels inside a node: through a slot, with copies that use the caches, of which the
+// second or both stream past them (non-temporal stores); or it stays where it is, and the kernel copies
+// it once.
+enum class CopyMode : uint8_t { cached, half_streamed, streamed, single };
+inline constexpr size_t num_copy_modes = 4;
+
 // What travels before every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
@@ -29,7 +35,7 @@ struct Header {
   uint32_t length = 0;
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint8_t is_only_moved = 0;  // collectives: no rank reduces it
-  uint8_t is_one_way = 0;     // collectives: its sender receives nothing in this call
+  CopyMode copy_mode = CopyMode::cached;
 };
 static_assert(sizeof(Header) == 32);
 

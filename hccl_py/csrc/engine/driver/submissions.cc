@@ -12,14 +12,26 @@ constexpr auto closing_slice = std::chrono::milliseconds(1);
 
 }  // namespace
 
+void Submissions::note_submitter() {
+  std::thread::id me = std::this_thread::get_id();
+  if (submitter_ == me) return;
+  several_submitters_ |= submitter_ != std::thread::id();
+  submitter_ = me;
+}
+
+bool Submissions::submit_first(Request& request) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || driving_ || !incoming_.empty()) return false;
+  note_submitter();
+  request.sequence = ++sequence_;
+  driving_ = true;
+  return true;
+}
+
 Submissions::Submitted Submissions::submit(std::span<const RequestPtr> requests) {
   std::lock_guard lock(mutex_);
   if (closed_) return Submitted::closed;
-  std::thread::id me = std::this_thread::get_id();
-  if (submitter_ != me) {
-    several_submitters_ |= submitter_ != std::thread::id();
-    submitter_ = me;
-  }
+  note_submitter();
   for (const RequestPtr& request : requests) {
     if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
     incoming_.push_back(request);

@@ -26,6 +26,9 @@ class Submissions {
   enum class Submitted { queued, drives, closed };
   // Queues requests in their order, all or none. `drives`: the caller has the right to drive now.
   Submitted submit(std::span<const RequestPtr> requests);
+  // A collective that is first in its queue, where no thread drives: the caller drives now, and the request
+  // is not queued. False: nothing happened.
+  bool submit_first(Request& request);
   bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
   // Moves all queued requests to `accepted`, which is empty.
   void take(std::vector<RequestPtr>& accepted);
@@ -52,6 +55,8 @@ class Submissions {
   void notify_waiters();
 
  private:
+  void note_submitter();
+
   mutable std::mutex mutex_;  // guards what follows, up to the atomics
   std::condition_variable changed_;
   bool driving_ = false;

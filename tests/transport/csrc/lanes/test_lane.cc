@@ -207,6 +207,7 @@ HCCL_TEST(a_part_of_something_large_arrives_whole) {
   Header header = header_of(0, slot_bytes);
   header.size = 64 << 20;
   for (size_t offset : {0, 1, 16, 63}) {
+    header.copy_mode = offset % 2 ? CopyMode::streamed : CopyMode::half_streamed;
     lane->left->post_send(header, payload.data());
     CHECK(lane->right->peek() != nullptr);
     std::vector<std::byte> got(slot_bytes + 64);

@@ -15,19 +15,8 @@ constexpr uint16_t always_copied = 0xffff;
 // Below, the distance costs less than it takes to find out.
 constexpr size_t min_far_bytes = 8192;
 
-// Who only sends runs ahead, and finds each slot in the cache of the core that has just read it. To take
-// its lines back from there costs more than to write past all caches (16 MiB, one reader: 2.0 to 2.7 ms
-// beside 1.4).
-constexpr size_t min_one_way_bytes = 1 << 20;
-
-// Where ranks share cores, what the ranks of the host send one another in a call has to be more than the
-// caches hold. Less is copied twice in less time than the sender waits until the last peer had its turn
-// (all_to_all of 4 ranks, 1 MB each: 0.14 ms beside 0.24; of 8: 0.43 to 1.0 beside 0.45 to 0.61).
-constexpr size_t min_shared_out = 8 << 20;
-
-// With a core for each rank, two ranks gain at all sizes (all_to_all of 256 KB: 17 us beside 22, of 16 MB:
-// 1.2 ms beside 2.3). How it is with more, which read one process at the same time, was never measured.
-constexpr size_t min_remote_bytes_of_own_cores = 4 << 20;
+// Below, a copy by the kernel costs more than two.
+constexpr size_t min_single_bytes = 8192;
 
 bool stays(int slot) { return slot == announced || slot == remote; }
 
@@ -49,7 +38,7 @@ int Outbox::write(const Header& header, std::span<const std::byte> payload, int 
   readers_[slot] = num_readers;
   std::byte* to = segment_->slot(channel_, slot);
   bool is_far = header.length >= min_far_bytes && distance_.is_far();
-  if (is_far || (header.is_one_way != 0 && header.size >= min_one_way_bytes)) {
+  if (is_far || header.copy_mode == CopyMode::streamed) {
     copy_past_caches(to, payload.data(), payload.size());
   } else {
     copy(to, payload.data(), payload.size());
@@ -111,10 +100,10 @@ void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindo
   if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_release);
 }
 
-void ShmLane::read_from(pid_t process, bool own_cores) {
-  own_cores_ = own_cores;
+bool ShmLane::read_from(pid_t process) {
   their_memory_ = RemoteMemory::open(process, *ends_.theirs);
   if (their_memory_) my_consumed_.reads_process.store(1, std::memory_order_release);
+  return their_memory_.has_value();
 }
 
 uint64_t ShmLane::completed() const {
@@ -169,18 +158,10 @@ bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
   return publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
 }
 
-bool ShmLane::stays_in_place(const Header& header, const std::byte* payload) {
-  auto num_ranks = static_cast<size_t>(ends_.mine->shape().num_local_ranks);
-  bool pays = header.size * num_ranks * num_ranks >= min_shared_out;
-  if (own_cores_) {
-    // Who only sends writes a slot while its reader reads the last one (16 MiB to one reader: 1.55 ms
-    // beside 1.8).
-    pays = header.is_one_way == 0 && (num_ranks == 2 || header.size >= min_remote_bytes_of_own_cores);
-  }
-  pays = pays && header.length >= ReadingCost::sample_bytes;
-  return pays && header.is_only_moved != 0 && header.kind != always_copied &&
-         their_consumed_.reads_process.load(std::memory_order_acquire) != 0 &&
-         outbox_->reading_cost().is_low(payload);
+bool ShmLane::stays_in_place(const Header& header) const {
+  return header.copy_mode == CopyMode::single && header.length >= min_single_bytes &&
+         header.kind != always_copied &&
+         their_consumed_.reads_process.load(std::memory_order_acquire) != 0;
 }
 
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
@@ -221,7 +202,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
     return publish(header, nullptr, written, false);
   }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
-  if (stays_in_place(header, payload)) return leave_in_place(header, payload);
+  if (stays_in_place(header)) return leave_in_place(header, payload);
   return push_parts(header, payload);
 }
 
@@ -249,6 +230,7 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return Shared::apart;
     if (one.awaits_reply(header) || one.offset_of(header, payload)) return Shared::apart;
+    if (one.stays_in_place(header)) return Shared::apart;
   }
   outbox_->reclaim();
   int slot =
@@ -298,8 +280,7 @@ std::byte* ShmLane::find_payload(const Cell& cell) {
 
 const std::byte* ShmLane::lend() {
   if (payload_ != nullptr) return payload_;
-  // A sane peer leaves in place only what is received, in collectives that reduce nothing.
-  if (slot_ == remote) throw LaneError(peer(), "a message in its own memory, where one is reduced");
+  if (slot_ == remote) return lend_remote();
   if (slot_ >= 0 && header_.length > slot_bytes_) {
     throw LaneError(peer(), "a message in several slots, where one is reduced");
   }
@@ -311,6 +292,17 @@ void ShmLane::read_remote(std::byte* destination) {
   if (their_memory_->read(remote_address_, destination, header_.length)) return;
   check_valid();
   throw LaneError(peer(), "its memory cannot be read any more");
+}
+
+// What is reduced is read into memory of the lane first: a slot's worth, which stays in the cache.
+const std::byte* ShmLane::lend_remote() {
+  if (header_.length > slot_bytes_) {
+    throw LaneError(peer(), "a long message in its own memory, where one is reduced");
+  }
+  lent_.resize(slot_bytes_);
+  if (lent_number_ != peeked_) read_remote(lent_.data());
+  lent_number_ = peeked_;
+  return lent_.data();
 }
 
 bool ShmLane::receive(std::byte* destination) {
@@ -348,7 +340,8 @@ bool ShmLane::receive_parts(std::byte* destination) {
 }
 
 void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const {
-  if (header_.size >= min_uncached_bytes) {
+  bool is_streamed = header_.copy_mode == CopyMode::streamed || header_.copy_mode == CopyMode::half_streamed;
+  if (is_streamed) {
     copy_past_caches(destination, payload, num_bytes);
   } else {
     copy(destination, payload, num_bytes);

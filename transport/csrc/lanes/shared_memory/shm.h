@@ -7,8 +7,8 @@
 // One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
-// One that is part of much data, in huge pages of ordinary memory, stays there in the same way until
-// the receiver has had the kernel copy it (remote).
+// One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
+// the kernel copy it (remote).
 #pragma once
 
 #include <memory>
@@ -38,7 +38,6 @@ class Outbox {
   int write(const Header& header, std::span<const std::byte> payload, int num_readers,
             bool lane_holds_none);
   Distance& distance() { return distance_; }
-  ReadingCost& reading_cost() { return reading_cost_; }
   void done_reading(int slot) {
     if (--readers_[slot] == 0) free_.push_back(slot);
   }
@@ -52,7 +51,6 @@ class Outbox {
   std::vector<class ShmLane*> lanes_;
   size_t num_reserved_ = 0;
   Distance distance_;
-  ReadingCost reading_cost_;
 };
 
 class ShmLane final : public QueuedLane {
@@ -78,8 +76,8 @@ class ShmLane final : public QueuedLane {
   void take_long_messages() { max_bytes_ = max_long_bytes; }
 
   // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
-  // `own_cores`: each rank has one.
-  void read_from(pid_t process, bool own_cores);
+  // False: it does not.
+  bool read_from(pid_t process);
 
   uint64_t completed() const override;
   bool settled() const override { return flushed() && num_announced_ == 0; }
@@ -118,12 +116,13 @@ class ShmLane final : public QueuedLane {
   bool ring_is_full();
   void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
-  bool stays_in_place(const Header& header, const std::byte* payload);
+  bool stays_in_place(const Header& header) const;
   bool push_parts(const Header& header, const std::byte* payload);
   bool has_cell() const;
   bool receive_parts(std::byte* destination);
   void copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const;
   void read_remote(std::byte* destination);
+  const std::byte* lend_remote();
   void free_cell();
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
@@ -160,8 +159,9 @@ class ShmLane final : public QueuedLane {
   int num_announced_ = 0;           // messages, remote ones too, that the peer has still to release
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
-  bool own_cores_ = false;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
+  std::vector<std::byte> lent_;  // a remote payload that is reduced
+  uint64_t lent_number_ = 0;     // of its message
   Reply asked_;    // where the peer writes one of its messages
   Reply offered_;  // where the peeked message asks us to write one of ours
   Reply reply_;    // the same, once that message was released

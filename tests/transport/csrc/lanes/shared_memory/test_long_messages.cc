@@ -99,13 +99,12 @@ HCCL_TEST(a_full_ring_is_waited_for) {
 
 HCCL_TEST(where_the_peer_may_read_it_lies_in_one_place) {
   Pair pair;
-  pair.ends->outboxes[0]->reading_cost().assume(true);
-  pair.right.read_from(getpid(), false);
+  pair.right.read_from(getpid());
   pair.payload = payload_of(0, max_long_bytes);
   pair.destination.resize(max_long_bytes);
   Header header = header_of(0, max_long_bytes);
   header.size = 16 << 20;
-  header.is_only_moved = 1;
+  header.copy_mode = CopyMode::single;
   uint64_t number = pair.left.post_send(header, pair.payload.data());
   CHECK(pair.left.flushed() && pair.left.completed() < number);
   CHECK(pair.receive() && pair.destination == pair.payload);

@@ -8,7 +8,7 @@
 namespace hccl::test {
 namespace {
 
-constexpr size_t num_bytes = ReadingCost::sample_bytes;
+constexpr size_t num_bytes = 65536;
 constexpr uint16_t always_copied = 0xffff;
 
 struct Pair {
@@ -17,16 +17,13 @@ struct Pair {
   ShmLane& left = static_cast<ShmLane&>(*ends->left);
   ShmLane& right = static_cast<ShmLane&>(*ends->right);
 
-  explicit Pair(bool cost_is_low = true) {
-    ends->outboxes[0]->reading_cost().assume(cost_is_low);
-    right.read_from(getpid(), false);
-  }
+  Pair() { right.read_from(getpid()); }
   Header header(uint16_t kind = 0) const {
     Header made;
     made.length = num_bytes;
     made.size = 16 << 20;
     made.kind = kind;
-    made.is_only_moved = 1;
+    made.copy_mode = CopyMode::single;
     return made;
   }
   uint64_t send(uint16_t kind = 0) { return left.post_send(header(kind), source.data()); }
@@ -54,10 +51,13 @@ HCCL_TEST(a_payload_is_the_senders_again_once_it_was_read) {
   CHECK(pair.left.flush() && pair.left.settled() && pair.left.completed() == number);
 }
 
-HCCL_TEST(for_several_readers_it_is_copied_into_one_slot) {
+HCCL_TEST(each_of_several_readers_reads_it) {
   Pair pair;
   Lane* lanes[] = {&pair.left};
-  CHECK(pair.left.post_send_to_all(lanes, pair.header(), pair.source.data()) == Lane::Shared::posted);
+  Header header = pair.header();
+  CHECK(pair.left.post_send_to_all(lanes, header, pair.source.data()) == Lane::Shared::apart);
+  header.copy_mode = CopyMode::cached;
+  CHECK(pair.left.post_send_to_all(lanes, header, pair.source.data()) == Lane::Shared::posted);
   CHECK(pair.left.settled());
 }
 
@@ -66,39 +66,38 @@ HCCL_TEST(what_had_better_be_copied_is) {
     pair.left.post_send(header, pair.source.data());
     return pair.left.settled();
   };
-  Pair overwritten, reduced, small, slow(false), unread;
+  Pair overwritten, cached, streamed, small, unread;
   CHECK(is_copied(overwritten, overwritten.header(always_copied)));
-  Header header = reduced.header();
-  header.is_only_moved = 0;  // its receiver would have to copy it all the same
-  CHECK(is_copied(reduced, header));
+  Header header = cached.header();
+  header.copy_mode = CopyMode::cached;
+  CHECK(is_copied(cached, header));
+  header.copy_mode = CopyMode::streamed;
+  CHECK(is_copied(streamed, header));
+  CHECK(streamed.right.peek() && streamed.right.receive(streamed.destination.data()));
+  CHECK(streamed.destination == streamed.source);
   header = small.header();
-  header.size = header.length;
+  header.length = 4096;
   CHECK(is_copied(small, header));
-  CHECK(is_copied(slow, slow.header()));
   unread.ends = shm_lane_with_slots(num_bytes);
-  unread.ends->outboxes[0]->reading_cost().assume(true);
   CHECK(unread.ends->left->post_send(unread.header(), unread.source.data()) == 1);
   CHECK(unread.ends->left->settled());
 }
 
-HCCL_TEST(two_ranks_with_a_core_each_copy_what_only_one_sends) {
-  for (bool is_one_way : {false, true}) {
-    Pair pair;
-    pair.left.read_from(getpid(), true);
-    Header header = pair.header();
-    header.size = header.length;
-    header.is_one_way = is_one_way;
-    pair.left.post_send(header, pair.source.data());
-    CHECK(pair.left.settled() == is_one_way);
-  }
+HCCL_TEST(what_is_reduced_is_read_once_into_memory_of_the_lane) {
+  Pair pair;
+  pair.send();
+  CHECK(pair.right.peek() != nullptr);
+  const std::byte* lent = pair.right.lend();
+  CHECK(lent != pair.source.data() && std::memcmp(lent, pair.source.data(), num_bytes) == 0);
+  std::fill(pair.source.begin(), pair.source.end(), std::byte{7});
+  CHECK(pair.right.lend() == lent && lent[0] != std::byte{7});
+  pair.right.release();
+  CHECK(pair.left.flush() && pair.num_read() == 1);
+  pair.send();
+  CHECK(pair.right.peek() != nullptr && pair.right.lend()[0] == std::byte{7});
 }
 
 HCCL_TEST(what_cannot_be_read_is_no_message) {
-  Pair reduced;
-  reduced.send();
-  CHECK(reduced.right.peek() != nullptr);
-  CHECK(throws<LaneError>([&] { reduced.right.lend(); }));
-
   Pair failed;
   failed.send();
   CHECK(failed.right.peek() != nullptr && failed.right.receive(failed.destination.data()));
@@ -111,6 +110,7 @@ HCCL_TEST(what_cannot_be_read_is_no_message) {
   std::memcpy(forged.ends->segments[0]->ring(1, 0)[0].payload, &nowhere, sizeof nowhere);
   CHECK(forged.right.peek() != nullptr);
   CHECK(throws<LaneError>([&] { forged.right.receive(forged.destination.data()); }));
+  CHECK(throws<LaneError>([&] { forged.right.lend(); }));
 
   Pair unable;
   unable.send();
@@ -120,14 +120,6 @@ HCCL_TEST(what_cannot_be_read_is_no_message) {
   cell.header = unable.header();
   cell.sequence = 1;
   CHECK(throws<LaneError>([&] { other->right->peek(); }));
-}
-
-// Whatever is found: the memory is not changed, and it is measured once.
-HCCL_TEST(the_cost_of_reading_is_measured_where_it_is_asked) {
-  ReadingCost cost;
-  std::vector<std::byte> memory = payload_of(4, num_bytes), before = memory;
-  bool is_low = cost.is_low(memory.data());
-  CHECK(cost.is_low(memory.data()) == is_low && memory == before);
 }
 
 }  // namespace

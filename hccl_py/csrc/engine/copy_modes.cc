@@ -1,0 +1,62 @@
+#include "engine/copy_modes.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace hccl {
+
+CopyMode CopyModes::begin(const Call& call) {
+  active_ = nullptr;
+  if (num_modes_ == 1 || call.compression != Compression::none) return CopyMode::cached;
+  size_t num_bytes = call.num_bytes();
+  if (num_bytes < min_bytes) return CopyMode::cached;
+  Kind kind{call.plan, static_cast<int>(std::bit_width(num_bytes))};
+  auto found = trials_.find(kind);
+  if (found == trials_.end()) {
+    if (trials_.size() == most_kinds) trials_.clear();
+    found = trials_.emplace(kind, Trial()).first;
+    if (num_bytes >= long_bytes) found->second.row_length = 1;
+  }
+  Trial& trial = found->second;
+  if (trial.num_left > 0) {
+    --trial.num_left;
+    return trial.choice;
+  }
+  active_ = &trial;
+  return static_cast<CopyMode>(trial.next / trial.row_length % num_modes_);
+}
+
+void CopyModes::end(uint64_t elapsed_ns) {
+  if (active_ == nullptr) return;
+  Trial& trial = *std::exchange(active_, nullptr);
+  int row = trial.next / trial.row_length;
+  bool counts = trial.next++ % trial.row_length > 0 || trial.row_length == 1;
+  auto mode = static_cast<size_t>(row % num_modes_), round = static_cast<size_t>(row / num_modes_);
+  if (counts) trial.rows_ns[mode][round] += elapsed_ns;
+  if (trial.next == num_rounds * num_modes_ * trial.row_length) decide(trial);
+}
+
+// A long call takes most of its time for copies: the medians tell. A shorter one may wait for ranks that
+// compute for longer than any copy takes: a mode has to be faster in every row than the first one in any.
+void CopyModes::decide(Trial& trial) {
+  for (auto& rows : trial.rows_ns) std::sort(rows.begin(), rows.end());
+  bool is_long = trial.row_length == 1;
+  auto rows_of = [&](CopyMode mode) { return trial.rows_ns[static_cast<size_t>(mode)]; };
+  auto time_of = [&](CopyMode mode) { return is_long ? rows_of(mode)[num_rounds / 2] : rows_of(mode).back(); };
+  uint64_t first_ns = is_long ? time_of(CopyMode::cached) * 19 / 20 : rows_of(CopyMode::cached)[0];
+  CopyMode choice = CopyMode::cached;
+  uint64_t to_beat_ns = first_ns;
+  for (int i = 1; i < num_modes_; ++i) {
+    auto mode = static_cast<CopyMode>(i);
+    if (time_of(mode) >= to_beat_ns) continue;
+    choice = mode;
+    to_beat_ns = time_of(mode);
+  }
+  trial.stay = choice == trial.choice ? std::min(2 * trial.stay, longest_stay) : shortest_stay;
+  trial.choice = choice;
+  trial.num_left = trial.stay;
+  trial.forget();
+}
+
+}  // namespace hccl

@@ -1,0 +1,83 @@
+// How the large payloads of a call travel inside a node: which way is fastest is found by trial.
+//
+// It depends on the processor, its caches, how far apart the cores are, the pages that the payload
+// lies in, and how many ranks share a core. Thresholds that were measured on one machine made calls
+// take up to twice as long on another. So the first calls of a kind try each mode in turns, and the
+// fastest one stays for a while.
+//
+// A mode is the sender's choice and no rank has to know another's. All ranks make the same calls in the
+// same order, so they try the same mode at the same time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
+
+#include "engine/plan.h"
+#include "lanes/lane.h"
+
+namespace hccl {
+
+// Touched by the driver only.
+class CopyModes {
+ public:
+  // Some peer can read this process's memory. Before the first call.
+  void allow_single() { num_modes_ = 4; }
+  // This rank shares memory with others. Before the first call.
+  void allow_streamed() { num_modes_ = std::max(num_modes_, 3); }
+
+  // Of the next call.
+  CopyMode begin(const Call& call);
+  // It took so long, with all waits: what one rank saves another may have to wait for.
+  void end(uint64_t elapsed_ns);
+  // It failed.
+  void abandon() { active_ = nullptr; }
+
+  // A call of fewer bytes has no large payloads.
+  static constexpr size_t min_bytes = 32768;
+  // Each mode runs so many calls in a row, in each of three rounds. What the first of several calls takes
+  // depends on the mode before, so it does not count. Of long calls one is enough.
+  static constexpr int calls_in_row = 6, num_rounds = 3;
+  static constexpr size_t long_bytes = 4 << 20;
+  // Calls until the next trial; doubles each time that the choice stays.
+  static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
+
+ private:
+  struct Trial {
+    std::array<std::array<uint64_t, num_rounds>, num_copy_modes> rows_ns{};
+    int next = 0;  // call of the trial
+    CopyMode choice = CopyMode::cached;
+    uint64_t stay = shortest_stay;
+    uint64_t num_left = 0;  // calls until the next trial
+    int row_length = calls_in_row;
+    Trial() { forget(); }
+    void forget() {
+      next = 0;
+      rows_ns = {};
+    }
+  };
+  struct Kind {
+    const Plan* plan;
+    int size_class;  // calls of at most twice the bytes
+    bool operator==(const Kind&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Kind& kind) const {
+      return std::hash<const void*>()(kind.plan) ^ (static_cast<size_t>(kind.size_class) << 57);
+    }
+  };
+
+  // More kinds are forgotten all at once: a trial is cheap.
+  static constexpr size_t most_kinds = 256;
+
+  void decide(Trial& trial);
+
+  std::unordered_map<Kind, Trial, Hash> trials_;
+  Trial* active_ = nullptr;
+  int num_modes_ = 1;
+};
+
+}  // namespace hccl

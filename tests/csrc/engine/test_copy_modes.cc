@@ -1,0 +1,149 @@
+// Which way the large payloads of a kind of call take, by trial.
+#include "engine/copy_modes.h"
+
+#include <vector>
+
+#include "check.h"
+
+namespace hccl::test {
+namespace {
+
+constexpr size_t medium = 1 << 20;
+
+// Calls of one plan whose times are given by mode.
+struct Calls {
+  CopyModes modes;
+  Plan plan;
+  std::vector<uint64_t> times_ns = {1000, 1000, 1000, 1000};
+
+  explicit Calls(bool has_single = true) {
+    modes.allow_streamed();
+    if (has_single) modes.allow_single();
+  }
+  CopyMode run(size_t num_bytes = medium) {
+    Call call;
+    call.plan = &plan;
+    call.total_bytes = num_bytes;
+    CopyMode mode = modes.begin(call);
+    modes.end(times_ns[static_cast<size_t>(mode)]);
+    return mode;
+  }
+  std::vector<CopyMode> run_trial(size_t num_modes = num_copy_modes, size_t num_bytes = medium) {
+    size_t row = num_bytes < CopyModes::long_bytes ? CopyModes::calls_in_row : 1;
+    std::vector<CopyMode> tried;
+    for (size_t i = 0; i < CopyModes::num_rounds * num_modes * row; ++i) tried.push_back(run(num_bytes));
+    return tried;
+  }
+};
+
+HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
+  for (CopyMode fastest : {CopyMode::cached, CopyMode::half_streamed, CopyMode::streamed, CopyMode::single}) {
+    for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
+      Calls calls;
+      calls.times_ns[static_cast<size_t>(fastest)] = 600;
+      std::vector<CopyMode> tried = calls.run_trial(num_copy_modes, num_bytes);
+      size_t row = tried.size() / (num_copy_modes * CopyModes::num_rounds);
+      for (size_t i = 0; i < tried.size(); ++i) {
+        CHECK(tried[i] == static_cast<CopyMode>(i / row % num_copy_modes));
+      }
+      for (int i = 0; i < 100; ++i) CHECK(calls.run(num_bytes) == fastest);
+    }
+  }
+}
+
+HCCL_TEST(a_gain_that_is_not_seen_in_every_row_changes_nothing) {
+  for (bool is_in_all : {true, false}) {
+    Calls calls;
+    size_t row = CopyModes::calls_in_row;
+    for (size_t i = 0; i < CopyModes::num_rounds * num_copy_modes * row; ++i) {
+      // The first call of a row does not count.
+      bool is_slow = i % row == 0 || (!is_in_all && i == num_copy_modes * row - 1);
+      calls.times_ns[3] = is_slow ? 9000 : 500;
+      calls.run();
+    }
+    CHECK(calls.run() == (is_in_all ? CopyMode::single : CopyMode::cached));
+  }
+}
+
+HCCL_TEST(only_what_is_allowed_is_tried) {
+  Calls calls(false);
+  calls.times_ns[3] = 1;
+  for (int i = 0; i < 100; ++i) CHECK(calls.run() != CopyMode::single);
+  CopyModes alone;
+  Call call;
+  call.total_bytes = medium;
+  for (int i = 0; i < 100; ++i) {
+    CHECK(alone.begin(call) == CopyMode::cached);
+    alone.end(1);
+  }
+}
+
+HCCL_TEST(small_and_compressed_calls_take_the_first) {
+  Calls calls;
+  calls.times_ns = {1000, 1, 1, 1};
+  for (int i = 0; i < 100; ++i) CHECK(calls.run(CopyModes::min_bytes - 1) == CopyMode::cached);
+  Call call;
+  call.plan = &calls.plan;
+  call.total_bytes = medium;
+  call.compression = Compression::bf16;
+  for (int i = 0; i < 100; ++i) {
+    CHECK(calls.modes.begin(call) == CopyMode::cached);
+    calls.modes.end(1);
+  }
+}
+
+HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
+  Calls calls;
+  calls.times_ns[2] = 100;
+  calls.run_trial();
+  calls.times_ns[2] = 2000;
+  CHECK(calls.run() == CopyMode::streamed);
+  calls.run_trial(num_copy_modes, 4 * medium);
+  CHECK(calls.run(4 * medium) == CopyMode::cached);
+  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::streamed);
+  calls.run_trial();
+  CHECK(calls.run() == CopyMode::cached);
+}
+
+HCCL_TEST(blocks_that_may_differ_count_what_this_rank_gets) {
+  Calls calls;
+  Call call;
+  call.plan = &calls.plan;
+  call.dtype = DType::float32;
+  call.output = {{nullptr, medium / 8}, {nullptr, medium / 8}};
+  std::vector<CopyMode> tried;
+  for (size_t i = 0; i < 4 * CopyModes::calls_in_row; ++i) {
+    tried.push_back(calls.modes.begin(call));
+    calls.modes.end(1000);
+  }
+  CHECK(tried.back() == CopyMode::single);
+  call.output.clear();
+  CHECK(calls.modes.begin(call) == CopyMode::cached);
+}
+
+HCCL_TEST(a_failed_call_says_nothing) {
+  Calls calls;
+  Call call;
+  call.plan = &calls.plan;
+  call.total_bytes = medium;
+  calls.modes.begin(call);
+  calls.modes.abandon();
+  calls.modes.end(1);
+  CHECK(calls.run_trial().front() == CopyMode::cached);
+}
+
+HCCL_TEST(many_kinds_are_forgotten) {
+  Calls calls;
+  std::vector<Plan> plans(1000);
+  for (Plan& plan : plans) {
+    Call call;
+    call.plan = &plan;
+    call.total_bytes = medium;
+    calls.modes.begin(call);
+    calls.modes.end(1000);
+  }
+  CHECK(calls.run_trial().size() == 72);
+}
+
+}  // namespace
+}  // namespace hccl::test
