@@ -14,6 +14,7 @@ from recorded import job
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.plan_command.main import main
+from hccl_py.simulation.presets import PRESETS
 
 CHROMIUM = shutil.which("chromium")
 
@@ -81,7 +82,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     numbers = dict.fromkeys(NUMBERS, 0.0) | {"scale_out_latency_us": 3.0, "scale_up_latency_us": 1}
     written = {"format": 1, "layout": [2, 2], "cores_per_node": 4, "numbers": numbers}
     tuning.write_text(json.dumps(written | {"measurements": []}))
-    options = ["--nodes", "2,2", "--trace", str(tmp_path), "--tuning", str(tuning)]
+    options = ["--nodes", "2,2", "--trace", str(tmp_path), "--costs", str(tuning)]
     content = content_of(page_of(tmp_path, "all_reduce=mesh", *options))
     assert (content["unit"], content["end"]) == ("us", 6.0)
     measured = content["measured"]
@@ -90,6 +91,16 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     assert [one["begin"] for one in measured["ranks"]] == [0, 1, 72, 3]
     assert [one["waited"] for one in measured["ranks"]] == [114, 114, 72, 114]
     assert {one["end"] for one in measured["ranks"]} == {measured["end"]} == {124}
+
+
+def test_times_are_those_of_a_preset(tmp_path: Path) -> None:
+    options = ["--nodes", "1,1", "--preset", "office1", "--size", "1M"]
+    content = content_of(page_of(tmp_path, "all_reduce=one_shot", *options))
+    out = PRESETS["office1"].scale_out
+    message_us = out.latency_us + 2 * (out.message_us + out.us_per_mib) + out.wire_us_per_mib
+    assert content["unit"] == "us" and "by office1." in content["about"]
+    assert {one["end"] - one["begin"] for one in content["messages"]} == {message_us}
+    assert content["end"] == pytest.approx(message_us + PRESETS["office1"].reduce_us_per_mib)
 
 
 def dom(path: Path, **state: object) -> str:

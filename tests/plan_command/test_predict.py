@@ -38,6 +38,22 @@ def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[s
     assert rows[-1].split()[-1] == "hierarchical"
 
 
+def test_chart_has_a_letter_for_each_algorithm_at_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    algorithms = ["--algorithm", "hierarchical,one_shot"]
+    command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "office1", "--size", "1M:4M"]
+    assert main(["predict", *command, *algorithms]) == 0
+    chart = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")][1:]
+    assert chart[0] == "# a hierarchical, b one_shot"
+    assert (chart[1], chart[5]) == ("# time of a call", "# busbw")
+    axis, small, large = chart[2:5]
+    assert small.split() == ["#", "1M", "a", "b"]
+    assert chart[7].split() == ["#", "1M", "b", "a"]
+    assert small.index("a") < large.index("a") < small.index("b") < large.index("b")
+    assert large.index("b") == len(axis) - 1  # the longest time is at the end
+
+
 @pytest.mark.nightly("bench")
 def test_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "predicted.svg"
@@ -66,6 +82,7 @@ def test_what_if_changes_the_world() -> None:
         (["--what-if", "link=0-1:10"], "expected a positive number of kbit"),
         (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
         (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
+        (["--trace", ".", "--size", "1M"], "leave --size out"),
         (["--nodes", "0"], "expected nodes and ranks of 1 or more"),
         (["--trace", "/nowhere"], "/nowhere"),
     ],
@@ -73,7 +90,8 @@ def test_what_if_changes_the_world() -> None:
 def test_wrong_options_are_one_line(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", "--preset", "gaudi2", "--size", "1M", *words]) == 2
+    sizes = [] if "--trace" in words else ["--size", "1M"]
+    assert main(["predict", "--preset", "gaudi2", *sizes, *words]) == 2
     error = capsys.readouterr().err
     assert problem in error and error.count("\n") == 1
 
@@ -113,6 +131,20 @@ def test_recorded_calls_are_predicted_elsewhere(
     lines = {tuple(line.split()[:3]) for line in rows_of(output)[1:]}
     assert lines == {("all_reduce", "256K", "3"), ("broadcast", "16K", "1")}
     assert "# all calls: took" in output
+    command = ["predict", "--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]
+    assert main([*command, "--algorithm", "ring,one_shot"]) == 0
+    lines = {tuple(line.split()) for line in rows_of(capsys.readouterr().out)[1:]}
+    assert {line[-1] for line in lines if line[0] == "all_reduce"} == {"ring"}
+    assert main([*command, "--algorithm", "bruck"]) == 2
+    error = capsys.readouterr().err
+    assert "--algorithm bruck: the recorded calls have all_reduce: one_shot, mesh" in error
+
+
+def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--preset", "gaudi2", "--size", "1G:1M"])
+    assert ended.value.code == 2
+    assert "expected the smaller size first, got 1G:1M" in capsys.readouterr().err
 
 
 @pytest.mark.nightly("scale")
