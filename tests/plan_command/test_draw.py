@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -103,6 +104,27 @@ def test_times_are_those_of_a_preset(tmp_path: Path) -> None:
     assert content["end"] == pytest.approx(message_us + PRESETS["office1"].reduce_us_per_mib)
 
 
+ACTS = """
+const seen = [], title = () => document.querySelector("#detail h2").textContent;
+const cell = (place, rank) => document.querySelectorAll(".cell")[4 * place + rank];
+const future = () => document.querySelectorAll(".message.future").length;
+cell(2, 1).dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title());
+document.querySelectorAll(".message")[0].dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title(), future());
+const slider = document.getElementById("slider");
+slider.value = 2;
+slider.dispatchEvent(new Event("input"));
+seen.push(future());
+cell(3, 0).dispatchEvent(new MouseEvent("click"));
+seen.push(title(), document.querySelectorAll(".cell.chosen").length);
+document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+seen.push(title(), future());
+document.body.dataset.seen = JSON.stringify(seen);
+"""
+"""What somebody with a mouse and a keyboard does with the page of a ring of four ranks."""
+
+
 def dom(path: Path, **state: object) -> str:
     """Return what the page is once its script has run, in the state of its address."""
     assert CHROMIUM is not None
@@ -146,6 +168,19 @@ class TestInABrowser:
         shown = dom(page_of(tmp_path, "all_reduce=ring", "--nodes", "3"), message=0)
         assert "carries the contribution of" in shown
         assert count(shown, "message chosen") == 1
+
+    def test_mouse_slider_and_keys_step_and_show(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "all_reduce=ring", "--nodes", "4")
+        page.write_text(page.read_text().replace("</html>", f"<script>{ACTS}</script></html>"))
+        found = re.search(r'data-seen="(.*?)"', dom(page))
+        assert found is not None
+        assert json.loads(html.unescape(found[1])) == [
+            "data[2] of rank 1 at 6",
+            *("rank 0 to rank 1, from 0 to 1", 0),
+            4 * 4,  # of 24 messages, after two of six steps
+            *("data[3] of rank 0 at 2", 1),
+            *("data[3] of rank 0 at 3", 4 * 3),
+        ]
 
     def test_64_ranks_are_a_summary_and_one_chunk_is_drawn_rank_by_rank(
         self, tmp_path: Path
