@@ -23,6 +23,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 ABOUT = "Predict the time of collectives by running their plans in virtual time."
 _FACTOR = 4
 _COLLECTIVE, _SIZES = "all_reduce", "1M:64M"
+_MANY_RANKS, _HOPELESS = 1024, 200.0
 _OF_A_TABLE = ("collective", "size", "plot")
 EPILOG = """\
 examples:
@@ -159,8 +160,11 @@ def _predict(given: argparse.Namespace) -> int:
 def _each(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> Predicted:
-    times, missing, errors = {}, {}, {}
+    times, errors = {}, {}
+    missing = _hopeless(collective, names, topology, costs, size)
     for name in names:
+        if name in missing:
+            continue
         try:
             done = simulate(f"{collective}={name}", topology, costs, size)
         except InvalidArgumentError as error:
@@ -170,6 +174,25 @@ def _each(
         if done.error_us:
             errors[name] = done.error_us / done.us
     return Predicted(collective, topology.world_size, size, times, missing, errors)
+
+
+def _hopeless(
+    collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
+) -> dict[str, str]:
+    """Find algorithms far behind in a large world, which ranks that differ would run for minutes.
+
+    Where all nodes are alike each takes a second.
+    """
+    alike = Topology(topology.nodes)
+    if topology.is_uniform or not alike.is_uniform or topology.world_size <= _MANY_RANKS:
+        return {}
+    times = _each(collective, names, alike, costs, size).times_us
+    best = min(times, key=lambda name: times[name], default="")
+    return {
+        name: f"left out, for without --what-if {best} is {us / times[best]:.0f} times as fast"
+        for name, us in times.items()
+        if us > _HOPELESS * times[best]
+    }
 
 
 def _replay(given: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from thread_ranks import ThreadRanks
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan_command.main import main
+from hccl_py.plan_command.predict import _hopeless
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
 from hccl_py.simulation.topology import Topology
@@ -138,6 +140,19 @@ def test_recorded_calls_are_predicted_elsewhere(
     assert main([*command, "--algorithm", "bruck"]) == 2
     error = capsys.readouterr().err
     assert "--algorithm bruck: the recorded calls have all_reduce: one_shot, mesh" in error
+
+
+def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
+    names = ["one_shot", "tree", "mesh"]
+
+    def left_out(topology: Topology) -> dict[str, str]:
+        return _hopeless("all_reduce", names, topology, PRESETS["gaudi2"], 1 << 20)
+
+    late = {7: 1.0}
+    large, small = Topology.even(256, 8), Topology.even(2, 8)
+    assert left_out(large) == left_out(replace(small, late_us=late)) == {}
+    (name,), (why,) = zip(*left_out(replace(large, late_us=late)).items(), strict=True)
+    assert name == "one_shot" and "without --what-if mesh is 3" in why
 
 
 def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
