@@ -203,3 +203,26 @@ class TestInABrowser:
         shown = dom(page_of(tmp_path, "all_reduce=ring", *options))
         assert count(shown, "measured") == 2 * 3
         assert "Bars: call 20 of 40 bytes" in shown
+
+    def test_measured_times_are_on_the_scale_of_predicted_ones_or_stretched(
+        self, tmp_path: Path
+    ) -> None:
+        job(tmp_path, (0, 0, 0), late_rank=1, late_ns=70_000)
+        options = ["--nodes", "3", "--preset", "office1", "--trace", str(tmp_path)]
+        page = page_of(tmp_path, "all_reduce=ring", *options)
+        content = content_of(page)
+        ratio = content["measured"]["end"] / content["end"]
+        assert ratio > 2
+
+        def bottom(what: str, shown: str) -> float:
+            """Return how far down the last bar or the cursor, at the end of the plan, is."""
+            if what == "cursor":
+                (found,) = re.findall(r'id="cursor"[^>]* y1="([\d.]+)"', shown)
+                return float(found) - 12
+            bars = re.findall(r'class="measured"[^>]* y="([\d.]+)"[^>]* height="([\d.]+)"', shown)
+            return max(float(y) + float(height) for y, height in bars) - 12
+
+        for state, expected in (({}, ratio), ({"scale": "own"}, 1.0)):
+            shown = dom(page, **state)
+            found = bottom("measured", shown) / bottom("cursor", shown)
+            assert found == pytest.approx(expected, rel=0.01)
