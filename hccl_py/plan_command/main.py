@@ -131,6 +131,8 @@ def _check(options: argparse.Namespace) -> int:
         for root in range(count_ranks(nodes)) if rooted else (None,):
             chosen.verify(nodes, root)
             count += 1
+    if not count:
+        raise InvalidArgumentError(f"{chosen} does not serve nodes of these sizes: {others[0]}")
     print(f"{chosen} is right in {count} cases: each contribution once, no deadlock, same bits")
     if others:
         print(f"It does not serve nodes of these sizes: {'; '.join(others)}")
@@ -153,6 +155,8 @@ def _draw(options: argparse.Namespace) -> int:
     from hccl_py.plan_command.drawing import Drawing, page
     from hccl_py.plan_command.times import durations, measured
 
+    if options.call is not None and options.trace is None:
+        raise InvalidArgumentError("--call: expected --trace with it")
     chosen = algorithm_named(options.algorithm)
     where = _where(options, chosen)
     chosen.verify(where.nodes, where.root)

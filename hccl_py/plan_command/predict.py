@@ -8,8 +8,9 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import loaded
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.command_line.values import parse_natural, parse_picture, parse_size, parse_sizes
+from hccl_py.bench.command_line.values import parse_picture, parse_positive, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import PlanError
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
 from hccl_py.plan_command.text_chart import chart_lines
 from hccl_py.simulation.costs import Costs, costs_from
@@ -42,10 +43,10 @@ def run(given: argparse.Namespace) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("--nodes", type=parse_natural, metavar="N", help="number of nodes (1)")
+    add("--nodes", type=parse_positive, metavar="N", help="number of nodes (1)")
     add(
         "--ranks-per-node",
-        type=parse_natural,
+        type=parse_positive,
         metavar="N",
         help="ranks on each (as the preset has them, or 1)",
     )
@@ -99,10 +100,8 @@ def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology,
         per_node = min(per_node, world_size)
         given.nodes = -(-world_size // per_node)
     nodes = 1 if given.nodes is None else given.nodes
-    if nodes < 1 or per_node < 1:
-        raise InvalidArgumentError(
-            f"expected nodes and ranks of 1 or more, got {nodes}, {per_node}"
-        )
+    if nodes * per_node < 2:
+        raise InvalidArgumentError("expected two ranks or more: give --nodes or --ranks-per-node")
     costs = PRESETS[given.preset] if given.preset else costs_from(given.costs)
     return changed(given.what_if, Topology.even(nodes, per_node), costs)
 
@@ -141,6 +140,8 @@ def _predict(given: argparse.Namespace) -> int:
     print(table_head(names))
     for size in given.size or _sizes(_SIZES):
         predicted = _each(collective, names, topology, costs, size)
+        if not predicted.times_us:
+            raise InvalidArgumentError("; ".join(sorted(set(predicted.missing.values()))))
         print(row(predicted, names), flush=True)
         found.append(predicted)
     for line in chart_lines(found, names):
@@ -167,7 +168,7 @@ def _each(
             continue
         try:
             done = simulate(f"{collective}={name}", topology, costs, size)
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, PlanError) as error:
             missing[name] = str(error)
             continue
         times[name] = done.us

@@ -63,6 +63,7 @@ def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[st
         ("draw all_reduce=ring --preset office1 --costs t.json", "and no --costs; got office1"),
         ("draw all_reduce=ring --costs t.json --size 1M", "t.json: No such file"),
         ("draw all_reduce=ring --size 1M", "--size: expected --preset or --costs with it"),
+        ("draw all_reduce=ring --call 3", "--call: expected --trace with it"),
         ("draw all_reduce=ring --trace .", "--trace: .: there is no flight_recorder_rank_"),
         ("draw all_reduce=ring -o no/page.html", "no/page.html: No such file or directory"),
     ],

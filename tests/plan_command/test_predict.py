@@ -85,14 +85,15 @@ def test_what_if_changes_the_world() -> None:
         (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
         (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
         (["--trace", ".", "--size", "1M"], "leave --size out"),
-        (["--nodes", "0"], "expected nodes and ranks of 1 or more"),
+        (["--ranks-per-node", "1"], "expected two ranks or more: give --nodes or --ranks-"),
+        (["--size", "2"], "expected at least 4 bytes and a call, got 2 and 1"),
         (["--trace", "/nowhere"], "/nowhere"),
     ],
 )
 def test_wrong_options_are_one_line(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = [] if "--trace" in words else ["--size", "1M"]
+    sizes = [] if {"--trace", "--size"} & {*words} else ["--size", "1M"]
     assert main(["predict", "--preset", "gaudi2", *sizes, *words]) == 2
     error = capsys.readouterr().err
     assert problem in error and error.count("\n") == 1
@@ -140,6 +141,23 @@ def test_recorded_calls_are_predicted_elsewhere(
     assert main([*command, "--algorithm", "bruck"]) == 2
     error = capsys.readouterr().err
     assert "--algorithm bruck: the recorded calls have all_reduce: one_shot, mesh" in error
+
+
+def test_plan_that_hangs_is_told_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import hccl_py\nfrom hccl_py.plan.language import data\n"
+        '@hccl_py.algorithm("all_reduce")\n'
+        "def stuck(me, n, plan): plan.recv((me + 1) % n, data[:])\n"
+    )
+    words = ["--nodes", "2", "--preset", "office1", "--size", "1M"]
+    assert main(["predict", *words, "--algorithm", f"{file}:stuck,mesh"]) == 0
+    output = capsys.readouterr().out
+    (row,) = rows_of(output)[1:]
+    assert (row.split()[1], row.split()[-1]) == ("-", "mesh")
+    assert f"# {file}:stuck: rank 0, op 0: waits for ever" in output
 
 
 def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
