@@ -8,7 +8,7 @@ from hccl_py.plan.history import Event, History, OpName
 from hccl_py.plan.language import Buffer, Fault, Plan, PlanError
 from hccl_py.plan.memory import Value, listed
 
-MISSING = "? missing"
+_MISSING = "? missing"
 _MOST_LINES = 40
 _MOST_RANKS = 64  # a column each
 
@@ -34,7 +34,7 @@ def explain(
         str(error),
         "",
         f"block {fault.block}; a column is a rank whose contribution is in it: # once, 2 twice, "
-        f"{MISSING}",
+        f"{_MISSING}",
         f"{'':12}  {''.join(str(rank % 10) for rank in range(n))}",
     ]
     bars = [(event, _bar(event.values, fault.block, n)) for event in way if event is not last]
@@ -71,7 +71,7 @@ def _standstill(plans: Sequence[Plan], contract: Contract, history: History) -> 
         rows.append(f"{f'rank {sender} op {index}':12}  {_bar(values[:1], block, n)}  {op}")
         rows += _lacking_at(plans[receiver], contract, history, values[0])
     if rows:
-        yield from ("", f"a column is a rank whose contribution is in it: # once, {MISSING}")
+        yield from ("", f"a column is a rank whose contribution is in it: # once, {_MISSING}")
         yield f"{'':12}  {''.join(str(rank % 10) for rank in range(n))}"
         yield from rows[:_MOST_LINES]
 
