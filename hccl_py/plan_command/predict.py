@@ -137,7 +137,10 @@ def _predict(given: argparse.Namespace) -> int:
     collective = given.collective or _COLLECTIVE
     names, found = _names(given, collective), []
     print(_world_line(given, topology))
-    print(table_head(names))
+    if topology.world_size > _MANY_RANKS and not topology.is_uniform:
+        print(f"# each of {topology.world_size} ranks is simulated, for not all are alike: minutes")
+        print("# for a large size; --algorithm and --size choose less")
+    print(table_head(names), flush=True)
     for size in given.size or _sizes(_SIZES):
         predicted = _each(collective, names, topology, costs, size)
         if not predicted.times_us:

@@ -173,6 +173,14 @@ def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
     assert name == "one_shot" and "without --what-if mesh is 3" in why
 
 
+def test_large_world_that_differs_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--nodes", "256", "--preset", "gaudi2", "--size", "1M", "--algorithm", "tree"]
+    assert main(["predict", *words]) == 0
+    assert "is simulated" not in capsys.readouterr().out
+    assert main(["predict", *words, "--what-if", "straggler=17:2ms"]) == 0
+    assert "# each of 2048 ranks is simulated, for not all are alike" in capsys.readouterr().out
+
+
 def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["predict", "--preset", "gaudi2", "--size", "1G:1M"])
