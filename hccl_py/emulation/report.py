@@ -12,7 +12,8 @@ from hccl_py.emulation.steps import Steps
 def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterator[str]:
     """Say what the network cost per step, and what more nodes would make of it."""
     rate = f"{cluster.card.bytes_per_s * 8e-6:g} Mbit/s, {cluster.latency_s * 1e6:g} us"
-    links = f", {len(cluster.links)} slower links" * bool(cluster.links)
+    number = len(cluster.links)
+    links = f", {number} slower link{'s' * (number > 1)}" * bool(number)
     yield f"emulated network: {cluster.num_nodes} nodes of {ranks_per_node}, {rate}{links}"
     if steps is None:
         yield "  no call between nodes was recorded, so there is nothing to say of the network"

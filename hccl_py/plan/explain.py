@@ -1,13 +1,14 @@
 """A wrong plan drawn as text: the way of the block whose contribution is missing or double."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from hccl_py.plan.contracts import Contract
+from hccl_py.plan.contracts import Contract, Contribution, Promise
 from hccl_py.plan.history import Event, History, OpName
-from hccl_py.plan.language import Fault, Plan, PlanError
+from hccl_py.plan.language import Buffer, Fault, Plan, PlanError
 from hccl_py.plan.memory import Value, listed
 
+_MISSING = "? missing"
 _MOST_LINES = 40
 _MOST_RANKS = 64  # a column each
 
@@ -17,11 +18,14 @@ def explain(
 ) -> str:
     """Return the message of `error`, and below it how the block at fault came to be."""
     fault, n = error.fault, len(plans)
-    if fault is None or n > _MOST_RANKS:
+    if n > _MOST_RANKS:
         return str(error)
     history = History(plans, contract, in_place)
     with suppress(PlanError):
         history.run()
+    if fault is None:
+        lines = list(_standstill(plans, contract, history)) if history.stands_still else []
+        return "\n".join([str(error), *lines])
     done = {(event.rank, event.op_index): event for event in history.events}
     # A plan that ends wrong did all of its ops; where none wrote the block, there is no last one.
     last = history.failed or (None if error.op_index is None else done[error.rank, error.op_index])
@@ -30,7 +34,7 @@ def explain(
         str(error),
         "",
         f"block {fault.block}; a column is a rank whose contribution is in it: # once, 2 twice, "
-        "? missing",
+        f"{_MISSING}",
         f"{'':12}  {''.join(str(rank % 10) for rank in range(n))}",
     ]
     bars = [(event, _bar(event.values, fault.block, n)) for event in way if event is not last]
@@ -47,6 +51,56 @@ def explain(
         there = listed(reached | fault.missing)
         lines.append(f"the contribution of rank {listed(fault.missing)} came to rank {there} only")
     return "\n".join(lines)
+
+
+def _standstill(plans: Sequence[Plan], contract: Contract, history: History) -> Iterator[str]:
+    """Draw what each receive that waits for ever has got; or a message that nobody takes."""
+    n, rows = len(plans), list[str]()
+    for rank, index, got in history.waiting():
+        chunk = plans[rank].ops[index].dst
+        assert chunk is not None
+        promise = None if chunk.scratch is not None else contract.promise(plans[rank], chunk.begin)
+        block = promise.block if promise else next((one.block for one in got), 0)
+        name = f"rank {rank} op {index}"
+        bar = _lacking(_bar(got, block, n), promise)
+        rows.append(f"{name:12}  {bar}  {plans[rank].ops[index]}  <- waits")
+    for sender, index, receiver, values in () if rows else history.untaken()[:1]:
+        if not values:  # of a barrier
+            break
+        op, block = plans[sender].ops[index], values[0].block
+        rows.append(f"{f'rank {sender} op {index}':12}  {_bar(values[:1], block, n)}  {op}")
+        rows += _lacking_at(plans[receiver], contract, history, values[0])
+    if rows:
+        yield from ("", f"a column is a rank whose contribution is in it: # once, {_MISSING}")
+        yield f"{'':12}  {''.join(str(rank % 10) for rank in range(n))}"
+        yield from rows[:_MOST_LINES]
+
+
+def _lacking_at(plan: Plan, contract: Contract, history: History, value: Value) -> Iterator[str]:
+    """Draw the block of a rank that lacks a value at its end."""
+    buffer = Buffer.DATA if contract.blocks is None else Buffer.OUTPUT
+    for block in range(plan.shape[buffer]):
+        promise = contract.promise(plan, block)
+        if promise is None or promise.block != value.block:
+            continue
+        if isinstance(promise, Contribution) and not value.ranks >> promise.rank & 1:
+            continue
+        held: tuple[Value, ...] = ()
+        with suppress(ValueError):  # nothing was written to it
+            held = history.memories[plan.rank].read(buffer[block])
+        bar = _lacking(_bar(held, promise.block, plan.world_size), promise)
+        if "?" in bar:
+            yield f"{f'rank {plan.rank}':12}  {bar}  {buffer[block]} at its end  <- here"
+
+
+def _lacking(bar: str, promise: Promise | None) -> str:
+    """Mark the contributions that a block has to have and has not."""
+    if promise is None:
+        return bar
+    if isinstance(promise, Contribution):
+        rank = promise.rank
+        return bar if bar[rank] == "#" else f"{bar[:rank]}?{bar[rank + 1 :]}"
+    return bar.replace(".", "?")
 
 
 def _way(done: Mapping[OpName, Event], last: Event | None) -> set[OpName]:

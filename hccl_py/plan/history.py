@@ -5,6 +5,7 @@ read this.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from hccl_py.plan.contracts import Contract
@@ -12,6 +13,7 @@ from hccl_py.plan.language import Chunk, Op, OpKind, Plan, PlanError
 from hccl_py.plan.memory import Value
 from hccl_py.plan.simulate import Simulation, _Message
 
+RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 OpName = tuple[int, int]
 """A rank, and which of its ops."""
 
@@ -54,7 +56,11 @@ class History(Simulation):
     ) -> None:
         super().__init__(plans, contract, in_place)
         self.events: list[Event] = []
-        self.failed: Event | None = None  # the op that cannot be done, of wrong plans
+        # Of wrong plans: the op that cannot be done, or whether ranks stand still, each before an
+        # op that waits for ever or with a message in a lane that nobody takes.
+        self.failed: Event | None = None
+        self.stands_still = False
+        self._in_step = False
         self._duration = duration
         self._now = [0.0] * len(plans)
         # When what an op sends is at a peer.
@@ -69,14 +75,43 @@ class History(Simulation):
         except PlanError as error:
             if error.op_index is not None and error.fault is not None:
                 self.failed = self._event(error.rank, error.op_index, self._operands(error))
+            self.stands_still = not self._in_step
             raise
+
+    def waiting(self) -> list[tuple[int, int, tuple[Value, ...]]]:
+        """Return the ranks that stand before a receive, which op it is, and what it has got."""
+        found = []
+        for rank, plan in enumerate(self._plans):
+            index = self._next[rank]
+            if index == len(plan.ops) or (op := plan.ops[index]).kind not in RECEIVES:
+                continue
+            assert op.dst is not None
+            got: tuple[Value, ...] = ()
+            if op.kind is OpKind.RECV_REDUCE:
+                with suppress(ValueError):  # nothing was written to it
+                    got = self.memories[rank].read(op.dst)
+            lanes = (self._lanes[peer, rank] for peer in op.peers)
+            got += sum((lane[0].values for lane in lanes if lane), ())
+            found.append((rank, index, got))
+        return found
+
+    def untaken(self) -> list[tuple[int, int, int, tuple[Value, ...]]]:
+        """Return sender, op, receiver and values of the first message in each lane."""
+        return [
+            (source, lane[0].op_index, target, lane[0].values)
+            for (source, target), lane in sorted(self._lanes.items())
+            if lane
+        ]
 
     def _step(self, rank: int) -> bool:
         self._taken = []
         index = self._next[rank]
         op, memory = self._plans[rank].ops[index], self.memories[rank]
         read = self._read(rank, op)
-        if not super()._step(rank):
+        self._in_step = True
+        is_done = super()._step(rank)
+        self._in_step = False
+        if not is_done:
             return False
         for peer in op.peers if op.kind is OpKind.SEND else ():
             begin = max(self._now[rank], self._lane_free.get((rank, peer), 0.0))

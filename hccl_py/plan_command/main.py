@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.custom import CustomAlgorithm, WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
@@ -13,6 +14,9 @@ from hccl_py.bench.command_line.values import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
 from hccl_py.transport.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from hccl_py.simulation.costs import Costs
 
 _ALGORITHM = "all_reduce=ring of the table, mine.py:ring of your own, or plan:FILE, plans in a file"
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
@@ -78,8 +82,11 @@ def _parser() -> Parser:
     add = command("draw", _draw, "write a page that shows a plan: messages, and who holds what")
     add("algorithm", help=_ALGORITHM)
     _add_where(add)
-    add("--tuning", type=Path, metavar="FILE", help="draw us by the numbers of hccl-bench --tune")
-    add("--size", type=parse_size, metavar="SIZE", help="with it: bytes of the call, such as 1M")
+    about = "draw us by these costs: of a well-known machine (see predict)"
+    add("--preset", metavar="NAME", help=about)
+    about = "or those of hccl-plan calibrate or hccl-bench --tune"
+    add("--costs", type=Path, metavar="FILE", help=about)
+    add("--size", type=parse_size, metavar="SIZE", help="with them: bytes of the call, such as 1M")
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
     add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
@@ -124,6 +131,8 @@ def _check(options: argparse.Namespace) -> int:
         for root in range(count_ranks(nodes)) if rooted else (None,):
             chosen.verify(nodes, root)
             count += 1
+    if not count:
+        raise InvalidArgumentError(f"{chosen} does not serve nodes of these sizes: {others[0]}")
     print(f"{chosen} is right in {count} cases: each contribution once, no deadlock, same bits")
     if others:
         print(f"It does not serve nodes of these sizes: {'; '.join(others)}")
@@ -146,6 +155,8 @@ def _draw(options: argparse.Namespace) -> int:
     from hccl_py.plan_command.drawing import Drawing, page
     from hccl_py.plan_command.times import durations, measured
 
+    if options.call is not None and options.trace is None:
+        raise InvalidArgumentError("--call: expected --trace with it")
     chosen = algorithm_named(options.algorithm)
     where = _where(options, chosen)
     chosen.verify(where.nodes, where.root)
@@ -157,16 +168,31 @@ def _draw(options: argparse.Namespace) -> int:
         call = measured(options.trace, chosen.collective, n, options.call)
         num_bytes = num_bytes or call.num_bytes
         about += f" Bars: call {call.number} of {call.num_bytes} bytes as the ranks recorded it."
-    if options.tuning is not None:
+    if costs := _costs(options):
         if not num_bytes:
-            raise InvalidArgumentError("--tuning: expected --size or --trace with it")
-        duration = durations(options.tuning, num_bytes, where.nodes)
-        about += f" Times of single messages of a call of {num_bytes} bytes by {options.tuning}."
+            raise InvalidArgumentError("--preset, --costs: expected --size or --trace with it")
+        duration = durations(costs, num_bytes, where.nodes)
+        source = options.preset or options.costs
+        about += f" Times of single messages of a call of {num_bytes} bytes by {source}."
+    elif options.size:
+        raise InvalidArgumentError("--size: expected --preset or --costs with it")
     drawing = Drawing(plans, chosen.contract, where.nodes, duration)
     content = drawing.content(str(chosen), about, call)
     options.output.write_text(page(content), encoding="utf-8")
     print(f"{options.output}: {chosen}, {where}")
     return 0
+
+
+def _costs(options: argparse.Namespace) -> "Costs | None":
+    from hccl_py.simulation.costs import costs_from
+    from hccl_py.simulation.presets import PRESETS
+
+    if options.preset is None:
+        return None if options.costs is None else costs_from(options.costs)
+    if options.costs is not None or options.preset not in PRESETS:
+        expected = f"expected one of {', '.join(PRESETS)}, and no --costs"
+        raise InvalidArgumentError(f"--preset: {expected}; got {options.preset}")
+    return PRESETS[options.preset]
 
 
 if __name__ == "__main__":

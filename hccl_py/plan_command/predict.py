@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
+from hccl_py.algorithms.custom import loaded
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.command_line.values import parse_natural, parse_picture, parse_size, parse_sizes
+from hccl_py.bench.command_line.values import parse_picture, parse_positive, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import PlanError
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head
+from hccl_py.plan_command.text_chart import chart_lines
 from hccl_py.simulation.costs import Costs, costs_from
 from hccl_py.simulation.presets import PRESETS, RANKS_PER_NODE
 from hccl_py.simulation.recorded import recorded_in
@@ -20,12 +23,16 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 ABOUT = "Predict the time of collectives by running their plans in virtual time."
 _FACTOR = 4
+_COLLECTIVE, _SIZES = "all_reduce", "1M:64M"
+_MANY_RANKS, _HOPELESS = 1024, 200.0
+_OF_A_TABLE = ("collective", "size", "plot")
 EPILOG = """\
 examples:
   hccl-plan predict --nodes 512 --preset gaudi2 --size 1M:1G --plot gaudi2.png
   hccl-plan predict --nodes 16 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
   hccl-plan predict --costs tuning.json --nodes 4 --ranks-per-node 2 --what-if network=1Gbit
-  hccl-plan predict --trace traces --nodes 32 --preset cloud25    a recorded job elsewhere"""
+  hccl-plan predict --trace traces --nodes 32 --preset cloud25    a recorded job elsewhere
+  hccl-plan predict --trace traces --preset cloud25 --algorithm ring    with another algorithm"""
 
 
 def run(given: argparse.Namespace) -> int:
@@ -36,10 +43,10 @@ def run(given: argparse.Namespace) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("--nodes", type=parse_natural, metavar="N", help="number of nodes (1)")
+    add("--nodes", type=parse_positive, metavar="N", help="number of nodes (1)")
     add(
         "--ranks-per-node",
-        type=parse_natural,
+        type=parse_positive,
         metavar="N",
         help="ranks on each (as the preset has them, or 1)",
     )
@@ -48,9 +55,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     costs.add_argument(
         "--costs", type=Path, metavar="FILE", help="costs that hccl-bench --tune measured"
     )
-    add("--collective", default="all_reduce", choices=COLLECTIVES, help="(all_reduce)")
-    add("--algorithm", metavar="LIST", help="only these, with commas between them")
-    add("--size", type=_sizes, default="1M:64M", metavar="SIZES", help="1M:1G or 64K,1M (1M:64M)")
+    add("--collective", choices=COLLECTIVES, help=f"({_COLLECTIVE})")
+    about = "only these, with commas between them; with --trace collectives that have none take all"
+    add("--algorithm", metavar="LIST", help=about)
+    add("--size", type=_sizes, metavar="SIZES", help=f"1M:1G or 64K,1M ({_SIZES})")
     add(
         "--what-if",
         default="",
@@ -61,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=parse_picture,
         metavar="FILE",
-        help="draw time and busbw (PNG or SVG; needs matplotlib)",
+        help="draw time and busbw as a picture too (PNG or SVG; needs matplotlib)",
     )
     add(
         "--trace",
@@ -76,6 +84,8 @@ def _sizes(text: str) -> tuple[int, ...]:
     if ":" not in text:
         return parse_sizes(text)
     first, last = (parse_size(part) for part in text.split(":", 1))
+    if first > last:
+        raise argparse.ArgumentTypeError(f"expected the smaller size first, got {text}")
     sizes = []
     while first < last:
         sizes.append(first)
@@ -90,10 +100,8 @@ def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology,
         per_node = min(per_node, world_size)
         given.nodes = -(-world_size // per_node)
     nodes = 1 if given.nodes is None else given.nodes
-    if nodes < 1 or per_node < 1:
-        raise InvalidArgumentError(
-            f"expected nodes and ranks of 1 or more, got {nodes}, {per_node}"
-        )
+    if nodes * per_node < 2:
+        raise InvalidArgumentError("expected two ranks or more: give --nodes or --ranks-per-node")
     costs = PRESETS[given.preset] if given.preset else costs_from(given.costs)
     return changed(given.what_if, Topology.even(nodes, per_node), costs)
 
@@ -109,15 +117,38 @@ def _names(given: argparse.Namespace, collective: str) -> list[str]:
     return list(chosen)
 
 
+def _names_by_collective(given: argparse.Namespace, collectives: Set[str]) -> dict[str, list[str]]:
+    """Return the algorithms of each recorded collective: those asked for, or all it has."""
+    known = {one: list(names_for(one)) for one in collectives}
+    chosen: dict[str, list[str]] = {}
+    for name in given.algorithm.split(",") if given.algorithm else ():
+        owners = {loaded(name).collective} if ":" in name else set(COLLECTIVES)
+        having = [one for one in sorted(owners & collectives) if ":" in name or name in known[one]]
+        if not having:
+            names = "; ".join(f"{one}: {', '.join(known[one])}" for one in sorted(collectives))
+            raise InvalidArgumentError(f"--algorithm {name}: the recorded calls have {names}")
+        for one in having:
+            chosen.setdefault(one, []).append(name)
+    return known | chosen
+
+
 def _predict(given: argparse.Namespace) -> int:
     topology, costs = _world(given, None)
-    names, found = _names(given, given.collective), []
+    collective = given.collective or _COLLECTIVE
+    names, found = _names(given, collective), []
     print(_world_line(given, topology))
-    print(table_head(names))
-    for size in given.size:
-        predicted = _each(given.collective, names, topology, costs, size)
+    if topology.world_size > _MANY_RANKS and not topology.is_uniform:
+        print(f"# each of {topology.world_size} ranks is simulated, for not all are alike: minutes")
+        print("# for a large size; --algorithm and --size choose less")
+    print(table_head(names), flush=True)
+    for size in given.size or _sizes(_SIZES):
+        predicted = _each(collective, names, topology, costs, size)
+        if not predicted.times_us:
+            raise InvalidArgumentError("; ".join(sorted(set(predicted.missing.values()))))
         print(row(predicted, names), flush=True)
         found.append(predicted)
+    for line in chart_lines(found, names):
+        print(line)
     for name, why in found[-1].missing.items():
         print(f"# {name}: {why}")
     for name in names:
@@ -133,11 +164,14 @@ def _predict(given: argparse.Namespace) -> int:
 def _each(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> Predicted:
-    times, missing, errors = {}, {}, {}
+    times, errors = {}, {}
+    missing = _hopeless(collective, names, topology, costs, size)
     for name in names:
+        if name in missing:
+            continue
         try:
             done = simulate(f"{collective}={name}", topology, costs, size)
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, PlanError) as error:
             missing[name] = str(error)
             continue
         times[name] = done.us
@@ -146,19 +180,42 @@ def _each(
     return Predicted(collective, topology.world_size, size, times, missing, errors)
 
 
+def _hopeless(
+    collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
+) -> dict[str, str]:
+    """Find algorithms far behind in a large world, which ranks that differ would run for minutes.
+
+    Where all nodes are alike each takes a second.
+    """
+    alike = Topology(topology.nodes)
+    if topology.is_uniform or not alike.is_uniform or topology.world_size <= _MANY_RANKS:
+        return {}
+    times = _each(collective, names, alike, costs, size).times_us
+    best = min(times, key=lambda name: times[name], default="")
+    return {
+        name: f"left out, for without --what-if {best} is {us / times[best]:.0f} times as fast"
+        for name, us in times.items()
+        if us > _HOPELESS * times[best]
+    }
+
+
 def _replay(given: argparse.Namespace) -> int:
+    for option in _OF_A_TABLE:
+        if getattr(given, option) is not None:
+            raise InvalidArgumentError(
+                f"--trace predicts the calls of a job, of all sizes: leave --{option} out"
+            )
     world_size, recorded = recorded_in(given.trace)
     topology, costs = _world(given, world_size)
     print(f"# {given.trace}: a job of {world_size} ranks")
     print(_world_line(given, topology))
+    names = _names_by_collective(given, {one.collective for one in recorded})
     predicted = []
     for one in recorded:
         size = one.bytes
         if COLLECTIVES[one.collective].blocks:  # blocks of the size that they had
             size = size // world_size * topology.world_size
-        given.algorithm = None
-        names = _names(given, one.collective)
-        predicted.append(_each(one.collective, names, topology, costs, size))
+        predicted.append(_each(one.collective, names[one.collective], topology, costs, size))
     for line in replay_lines(recorded, predicted):
         print(line)
     return 0

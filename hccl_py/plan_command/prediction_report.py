@@ -44,10 +44,10 @@ def table_head(names: Sequence[str]) -> str:
 
 def row(predicted: Predicted, names: Sequence[str]) -> str:
     """Return the line of one size."""
-    cells = [f"{_size_text(predicted.bytes):>7}"]
+    cells = [f"{size_text(predicted.bytes):>7}"]
     for name in names:
         us = predicted.times_us.get(name)
-        text = "-" if us is None else f"{_time_text(us)} {predicted.busbw(name):6.2f} GB/s"
+        text = "-" if us is None else f"{time_text(us)} {predicted.busbw(name):6.2f} GB/s"
         cells.append(f"{text:>22}")
     return "  ".join([*cells, predicted.best])
 
@@ -59,17 +59,17 @@ def replay_lines(recorded: Sequence[Recorded], predicted: Sequence[Predicted]) -
     took_us = would_us = 0.0
     for one, its in zip(recorded, predicted, strict=True):
         if not its.times_us:
-            yield f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.num_calls:6}  " + "".join(
+            yield f"{one.collective:14}  {size_text(one.bytes):>9}  {one.num_calls:6}  " + "".join(
                 its.missing.values()
             )
             continue
         us = its.times_us[its.best] * one.num_calls
         took_us, would_us = took_us + one.us, would_us + us
         yield (
-            f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.num_calls:6}  "
-            f"{_time_text(one.us):>10}  {_time_text(us):>10}  {its.best}"
+            f"{one.collective:14}  {size_text(one.bytes):>9}  {one.num_calls:6}  "
+            f"{time_text(one.us):>10}  {time_text(us):>10}  {its.best}"
         )
-    yield f"# all calls: took {_time_text(took_us)}, would take {_time_text(would_us)}"
+    yield f"# all calls: took {time_text(took_us)}, would take {time_text(would_us)}"
 
 
 def draw(predicted: Sequence[Predicted], names: Sequence[str], title: str, path: Path) -> None:
@@ -98,18 +98,20 @@ def draw(predicted: Sequence[Predicted], names: Sequence[str], title: str, path:
 def _scale(axes: Axes, predicted: Sequence[Predicted], what: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks([one.bytes for one in predicted], [_size_text(one.bytes) for one in predicted])
+    axes.set_xticks([one.bytes for one in predicted], [size_text(one.bytes) for one in predicted])
     axes.set_title(f"{predicted[0].collective}: {what}")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
 
 
-def _size_text(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
+    """Return `64K` for 65536."""
     unit, factor = next((unit, factor) for unit, factor in _UNITS if num_bytes >= factor)
     return f"{num_bytes / factor:.4g}{unit}"
 
 
-def _time_text(us: float) -> str:
+def time_text(us: float) -> str:
+    """Return microseconds in the unit that fits, such as `1.5 ms`."""
     for unit, factor in (("s", 1e6), ("ms", 1e3)):
         if us >= factor:
             return f"{us / factor:.3g} {unit}"

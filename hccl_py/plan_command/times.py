@@ -1,15 +1,15 @@
-"""Times for a page: what messages take by a tuning file, and what a job's ranks recorded."""
+"""Times for a page: what messages take by some costs, and what a job's ranks recorded."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.algorithms.cost import NUMBERS, share_of
-from hccl_py.algorithms.tuning import read
+from hccl_py.algorithms.cost import share_of
 from hccl_py.observe.trace.clocks import offsets
 from hccl_py.observe.trace.files import TraceError
 from hccl_py.observe.trace.files import read as read_traces
 from hccl_py.plan.history import Duration
 from hccl_py.plan.language import Nodes, Op, OpKind, Plan
+from hccl_py.simulation.costs import Costs
 from hccl_py.transport.errors import InvalidArgumentError
 
 _MIB = 1 << 20
@@ -24,31 +24,20 @@ class Measured(NamedTuple):
     ranks: list[dict[str, float] | None]  # None: there is no file of this rank
 
 
-def durations(tuning_file: Path, num_bytes: int, nodes: Nodes) -> Duration:
-    """Return what each message and each reduction takes alone, in us, by a tuning file.
-
-    Raise InvalidArgumentError: it is no tuning file, or lacks numbers for a class of link.
-    """
-    _, tuning = read(tuning_file)
-    numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
-    needed = ["reduce"] + ["scale_out"] * (len(nodes) > 1) + ["scale_up"] * any(nodes[0][1:])
-    for name, number in numbers.items():
-        if number is None and name.startswith(tuple(needed)):
-            raise InvalidArgumentError(
-                f"{tuning_file}: expected {name}, its layout had no such link"
-            )
+def durations(costs: Costs, num_bytes: int, nodes: Nodes) -> Duration:
+    """Return what each message and each reduction takes alone, in us, in a call of `num_bytes`."""
     node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
 
     def duration(plan: Plan, op: Op, peer: int | None) -> float:
         mib = share_of(plan, op.src or op.dst) * num_bytes / _MIB
         if peer is None:
-            operands = len(op.peers) if op.kind is OpKind.RECV_REDUCE else op.kind is OpKind.COPY
-            return (numbers["reduce_us_per_mib"] or 0.0) * mib * operands
-        link = "scale_up" if node_of[peer] == node_of[plan.rank] else "scale_out"
-        latency, message, bytes_us = (
-            numbers[f"{link}_{kind}"] or 0.0 for kind in ("latency_us", "message_us", "us_per_mib")
-        )
-        return latency + 2 * (message + bytes_us * mib)  # the sender's and the receiver's
+            if op.kind is not OpKind.RECV_REDUCE:
+                return costs.reduce_us_per_mib * mib * (op.kind is OpKind.COPY)
+            return (costs.reduce_us_per_mib * len(op.peers) + costs.result_us_per_mib) * mib
+        is_near = node_of[peer] == node_of[plan.rank]
+        link = costs.scale_up if is_near else costs.scale_out
+        ends_us = 2 * (link.message_us + link.us_per_mib * mib)  # the sender's and the receiver's
+        return link.latency_us + ends_us + link.wire_us_per_mib * mib
 
     return duration
 

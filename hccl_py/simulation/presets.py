@@ -8,7 +8,10 @@ simulation says what the plans of hccl-py would take over these wires; Habana's 
 
 from __future__ import annotations
 
-from hccl_py.simulation.costs import Costs, LinkCosts, Wiring, wire_us_per_mib
+from pathlib import Path
+
+from hccl_py.simulation.costs import Costs, LinkCosts, Wiring, costs_from, wire_us_per_mib
+from hccl_py.transport.errors import InvalidArgumentError
 
 _MIB = 1 << 20
 _GAUDI_SHARE = 512.96 / 525
@@ -39,3 +42,19 @@ PRESETS = {
 """By the value of --preset: Gaudi 2 and 3, CPUs joined by 25 Gbit/s of a cloud, by 1 Gbit/s."""
 
 RANKS_PER_NODE = {"gaudi2": 8, "gaudi3": 8, "cloud25": 4, "office1": 1}
+
+
+def costs_of(what: Costs | str | Path) -> Costs:
+    """Return costs as they are, by the name of a preset, or from a file that `costs_from` reads.
+
+    Raises:
+        InvalidArgumentError: there is no such preset or file, or the file holds no costs.
+    """
+    if isinstance(what, Costs):
+        return what
+    if what in PRESETS:
+        return PRESETS[str(what)]
+    if not Path(what).is_file():
+        names = ", ".join(PRESETS)
+        raise InvalidArgumentError(f"costs: expected {names} or a file, got {str(what)!r}")
+    return costs_from(Path(what))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.plan.language import Buffer, Nodes, PlanError
@@ -11,6 +12,7 @@ from hccl_py.plan.tiles import Cut
 from hccl_py.simulation.candidate import Candidate, What, candidate_of, count_elements
 from hccl_py.simulation.costs import Costs
 from hccl_py.simulation.folding import Move, fold_of, whole
+from hccl_py.simulation.presets import costs_of
 from hccl_py.simulation.programs import Size, averaged, programs_of, world_of
 from hccl_py.simulation.topology import Topology
 from hccl_py.transport._core import VirtualTime
@@ -53,7 +55,7 @@ class Simulated:
 def simulate(
     what: What,
     topology: Topology,
-    costs: Costs,
+    costs: Costs | str | Path,
     num_bytes: int,
     *,
     root: int | None = None,
@@ -67,7 +69,8 @@ def simulate(
         what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`; one of your own;
             or the plans of all ranks.
         topology: where the ranks are.
-        costs: of the machine and its network.
+        costs: of the machine and its network; or the name of a preset, such as `gaudi2`, or the
+            file of `hccl-plan calibrate` or `hccl-bench --tune`.
         num_bytes: of `data`; of all blocks, for a collective on blocks.
         root: of a rooted collective; None: rank 0.
         item_bytes: of an element.
@@ -84,6 +87,7 @@ def simulate(
         raise InvalidArgumentError(
             f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
         )
+    costs = costs_of(costs)
     candidate = _candidate(what, topology.nodes, root)
     first = candidate.write(0)
     elements = count_elements(first, num_bytes, item_bytes)

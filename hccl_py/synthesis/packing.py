@@ -18,6 +18,7 @@ from hccl_py.synthesis.network import Arc, Network
 
 _STEEPNESS = (4, 8, 16, 32, 64)
 _ROUNDS_EACH = 3
+_MOST_EXPONENT = 300
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ class _Packing:
     def _costs(self, steepness: float) -> Matrix:
         """Price each pair of ranks: how much one more chunk adds to the sum of the potentials."""
         counts = np.array([self._load[arc] for arc in self._arcs])
-        # Beyond the exponent's range any price is prohibitive.
-        loads = np.minimum(counts * self._shares, 600 / steepness)
-        one_more = np.expm1(np.minimum(steepness * self._shares, 600))
+        # The product of both powers has to stay a number. At the limit any price is prohibitive.
+        loads = np.minimum(counts * self._shares, _MOST_EXPONENT / steepness)
+        one_more = np.expm1(np.minimum(steepness * self._shares, _MOST_EXPONENT))
         prices = np.exp(steepness * (loads - 1)) * one_more
         found = np.full((self._network.world_size,) * 2, np.inf)
         found[self._tails, self._heads] = np.add.reduceat(prices[self._on_ways], self._begins)

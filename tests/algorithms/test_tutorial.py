@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
+from hccl_py.bench.collective.main import main as bench
 from hccl_py.plan_command.main import main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "internals" / "algorithms.md").read_text()
@@ -78,3 +80,14 @@ def test_steps_run_in_the_engine(layout: str, file: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("HCCL_ALGORITHM", ",".join([f"all_reduce={file}:{name}", *others]))
         with ThreadRanks(layout) as ranks:
             ranks.run(run)
+
+
+def test_last_step_is_raced_against_the_table(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contenders = f"{file}:two_levels,{file}:ring"
+    words = ["-g", "2", "--nnodes", "2", "--sizes", "1M", "-n", "2", "--algorithm", contenders]
+    assert bench([*words, "--api", "communicator", "--csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["by"] for row in rows] == ["hccl", "mine.py:two_levels", "mine.py:ring"]
+    assert {row["wrong"] for row in rows} == {"0"} and float(rows[1]["ratio"].rstrip("x")) > 0

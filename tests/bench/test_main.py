@@ -68,6 +68,15 @@ def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
     assert [row[6] for row in rows if row[0:1] == ["262144"]] == [*names] * 4
 
 
+def test_main_measures_what_reproducible_reductions_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--nnodes", "2", "--reproducible", "--sizes", "256K", "--csv"]
+    assert main([*_SHORT, *arguments]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["by"], row["wrong"]) for row in rows] == [("hccl", "0"), ("reproducible", "0")]
+
+
 BESIDE_GLOO = ["--api", "torch", "--compare", "gloo"]
 
 

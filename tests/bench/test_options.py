@@ -44,6 +44,11 @@ def test_parse_algorithm_is_a_contender_beside_hccl(tmp_path: Path) -> None:
     assert parsed[0].contenders == ("hccl", "mine.py:mine")
 
 
+def test_parse_reproducible_is_a_contender_beside_hccl() -> None:
+    options = _parse("--reproducible")[0]
+    assert (options.contenders, options.api) == (("hccl", "reproducible"), "communicator")
+
+
 def test_parse_compressions_are_contenders_beside_hccl() -> None:
     assert _parse("--nnodes 2 --compression all")[0].contenders == ("hccl", "bf16", "int8")
     assert _parse("--nnodes 2 --compression int8")[0].contenders == ("hccl", "int8")
@@ -142,6 +147,8 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--veth 1", "--veth joins nodes: give --nnodes 2"),
         ("--rate 1gbit --nnodes 2", "--rate limits the links of --veth"),
         ("--rate 1GB/s --nnodes 2 --veth 1", "a rate such as 1gbit or 100mbit, got '1GB/s'"),
+        ("--reproducible --api torch", "--reproducible compares communicators: leave --api"),
+        ("--reproducible --test broadcast", "--reproducible is of reductions: broadcast has none"),
         ("--compression int8", "--compression is between nodes: give --nnodes 2"),
         ("--compression fp4 --nnodes 2", "one or more of all, bf16, int8, got 'fp4'"),
         ("--test send_recv --nproc 1", "at least 2 ranks"),

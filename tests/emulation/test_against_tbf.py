@@ -50,9 +50,9 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
-    Layout(2, 1, 100, (1, 4, 16)),
-    Layout(2, 2, 100, (1, 4, 16)),
-    Layout(4, 1, 100, (1, 4, 16)),
+    Layout(2, 1, 100, (1, 4, 16, 64)),
+    Layout(2, 2, 100, (1, 4, 16, 64)),
+    Layout(4, 1, 100, (1, 4, 16, 64)),
     Layout(2, 1, 1000, (1, 4, 16, 64)),
 )
 
@@ -115,6 +115,7 @@ def row(layout: Layout, size: int, emulated_s: Sequence[float], real_s: Sequence
     return "| " + " | ".join(cells) + " |"
 
 
+@pytest.mark.timeout(900)
 @TWO_HOSTS
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: "x".join(map(str, one[:3])))
 def test_all_reduce_takes_as_long_as_between_namespaces(layout: Layout, tmp_path: Path) -> None:

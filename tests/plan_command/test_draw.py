@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from recorded import job
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.plan_command.main import main
+from hccl_py.simulation.presets import PRESETS
 
 CHROMIUM = shutil.which("chromium")
 
@@ -81,7 +83,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     numbers = dict.fromkeys(NUMBERS, 0.0) | {"scale_out_latency_us": 3.0, "scale_up_latency_us": 1}
     written = {"format": 1, "layout": [2, 2], "cores_per_node": 4, "numbers": numbers}
     tuning.write_text(json.dumps(written | {"measurements": []}))
-    options = ["--nodes", "2,2", "--trace", str(tmp_path), "--tuning", str(tuning)]
+    options = ["--nodes", "2,2", "--trace", str(tmp_path), "--costs", str(tuning)]
     content = content_of(page_of(tmp_path, "all_reduce=mesh", *options))
     assert (content["unit"], content["end"]) == ("us", 6.0)
     measured = content["measured"]
@@ -90,6 +92,37 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     assert [one["begin"] for one in measured["ranks"]] == [0, 1, 72, 3]
     assert [one["waited"] for one in measured["ranks"]] == [114, 114, 72, 114]
     assert {one["end"] for one in measured["ranks"]} == {measured["end"]} == {124}
+
+
+def test_times_are_those_of_a_preset(tmp_path: Path) -> None:
+    options = ["--nodes", "1,1", "--preset", "office1", "--size", "1M"]
+    content = content_of(page_of(tmp_path, "all_reduce=one_shot", *options))
+    out = PRESETS["office1"].scale_out
+    message_us = out.latency_us + 2 * (out.message_us + out.us_per_mib) + out.wire_us_per_mib
+    assert content["unit"] == "us" and "by office1." in content["about"]
+    assert {one["end"] - one["begin"] for one in content["messages"]} == {message_us}
+    assert content["end"] == pytest.approx(message_us + PRESETS["office1"].reduce_us_per_mib)
+
+
+ACTS = """
+const seen = [], title = () => document.querySelector("#detail h2").textContent;
+const cell = (place, rank) => document.querySelectorAll(".cell")[4 * place + rank];
+const future = () => document.querySelectorAll(".message.future").length;
+cell(2, 1).dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title());
+document.querySelectorAll(".message")[0].dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title(), future());
+const slider = document.getElementById("slider");
+slider.value = 2;
+slider.dispatchEvent(new Event("input"));
+seen.push(future());
+cell(3, 0).dispatchEvent(new MouseEvent("click"));
+seen.push(title(), document.querySelectorAll(".cell.chosen").length);
+document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+seen.push(title(), future());
+document.body.dataset.seen = JSON.stringify(seen);
+"""
+"""What somebody with a mouse and a keyboard does with the page of a ring of four ranks."""
 
 
 def dom(path: Path, **state: object) -> str:
@@ -136,6 +169,19 @@ class TestInABrowser:
         assert "carries the contribution of" in shown
         assert count(shown, "message chosen") == 1
 
+    def test_mouse_slider_and_keys_step_and_show(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "all_reduce=ring", "--nodes", "4")
+        page.write_text(page.read_text().replace("</html>", f"<script>{ACTS}</script></html>"))
+        found = re.search(r'data-seen="(.*?)"', dom(page))
+        assert found is not None
+        assert json.loads(html.unescape(found[1])) == [
+            "data[2] of rank 1 at 6",
+            *("rank 0 to rank 1, from 0 to 1", 0),
+            4 * 4,  # of 24 messages, after two of six steps
+            *("data[3] of rank 0 at 2", 1),
+            *("data[3] of rank 0 at 3", 4 * 3),
+        ]
+
     def test_64_ranks_are_a_summary_and_one_chunk_is_drawn_rank_by_rank(
         self, tmp_path: Path
     ) -> None:
@@ -157,3 +203,26 @@ class TestInABrowser:
         shown = dom(page_of(tmp_path, "all_reduce=ring", *options))
         assert count(shown, "measured") == 2 * 3
         assert "Bars: call 20 of 40 bytes" in shown
+
+    def test_measured_times_are_on_the_scale_of_predicted_ones_or_stretched(
+        self, tmp_path: Path
+    ) -> None:
+        job(tmp_path, (0, 0, 0), late_rank=1, late_ns=70_000)
+        options = ["--nodes", "3", "--preset", "office1", "--trace", str(tmp_path)]
+        page = page_of(tmp_path, "all_reduce=ring", *options)
+        content = content_of(page)
+        ratio = content["measured"]["end"] / content["end"]
+        assert ratio > 2
+
+        def bottom(what: str, shown: str) -> float:
+            """Return how far down the last bar or the cursor, at the end of the plan, is."""
+            if what == "cursor":
+                (found,) = re.findall(r'id="cursor"[^>]* y1="([\d.]+)"', shown)
+                return float(found) - 12
+            bars = re.findall(r'class="measured"[^>]* y="([\d.]+)"[^>]* height="([\d.]+)"', shown)
+            return max(float(y) + float(height) for y, height in bars) - 12
+
+        for state, expected in (({}, ratio), ({"scale": "own"}, 1.0)):
+            shown = dom(page, **state)
+            found = bottom("measured", shown) / bottom("cursor", shown)
+            assert found == pytest.approx(expected, rel=0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from thread_ranks import ThreadRanks
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan_command.main import main
+from hccl_py.plan_command.predict import _hopeless
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.presets import PRESETS
 from hccl_py.simulation.topology import Topology
@@ -36,6 +38,22 @@ def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[s
     assert [row.split()[0] for row in rows] == ["64K", "256K", "1M"]
     assert all(row.count("GB/s") == len(names_for("all_reduce")) for row in rows)
     assert rows[-1].split()[-1] == "hierarchical"
+
+
+def test_chart_has_a_letter_for_each_algorithm_at_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    algorithms = ["--algorithm", "hierarchical,one_shot"]
+    command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "office1", "--size", "1M:4M"]
+    assert main(["predict", *command, *algorithms]) == 0
+    chart = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")][1:]
+    assert chart[0] == "# a hierarchical, b one_shot"
+    assert (chart[1], chart[5]) == ("# time of a call", "# busbw")
+    axis, small, large = chart[2:5]
+    assert small.split() == ["#", "1M", "a", "b"]
+    assert chart[7].split() == ["#", "1M", "b", "a"]
+    assert small.index("a") < large.index("a") < small.index("b") < large.index("b")
+    assert large.index("b") == len(axis) - 1  # the longest time is at the end
 
 
 @pytest.mark.nightly("bench")
@@ -66,14 +84,17 @@ def test_what_if_changes_the_world() -> None:
         (["--what-if", "link=0-1:10"], "expected a positive number of kbit"),
         (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
         (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
-        (["--nodes", "0"], "expected nodes and ranks of 1 or more"),
+        (["--trace", ".", "--size", "1M"], "leave --size out"),
+        (["--ranks-per-node", "1"], "expected two ranks or more: give --nodes or --ranks-"),
+        (["--size", "2"], "expected at least 4 bytes and a call, got 2 and 1"),
         (["--trace", "/nowhere"], "/nowhere"),
     ],
 )
 def test_wrong_options_are_one_line(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", "--preset", "gaudi2", "--size", "1M", *words]) == 2
+    sizes = [] if {"--trace", "--size"} & {*words} else ["--size", "1M"]
+    assert main(["predict", "--preset", "gaudi2", *sizes, *words]) == 2
     error = capsys.readouterr().err
     assert problem in error and error.count("\n") == 1
 
@@ -113,6 +134,58 @@ def test_recorded_calls_are_predicted_elsewhere(
     lines = {tuple(line.split()[:3]) for line in rows_of(output)[1:]}
     assert lines == {("all_reduce", "256K", "3"), ("broadcast", "16K", "1")}
     assert "# all calls: took" in output
+    command = ["predict", "--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]
+    assert main([*command, "--algorithm", "ring,one_shot"]) == 0
+    lines = {tuple(line.split()) for line in rows_of(capsys.readouterr().out)[1:]}
+    assert {line[-1] for line in lines if line[0] == "all_reduce"} == {"ring"}
+    assert main([*command, "--algorithm", "bruck"]) == 2
+    error = capsys.readouterr().err
+    assert "--algorithm bruck: the recorded calls have all_reduce: one_shot, mesh" in error
+
+
+def test_plan_that_hangs_is_told_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import hccl_py\nfrom hccl_py.plan.language import data\n"
+        '@hccl_py.algorithm("all_reduce")\n'
+        "def stuck(me, n, plan): plan.recv((me + 1) % n, data[:])\n"
+    )
+    words = ["--nodes", "2", "--preset", "office1", "--size", "1M"]
+    assert main(["predict", *words, "--algorithm", f"{file}:stuck,mesh"]) == 0
+    output = capsys.readouterr().out
+    (row,) = rows_of(output)[1:]
+    assert (row.split()[1], row.split()[-1]) == ("-", "mesh")
+    assert f"# {file}:stuck: rank 0, op 0: waits for ever" in output
+
+
+def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
+    names = ["one_shot", "tree", "mesh"]
+
+    def left_out(topology: Topology) -> dict[str, str]:
+        return _hopeless("all_reduce", names, topology, PRESETS["gaudi2"], 1 << 20)
+
+    late = {7: 1.0}
+    large, small = Topology.even(256, 8), Topology.even(2, 8)
+    assert left_out(large) == left_out(replace(small, late_us=late)) == {}
+    (name,), (why,) = zip(*left_out(replace(large, late_us=late)).items(), strict=True)
+    assert name == "one_shot" and "without --what-if mesh is 3" in why
+
+
+def test_large_world_that_differs_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--nodes", "256", "--preset", "gaudi2", "--size", "1M", "--algorithm", "tree"]
+    assert main(["predict", *words]) == 0
+    assert "is simulated" not in capsys.readouterr().out
+    assert main(["predict", *words, "--what-if", "straggler=17:2ms"]) == 0
+    assert "# each of 2048 ranks is simulated, for not all are alike" in capsys.readouterr().out
+
+
+def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--preset", "gaudi2", "--size", "1G:1M"])
+    assert ended.value.code == 2
+    assert "expected the smaller size first, got 1G:1M" in capsys.readouterr().err
 
 
 @pytest.mark.nightly("scale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from hccl_py.algorithms.table import names_for, plans_for
 from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.plan.language import Plan, PlanBuilder, PlanError, Shape, data
 from hccl_py.plan.tiles import Cut
-from hccl_py.simulation.costs import Wiring
+from hccl_py.simulation.costs import COSTS as COSTS_KEY
+from hccl_py.simulation.costs import Wiring, costs_from, written
+from hccl_py.simulation.presets import PRESETS
 from hccl_py.transport.errors import InvalidArgumentError
 
 MIB = 1 << 20
@@ -239,6 +242,20 @@ def test_wrong_arguments_are_named(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         simulate(what, topology, COSTS, num_bytes)
+
+
+def test_costs_are_named_too(tmp_path: Path) -> None:
+    topology = Topology.even(2, 8)
+    known = simulate("all_reduce=mesh", topology, PRESETS["gaudi2"], MIB)
+    assert simulate("all_reduce=mesh", topology, "gaudi2", MIB) == known
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({COSTS_KEY: written(replace(COSTS, cores_per_machine=8))}))
+    costs = costs_from(path)
+    assert simulate("all_reduce=mesh", topology, path, MIB) == simulate(
+        "all_reduce=mesh", topology, costs, MIB
+    )
+    with pytest.raises(InvalidArgumentError, match="expected gaudi2, .* or a file, got 'gaudi9'"):
+        simulate("all_reduce=mesh", topology, "gaudi9", MIB)
 
 
 def test_wrong_topologies_are_named() -> None:

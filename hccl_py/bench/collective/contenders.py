@@ -55,6 +55,14 @@ def _open_compressed(open_contender: Open, compression: str, endpoint: Endpoint)
         return open_contender(endpoint)
 
 
+def open_reproducible(endpoint: Endpoint) -> Contender:
+    """Open a communicator whose reductions have the same bits whatever the layout."""
+    from hccl_py.algorithms.shared import REPRODUCIBLE
+
+    with _environment(REPRODUCIBLE, "1"):
+        return _open_communicator(endpoint)
+
+
 def _open_with_algorithm(open_contender: Open, place: str, endpoint: Endpoint) -> Contender:
     from hccl_py.algorithms.tuner import VARIABLE
 

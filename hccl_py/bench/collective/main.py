@@ -24,6 +24,7 @@ from hccl_py.bench.collective.contenders import (
     BASELINES,
     COMPRESSED,
     REGISTERED,
+    open_reproducible,
     with_algorithm,
 )
 from hccl_py.bench.collective.job_ranks import JobRanks, is_rank, rank_of_job
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         contenders = {"registered": REGISTERED[options.api], **contenders}
     for compression in options.compressions:
         contenders[compression] = COMPRESSED[options.api, compression]
+    if options.reproducible:
+        contenders["reproducible"] = open_reproducible
     for place in options.algorithms:
         contenders[Path(place).name] = with_algorithm(options.api, place)
     contenders |= {name: BASELINES[name] for name in options.compare if name in BASELINES}

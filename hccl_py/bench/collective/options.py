@@ -19,6 +19,7 @@ class Options:
     veth_links: int | None
     rate_mbit: float | None
     compressions: tuple[str, ...]
+    reproducible: bool
     algorithms: tuple[str, ...]
     sizes: tuple[int, ...]
     dtype: str
@@ -62,7 +63,8 @@ class Options:
         """Names of what is measured; the others are compared with the first."""
         first = "registered" if self.registered else None
         algorithms = (Path(place).name for place in self.algorithms)
-        names = (first, "hccl", *self.compressions, *algorithms, *self.compare)
+        reproducible = "reproducible" if self.reproducible else None
+        names = (first, "hccl", *self.compressions, reproducible, *algorithms, *self.compare)
         return tuple(name for name in names if name)
 
     @property

@@ -4,6 +4,6 @@ __main__  the command: start reading here
 measure   times of every algorithm on namespaces joined by slow and fast links
 compare   the same cells simulated, and the table
 
-python -m hccl_py.bench.prediction measure cells.json --tuning tuning.json
-python -m hccl_py.bench.prediction compare cells.json --tuning tuning.json
+python -m hccl_py.bench.prediction measure cells.json --ranks 2 4 --rates unlimited 1gbit
+python -m hccl_py.bench.prediction compare cells.json --costs costs.json
 """

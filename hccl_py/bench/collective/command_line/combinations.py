@@ -111,6 +111,14 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
             given.compression and given.nnodes < 2,
             "--compression is between nodes: give --nnodes 2 or more",
         ),
+        (
+            given.reproducible and not any(case.reduces for case in cases),
+            f"--reproducible is of reductions: {named} has none",
+        ),
+        (
+            given.reproducible and given.api == "torch",
+            "--reproducible compares communicators: leave --api torch out",
+        ),
         (strange, f"--algorithm: {strange}"),
         (lost_peer, f"--compare {lost_peer}: it has an environment of its own: {how}"),
         (

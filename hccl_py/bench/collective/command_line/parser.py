@@ -228,6 +228,12 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         help="measure hccl with this compression between nodes beside hccl: bf16, int8 or both",
     )
     add(
+        "--reproducible",
+        action="store_true",
+        help="measure hccl with HCCL_REPRODUCIBLE=1 beside hccl; implies --api communicator "
+        "(docs/api/reproducible.md)",
+    )
+    add(
         "--algorithm",
         type=lambda text: tuple(text.split(",")),
         default=(),

@@ -42,6 +42,7 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         veth_links=given.veth,
                         rate_mbit=given.rate,
                         compressions=given.compression,
+                        reproducible=given.reproducible,
                         algorithms=given.algorithm,
                         sizes=sizes_of(given) if case.has_data else (0,),
                         dtype=dtype,
@@ -74,7 +75,8 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
 
 def _api(given: argparse.Namespace) -> str:
     """How hccl is called: beside MPI and UCC alone without torch, as they are."""
-    if given.profile:
+    # A second group of torch would be reproducible if the first one is.
+    if given.profile or given.reproducible:
         return "communicator"
     alone = given.compare and {*given.compare} <= {*PEERS}
     return given.api or ("communicator" if alone else "torch")
