@@ -50,7 +50,7 @@ PACKAGES = {
     ),
     "roce": (
         *("qemu-system-x86", "busybox-static", "cpio", "kmod", "xz-utils", "iproute2"),
-        *("ibverbs-providers", "ibverbs-utils", "perftest"),
+        *("ibverbs-providers", "ibverbs-utils", "libibverbs-dev", "perftest"),
     ),
 }
 """Debian packages by section; `.ci/nightly` installs them where it may."""
