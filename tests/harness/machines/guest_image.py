@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from tiers import PACKAGES
@@ -42,6 +43,7 @@ poweroff -f
 """
 
 
+@cache
 def why_not() -> str | None:
     """Say why no virtual machine can run here; None: it can."""
     if platform.machine() != "x86_64":
@@ -51,6 +53,8 @@ def why_not() -> str | None:
         return f"needs {', '.join(missing)}: apt install {' '.join(PACKAGES['roce'])}"
     if not (CACHE / "vmlinuz").exists() and not (os.geteuid() == 0 and shutil.which("apt-get")):
         return "needs a kernel with rdma_rxe, which root can download with apt-get"
+    if not (CACHE / "vmlinuz").exists() and not _fitting_kernels():
+        return "needs a kernel of Debian with rdma_rxe, and apt-get knows none: apt-get update"
     return None
 
 
@@ -68,12 +72,18 @@ def kernel_and_initramfs() -> tuple[Path, Path]:
     return kernel, initramfs
 
 
-def _fetch_kernel(root: Path) -> None:
+def _fitting_kernels() -> list[str]:
+    """Return the packages, the newest one last."""
+
     def version(name: str) -> list[int]:
         return [int(number) for number in re.findall(r"\d+", name)]
 
     named = _output("apt-cache", "pkgnames", "linux-image-6.").split()
-    fitting = sorted(filter(_KERNELS.fullmatch, named), key=version)
+    return sorted(filter(_KERNELS.fullmatch, named), key=version)
+
+
+def _fetch_kernel(root: Path) -> None:
+    fitting = _fitting_kernels()
     # As another user apt-get may not write here, and says so although it can as root.
     _run(root, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", fitting[-1])
     _run(root, "bash", "-c", "dpkg-deb --fsys-tarfile *.deb | tar -x ./boot ./lib/modules")
