@@ -7,6 +7,7 @@ afterwards. One folder is shared for writing.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import re
@@ -59,17 +60,23 @@ def why_not() -> str | None:
 
 
 def kernel_and_initramfs() -> tuple[Path, Path]:
-    """Return both, made if they are not there yet."""
+    """Return both, made if they are not there yet; a second process waits for the first one."""
     kernel, initramfs = CACHE / "vmlinuz", CACHE / "initramfs"
-    if not (kernel.exists() and initramfs.exists()):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            root = Path(folder)
-            _fetch_kernel(root)
-            _make_initramfs(root)
-            (root / "initramfs").rename(initramfs)
-            next(root.glob("boot/vmlinuz-*")).rename(kernel)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (kernel.exists() and initramfs.exists()):
+            _make_both(kernel, initramfs)
     return kernel, initramfs
+
+
+def _make_both(kernel: Path, initramfs: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        root = Path(folder)
+        _fetch_kernel(root)
+        _make_initramfs(root)
+        (root / "initramfs").rename(initramfs)
+        next(root.glob("boot/vmlinuz-*")).rename(kernel)
 
 
 def _fitting_kernels() -> list[str]:
