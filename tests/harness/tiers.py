@@ -38,7 +38,7 @@ COMMANDS = {
 """The nightly tier: what each section runs, from the root of the tree."""
 
 # Two at a time: a pair of virtual machines that talk keeps one core busy.
-COMMANDS["roce"] += " -n 2 tests/roce"
+COMMANDS["roce"] += " -n 2 --durations=0 --durations-min=10 tests/roce"
 
 for name in ("frameworks", "jax_tensorflow"):
     _matrix = f"python3 tests/integrations/matrix.py {name}"

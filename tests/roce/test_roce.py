@@ -41,7 +41,7 @@ def machines() -> Iterator[ExitStack]:
 
 
 def test_queue_pairs_pass_their_conformance_suite(tmp_path: Path, machines: ExitStack) -> None:
-    """With one end on each of two machines, and with both ends on one."""
+    """With one end on each of two machines."""
     both = pair_of_machines(tmp_path, CONFORMANCE)
     for machine in map(machines.enter_context, both):
         print(output := machine.wait(PATIENCE_S))

@@ -74,7 +74,7 @@ class ConnectedMachines:
 
 
 class TestBetweenMachines(one_machine.TestRdma):
-    # Of one process; the suite of one machine has it.
+    # Of one process, where guest_conformance.py runs it.
     test_program_ends_though_a_thread_waits = None
 
     @pytest.fixture(autouse=True)
