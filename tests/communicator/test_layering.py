@@ -46,8 +46,11 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.errors", "hccl_py.transport.deadline"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
-    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("choice", "devices", "listing")),
-    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("locked_memory", "settings")),
+    *(f"hccl_py.transport.providers.verbs.{name}" for name in ("choice", "devices", "library")),
+    *(
+        f"hccl_py.transport.providers.verbs.{name}"
+        for name in ("listing", "locked_memory", "settings")
+    ),
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",

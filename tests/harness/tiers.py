@@ -37,6 +37,9 @@ COMMANDS = {
 }
 """The nightly tier: what each section runs, from the root of the tree."""
 
+# Two at a time: a pair of virtual machines that talk keeps one core busy.
+COMMANDS["roce"] += " -n 2 --durations=0 --durations-min=10 tests/roce"
+
 for name in ("frameworks", "jax_tensorflow"):
     _matrix = f"python3 tests/integrations/matrix.py {name}"
     COMMANDS[name] = f"{_matrix} --forget && {COMMANDS[name]} && {_matrix}"
@@ -50,7 +53,7 @@ PACKAGES = {
     ),
     "roce": (
         *("qemu-system-x86", "busybox-static", "cpio", "kmod", "xz-utils", "iproute2"),
-        *("ibverbs-providers", "ibverbs-utils", "perftest"),
+        *("ibverbs-providers", "ibverbs-utils", "libibverbs-dev", "perftest"),
     ),
 }
 """Debian packages by section; `.ci/nightly` installs them where it may."""

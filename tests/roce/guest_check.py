@@ -22,6 +22,7 @@ IS_HEAD = os.environ["NUMBER"] == "1"
 PATIENCE_S = 200.0
 PORT = 29400
 CHECK_FAILED = 78
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"
 RUNS = (
     f"{sys.executable} -m hccl_py.launcher.main --check --nproc 1 --nnodes 2 "
     f"--node_rank {int(not IS_HEAD)} --master_addr 10.99.0.1 --master_port"
@@ -68,8 +69,9 @@ def main() -> None:
     run_on_second("ip link set eth0 mtu 1500")
     small = "has an MTU of 1500 on eth0: RDMA packets are small"
     mend_mtu = "ip link set eth0 mtu 4200"
-    used = "rxe0 port 1 (Ethernet"
-    expect(0, {}, 0, small, mend_mtu, used, "used, with GID", "locked memory: unlimited")
+    used, mtu = "rxe0 port 1 (Ethernet", "ACTIVE, RoCE MTU 1024): used, with GID"
+    gids = "GID 1: 10.99.0.2 (RoCE v2, eth0)"
+    expect(0, {}, 0, small, mend_mtu, used, mtu, gids, "locked memory: unlimited", "flow control")
     run_on_second(mend_mtu)
     no_port = "has no RDMA port to use, which HCCL_TRANSPORT=verbs needs"
     expect(
@@ -83,6 +85,10 @@ def main() -> None:
     expect(2, {"HCCL_IB_TIMEOUT": "99"}, CHECK_FAILED, wrong, "export another value, or unset it")
     not_set = "HCCL_IB_GID_INDEX=9 is not set"
     expect(3, {"HCCL_IB_GID_INDEX": "9"}, CHECK_FAILED, no_port, not_set)
+    run_on_second(f"mv {LIBRARY} {LIBRARY}.moved")
+    cannot = "cannot open rxe0 port 1: libibverbs.so.1: cannot open shared object file"
+    expect(6, {}, CHECK_FAILED, cannot, "apt install ibverbs-providers")
+    run_on_second(f"mv {LIBRARY}.moved {LIBRARY}")
     run_on_second("rdma link del rxe0")
     expect(4, {}, CHECK_FAILED, no_port, "rdma link add rxe0 type rxe netdev INTERFACE")
     run_on_second("rdma link add rxe0 type rxe netdev eth0")

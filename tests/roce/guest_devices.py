@@ -9,18 +9,30 @@ other device, and all results are right.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from guest_faults import HAS_TROUBLE, Lines, both_say, check_sum, communicator, run, wait_for_port
+from guest_faults import (
+    HAS_TROUBLE,
+    Lines,
+    both_say,
+    check_sum,
+    communicator,
+    run,
+    wait_for_port,
+)
 
 import hccl_py
 from hccl_py import Communicator
 
 DEVICES = ("rxe0", "rxe1")
 COUNT = 40_000
+TRAFFIC_CLASS = 26 << 2  # DSCP 26
+ETH_P_ALL, ETHERNET_BYTES, ROCE_PORT = 3, 14, 4791
 NUM_ROUNDS = 60
 BREAKS_AFTER = 20
 """Rounds of calls, and in which of them the link goes down."""
@@ -90,6 +102,34 @@ def calls_go_on_over_the_other_device() -> None:
         both_say("up again")
 
 
+def settings_reach_the_wire() -> None:
+    """Packets go to the UDP port of RoCE v2, and carry HCCL_IB_TC."""
+    os.environ["HCCL_IB_TC"] = str(TRAFFIC_CLASS)
+    seen: set[tuple[int, int]] = set()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as wire:
+        wire.setblocking(False)
+        with communicator("traffic_class") as comm:
+            for _ in range(20):
+                check_sum(comm)
+                seen |= set(roce_packets(wire))
+    print(f"network and traffic class of RoCE packets: {sorted(seen)}", flush=True)
+    assert seen == {(99, TRAFFIC_CLASS), (100, TRAFFIC_CLASS)}
+    del os.environ["HCCL_IB_TC"]
+
+
+def roce_packets(wire: socket.socket) -> Iterator[tuple[int, int]]:
+    """Yield the network (10.NETWORK.0.0) and traffic class of each RoCE v2 packet that came by."""
+    while True:
+        try:
+            packet = wire.recv(256, socket.MSG_TRUNC)
+        except BlockingIOError:
+            return
+        header = packet[ETHERNET_BYTES:]
+        is_udp = packet[12:14] == b"\x08\x00" and header[9] == socket.IPPROTO_UDP
+        if is_udp and int.from_bytes(header[22:24], "big") == ROCE_PORT:
+            yield header[17], header[1]
+
+
 def main() -> None:
     """Use both, then one, then both."""
     os.environ.update(
@@ -104,6 +144,7 @@ def main() -> None:
     wait_for_port()
     both_say("ports")
     both_carry_the_lanes("two_devices_again")
+    settings_reach_the_wire()
 
 
 if __name__ == "__main__":

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from guest_ranks import COUNTED, counters
 from guest_store import FileStore
 
 import hccl_py
@@ -24,8 +27,10 @@ from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.providers.verbs.devices import ACTIVE, list_ports
 
 SHARED = Path(os.environ["SHARED"])
+SECRET = "of two virtual machines"
 HAS_TROUBLE = os.environ["NUMBER"] == "2"
 TIMEOUT_S = 60.0
+LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1")
 SOON_S = 10.0
 """Far more than a queue pair needs to give up here, far less than a call's deadline."""
 
@@ -67,6 +72,14 @@ def communicator(name: str) -> Communicator:
 def say(what: str) -> None:
     """Tell the test."""
     (SHARED / what).touch()
+
+
+def wait_until_there(file: Path) -> None:
+    """Wait until a file is there."""
+    until_s = time.monotonic() + TIMEOUT_S
+    while not file.exists():
+        assert time.monotonic() < until_s, file
+        time.sleep(0.05)
 
 
 def wait_for_port() -> None:
@@ -121,6 +134,36 @@ def bootstrap_error(name: str) -> str:
         print(error, flush=True)
         return str(error)
     raise AssertionError("they connected")
+
+
+def process_that_is_killed() -> None:
+    """The other rank says that it died, at once: its control connection closes."""
+    calls = SHARED / "calls"
+    if not HAS_TROUBLE:
+        with communicator("killed") as comm:
+            check_sum(comm)
+            print(call_until_lost(comm), flush=True)
+        return
+    child = os.fork()  # nothing of the library has begun yet
+    if child == 0:
+        comm = communicator("killed")
+        check_sum(comm)
+        calls.touch()
+        call_until_lost(comm)
+    wait_until_there(calls)
+    os.kill(child, signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def secret_that_differs() -> None:
+    """No packet leaves a device: queue pairs connect after the ranks have proved themselves."""
+    before = counters()
+    if HAS_TROUBLE:
+        os.environ["HCCL_SECRET"] = "of another job"
+    bootstrap_error("secret")
+    os.environ["HCCL_SECRET"] = SECRET
+    grew = {name: counters()[name] - before[name] for name in COUNTED}
+    assert not any(grew.values()), grew
 
 
 def gid_that_is_not_set() -> None:
@@ -196,6 +239,30 @@ def link_that_goes_down_and_comes_back() -> None:
         check_sum(comm)
 
 
+def library_that_is_missing() -> None:
+    """The rank names the package, and with `auto` both use TCP."""
+    moved = LIBRARY.with_name("moved")
+    if HAS_TROUBLE:
+        LIBRARY.rename(moved)
+    program = [sys.executable, __file__, "library"]  # this process has loaded it before
+    done = subprocess.run(program, capture_output=True, text=True, timeout=5 * TIMEOUT_S)
+    print(done.stdout + done.stderr, flush=True)
+    assert done.returncode == 0
+    if HAS_TROUBLE:
+        moved.rename(LIBRARY)
+
+
+def in_new_process_without_library() -> None:
+    """See above."""
+    said = bootstrap_error("no_library")
+    assert "apt install ibverbs-providers" in said or not HAS_TROUBLE
+    os.environ["HCCL_TRANSPORT"] = "auto"
+    with communicator("no_library_auto") as comm:
+        check_sum(comm)
+        devices = comm.statistics()["devices"]
+        assert devices["tcp"]["messages"] > 0 == devices["verbs"]["messages"], devices
+
+
 def device_that_is_removed() -> None:
     """The kernel waits until no process has it open; until then calls go on."""
     with communicator("device") as comm:
@@ -223,11 +290,14 @@ def machine_that_loses_its_power() -> None:
 
 
 TROUBLES: tuple[Callable[[], None], ...] = (
+    process_that_is_killed,
+    secret_that_differs,
     gid_that_is_not_set,
     gid_of_another_network,
     number_of_queue_pairs_that_differs,
     port_that_only_one_machine_has,
     device_that_fails_on_one_machine,
+    library_that_is_missing,
     link_that_goes_down_and_comes_back,
     device_that_is_removed,
     machine_that_loses_its_power,
@@ -238,11 +308,12 @@ def main() -> None:
     """Have one trouble after the other."""
     os.environ.update(
         HCCL_TRANSPORT="verbs",
-        HCCL_SECRET="of two virtual machines",
+        HCCL_SECRET=SECRET,
         HCCL_SOCKET_IFNAME="eth0",
         HCCL_IB_TIMEOUT="14",  # a silent peer is given up after half a second
     )
-    for trouble in TROUBLES:
+    troubles = (in_new_process_without_library,) if sys.argv[1:] == ["library"] else TROUBLES
+    for trouble in troubles:
         print(f"== {trouble.__name__}", flush=True)
         trouble()
         os.environ.pop("HCCL_IB_GID_INDEX", None)

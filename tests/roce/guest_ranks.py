@@ -82,6 +82,14 @@ def _check_moves(comm: Communicator, count: int, dtype: str) -> None:
     data = blocks[me].copy()
     comm.broadcast(data, 1)
     np.testing.assert_array_equal(data, blocks[1])
+    root = n - 1
+    collected = np.zeros((n, count), dtype) if me == root else None
+    comm.gather(collected, blocks[me][0].copy(), root)
+    if collected is not None:
+        np.testing.assert_array_equal(collected, [one[0] for one in blocks])
+    block = np.zeros(count, dtype)
+    comm.scatter(block, blocks[root].copy() if me == root else None, root)
+    np.testing.assert_array_equal(block, blocks[root][me])
 
 
 def _check_transfers(comm: Communicator) -> None:

@@ -205,7 +205,6 @@ void bind_rdma(nb::module_& module) {
           [](RdmaDevice* device, const std::string& name, std::array<uint8_t, 4> route) {
             new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
           })
-      .def_static("exists", &RdmaDevice::exists, Released())
       .def("mtu", &RdmaDevice::mtu)
       .def("lid", &RdmaDevice::lid);
   nb::class_<RdmaDomain> domain(module, "RdmaDomain");

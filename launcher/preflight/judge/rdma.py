@@ -18,6 +18,10 @@ def check_rdma(nodes: Nodes) -> Iterator[Finding]:
         if rdma["problem"]:
             what = f"has a setting that does not work: {rdma['problem']}"
             yield Finding(node, "error", what, "export another value, or unset it")
+        elif rdma["unopened"]:
+            cause, remedy = rdma["unopened"]
+            what = f"cannot open {rdma['used']}: {cause}"
+            yield Finding(node, "error" if wants else "info", what, remedy)
         elif rdma["used"]:
             yield from _check_used(nodes, node)
         elif wants:

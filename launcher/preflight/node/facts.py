@@ -73,6 +73,7 @@ class Rdma(TypedDict):
         used: the port that ranks would use; empty: none can be used.
         interface: of that port.
         problem: a setting that makes no sense.
+        unopened: why ranks cannot open that port, and what mends it; empty: they can.
         locked_bytes: how much memory ranks may register; None: all.
         locked_bytes_per_peer: how much one registers for each rank of another node.
     """
@@ -81,6 +82,7 @@ class Rdma(TypedDict):
     used: str
     interface: str
     problem: str
+    unopened: list[str]
     locked_bytes: int | None
     locked_bytes_per_peer: int
 
@@ -169,6 +171,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         used="",
         interface="",
         problem="",
+        unopened=[],
         locked_bytes=locked_bytes(),
         locked_bytes_per_peer=locked_bytes_per_peer(),
     )
@@ -177,6 +180,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     # Not imported where there is no RDMA: it would cost each agent of a large job.
     from hccl_py.transport.providers.verbs.choice import candidates
     from hccl_py.transport.providers.verbs.devices import list_ports
+    from hccl_py.transport.providers.verbs.library import opening_problem
     from hccl_py.transport.providers.verbs.listing import (
         flow_control_lines,
         locked_memory_line,
@@ -200,6 +204,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     first = looked_at[0]
     if first.gid is not None:
         found["used"], found["interface"] = str(first.port), first.gid.interface
+        found["unopened"] = list(opening_problem(first.port.device) or ())
         found["lines"] += flow_control_lines(first.gid.interface)
     return found
 

@@ -7,12 +7,14 @@ afterwards. One folder is shared for writing.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import re
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from tiers import PACKAGES
@@ -42,6 +44,7 @@ poweroff -f
 """
 
 
+@cache
 def why_not() -> str | None:
     """Say why no virtual machine can run here; None: it can."""
     if platform.machine() != "x86_64":
@@ -51,29 +54,43 @@ def why_not() -> str | None:
         return f"needs {', '.join(missing)}: apt install {' '.join(PACKAGES['roce'])}"
     if not (CACHE / "vmlinuz").exists() and not (os.geteuid() == 0 and shutil.which("apt-get")):
         return "needs a kernel with rdma_rxe, which root can download with apt-get"
+    if not (CACHE / "vmlinuz").exists() and not _fitting_kernels():
+        return "needs a kernel of Debian with rdma_rxe, and apt-get knows none: apt-get update"
     return None
 
 
 def kernel_and_initramfs() -> tuple[Path, Path]:
-    """Return both, made if they are not there yet."""
+    """Return both, made if they are not there yet; a second process waits for the first one."""
     kernel, initramfs = CACHE / "vmlinuz", CACHE / "initramfs"
-    if not (kernel.exists() and initramfs.exists()):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            root = Path(folder)
-            _fetch_kernel(root)
-            _make_initramfs(root)
-            (root / "initramfs").rename(initramfs)
-            next(root.glob("boot/vmlinuz-*")).rename(kernel)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (kernel.exists() and initramfs.exists()):
+            _make_both(kernel, initramfs)
     return kernel, initramfs
 
 
-def _fetch_kernel(root: Path) -> None:
+def _make_both(kernel: Path, initramfs: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        root = Path(folder)
+        _fetch_kernel(root)
+        _make_initramfs(root)
+        (root / "initramfs").rename(initramfs)
+        next(root.glob("boot/vmlinuz-*")).rename(kernel)
+
+
+def _fitting_kernels() -> list[str]:
+    """Return the packages, the newest one last."""
+
     def version(name: str) -> list[int]:
         return [int(number) for number in re.findall(r"\d+", name)]
 
     named = _output("apt-cache", "pkgnames", "linux-image-6.").split()
-    fitting = sorted(filter(_KERNELS.fullmatch, named), key=version)
+    return sorted(filter(_KERNELS.fullmatch, named), key=version)
+
+
+def _fetch_kernel(root: Path) -> None:
+    fitting = _fitting_kernels()
     # As another user apt-get may not write here, and says so although it can as root.
     _run(root, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", fitting[-1])
     _run(root, "bash", "-c", "dpkg-deb --fsys-tarfile *.deb | tar -x ./boot ./lib/modules")

@@ -17,6 +17,7 @@ def made_rdma(**changes: Any) -> Rdma:
         used="",
         interface="",
         problem="",
+        unopened=[],
         locked_bytes=None,
         locked_bytes_per_peer=6_000_000,
     )

@@ -98,6 +98,10 @@ FAULTS: dict[str, Callable[[], Iterable[Finding]]] = {
     "RDMA is asked for, and a node has none": with_rdma({"HCCL_TRANSPORT": "verbs"}, used=""),
     "RDMA on the other nodes": with_rdma(used="", lines=[PORT_THAT_IS_DOWN]),
     "too little memory may be locked": with_rdma(locked_bytes=1 << 20),
+    "RDMA is asked for, and libibverbs is missing": with_rdma(
+        {"HCCL_TRANSPORT": "verbs"},
+        unopened=["libibverbs.so.1: no such file", "apt install ibverbs-providers"],
+    ),
     "RDMA packets are small": with_rdma(interface="eth0"),
     "a setting of RDMA makes no sense": with_rdma(problem="HCCL_IB_TC: expected a number"),
 }

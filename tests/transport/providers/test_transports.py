@@ -21,6 +21,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, InvalidArgumentError, PeerLostError, ReduceOp
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.providers.verbs import library
 from hccl_py.transport.providers.verbs.devices import list_ports
 
 # None, few, uneven parts, more than a slot.
@@ -173,7 +174,17 @@ def test_unknown_transport_lists_those_there_are(
 
 
 @pytest.mark.skipif(bool(list_ports()), reason="this host has an RDMA device")
-def test_verbs_without_a_device_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_library", [True, False])
+def test_verbs_without_device_or_library_says_how_to_get_them(
+    has_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first one is a library that every Linux has.
+    file = "libc.so.6" if has_library else "libibverbs-that-is-missing.so.1"
+    monkeypatch.setattr(library, "_FILE", file)
     monkeypatch.setenv("HCCL_TRANSPORT", "verbs")
-    with pytest.raises(BootstrapError, match="verbs: this host has no RDMA device.*modprobe rdma"):
+    with pytest.raises(BootstrapError) as caught:
         Communicator(MemoryStore(), 1, 2)
+    said = str(caught.value)
+    assert "HCCL_TRANSPORT=verbs: " in said
+    assert "this host has no RDMA device" in said and "modprobe rdma_rxe" in said
+    assert ("apt install ibverbs-providers" in said) is not has_library

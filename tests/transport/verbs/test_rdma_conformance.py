@@ -6,14 +6,27 @@ otherwise than the software's queue pairs, the test stands here again with what 
 
 from __future__ import annotations
 
+import threading
+
+import msgpack
 import pytest
 from conformance_errors import Closing, Errors
 from conformance_transfers import EVERY, RDMA, Pressure, Transfers, two_gigabytes
 from thread_ranks import wait_until
 
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.providers.verbs.devices import ACTIVE, list_ports
-from hccl_py.transport.verbs import Opcode, ScatterGather, SendRequest, State, Status
+from hccl_py.transport.verbs import (
+    CompletionQueue,
+    Device,
+    Opcode,
+    ProtectionDomain,
+    QueuePair,
+    ScatterGather,
+    SendRequest,
+    State,
+    Status,
+)
 
 __all__ = ["two_gigabytes"]
 
@@ -24,7 +37,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(300),
 ]
-SOON = {"retry_count": 2, "timeout_s": 0.02}
+SOON = {"retry_count": 2, "timeout_s": 0.06}
 """A peer that is silent is given up at once. 7 retries are for ever on soft-RoCE."""
 
 
@@ -122,6 +135,49 @@ class TestRdma(Transfers, Pressure, Errors, Closing):
             a.expect(Status.RETRY_EXCEEDED, Status.FLUSHED)
             a.post_send(num_bytes=8)
             a.expect(Status.FLUSHED)
+
+    @pytest.mark.parametrize("opcode", RDMA)
+    def test_key_of_another_protection_domain_is_rejected(self, opcode: Opcode) -> None:
+        """Each communicator has a domain of its own: its keys are worth nothing to the others."""
+        with self.connected(num_bytes=4096, **SOON) as (a, b):
+            b.memory[:] = 4
+            other = self.connected(num_bytes=4096)
+            with other as (_, of_other):
+                of_other.memory[:] = 5
+                b.post_recv(0)
+                a.post_send(opcode, num_bytes=4096, to=of_other.region)
+                assert a.take_one().status is Status.REMOTE_ACCESS_ERROR
+                assert (of_other.memory == 5).all()
+            assert (a.memory == 0).all()
+
+    def test_peer_that_cannot_prove_itself_leaves_the_queue_pair_in_init(self) -> None:
+        """It knows the address, and not the secret that is in it."""
+        with Device(self.provider) as device:
+            domain, queue = ProtectionDomain(device), CompletionQueue(device, capacity=4)
+            pairs = [QueuePair(domain, queue) for _ in range(2)]
+            for pair in pairs:
+                pair.modify(State.INIT)
+            addresses = [pair.address for pair in pairs]
+            forged = [msgpack.unpackb(address) for address in addresses]
+            errors: list[BaseException] = []
+
+            def connect(me: int) -> None:
+                version, provider, endpoint = forged[1 - me]
+                _, *rest = msgpack.unpackb(endpoint)
+                stranger = msgpack.packb([bytes([me]) * 32, *rest])
+                address = msgpack.packb([version, provider, stranger])
+                try:
+                    pairs[me].connect(address, timeout_s=2)
+                except BootstrapError as error:
+                    errors.append(error)
+
+            threads = [threading.Thread(target=connect, args=[me]) for me in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(errors) == 2
+            assert [pair.state for pair in pairs] == [State.INIT] * 2
 
     def test_limits_are_the_devices(self) -> None:
         with pytest.raises(

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hccl_py.transport import _core
-from hccl_py.transport.errors import VerbsError
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.providers.verbs.choice import candidates
-from hccl_py.transport.providers.verbs.devices import list_ports, may_open
+from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.library import opening_problem
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
@@ -26,22 +25,12 @@ def usable_family(interfaces: Collection[str]) -> str:
     for one in candidates(ports, RdmaSettings.from_environment(), interfaces):
         if one.gid is None or one.gid.interface not in interfaces:
             continue
-        if problem := _problem_of(one.port.device):
+        # It is not opened: it may turn out that no rank needs it.
+        if problem := opening_problem(one.port.device):
             logger.info("HCCL_TRANSPORT=auto: not RDMA over %s: %s", one.port, problem)
             return ""
         return f"IPv{one.gid.ip.version}"
     return ""
-
-
-def _problem_of(device: str) -> str:
-    """Say why the device could not be opened. It is not: it may turn out that no rank needs it."""
-    try:
-        is_known = _core.RdmaDevice.exists(device)
-    except VerbsError as error:
-        return str(error)
-    if not is_known:
-        return "libibverbs has no driver for it: apt install ibverbs-providers"
-    return "" if may_open(device) else "its file in /dev/infiniband cannot be opened by this user"
 
 
 def agreed(families: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from hccl_py.transport.providers.verbs.devices import (
     Gid,
     RdmaPort,
 )
+from hccl_py.transport.providers.verbs.library import library_problem
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
@@ -66,11 +67,13 @@ def choose(
     if usable:
         return usable if settings.lists_devices else usable[:1]
     if not looked_at:
-        raise BootstrapError(
+        no_device = (
             "this host has no RDMA device (/sys/class/infiniband is empty); "
             "is the driver loaded? Soft-RoCE on any interface: "
             "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE"
         )
+        library = library_problem()
+        raise BootstrapError(f"{library}; besides, {no_device}" if library else no_device)
     problems = "; ".join(f"{one.port}: {one.problem}" for one in looked_at)
     raise BootstrapError(f"no RDMA port can be used: {problems}")
 

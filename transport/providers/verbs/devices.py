@@ -15,6 +15,10 @@ ETHERNET = "Ethernet"
 INFINIBAND = "InfiniBand"
 ACTIVE = "ACTIVE"
 _SYSFS = Path("/sys/class/infiniband")
+_NETWORK = Path("/sys/class/net")
+_HEADER_BYTES = 96
+"""The most that RoCE puts round the payload of a packet."""
+_PAYLOADS = (4096, 2048, 1024, 512, 256)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,12 @@ def list_ports(sysfs: Path = _SYSFS) -> tuple[RdmaPort, ...]:
             gids = _gids(port)
             found.append(RdmaPort(device.name, int(port.name), state, layer, rate, gids))
     return tuple(found)
+
+
+def roce_mtu(interface: str, sysfs: Path = _NETWORK) -> int | None:
+    """Return how many bytes a RoCE packet of this interface holds; None: nothing is known of it."""
+    mtu = int((interface and _read(sysfs / interface / "mtu")) or 0)
+    return next((size for size in _PAYLOADS if size + _HEADER_BYTES <= mtu), None)
 
 
 def may_open(device: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hccl_py.transport.providers.verbs.choice import Candidate
+from hccl_py.transport.providers.verbs.devices import ETHERNET, roce_mtu
 from hccl_py.transport.providers.verbs.locked_memory import locked_bytes, locked_bytes_per_peer
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
@@ -20,7 +21,9 @@ def port_lines(looked_at: Sequence[Candidate], settings: RdmaSettings) -> Iterat
         is_used = index < num_used(looked_at, settings)
         what = f"used, with GID {one.gid}" if is_used else one.problem or "not needed"
         kind = f"{port.link_layer}, {port.rate or 'no rate'}, {port.state or 'gone'}"
-        yield f"{port} ({kind}): {what}"
+        interface = next((gid.interface for gid in port.gids if gid.interface), "")
+        mtu = roce_mtu(interface) if port.link_layer == ETHERNET else None
+        yield f"{port} ({kind}{f', RoCE MTU {mtu}' if mtu else ''}): {what}"
         for gid in port.gids:
             yield f"    GID {gid}"
 

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "lanes/shared_memory/shm.h"
 #include "lanes/tcp.h"
 #include "progress/progress_thread.h"
+#include "rdma_lane.h"
 #include "verbs/lane_over_queue_pair.h"
 #include "verbs/queue_pair.h"
 
@@ -119,23 +121,6 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
   return lane;
 }
 
-// All memory, registered with a software queue pair when it is first used.
-class AllRegistered final : public RegisteredMemory {
- public:
-  explicit AllRegistered(std::shared_ptr<QueuePair> pair) : pair_(std::move(pair)) {}
-  std::optional<Use> find(const std::byte* address, size_t num_bytes) override {
-    constexpr uint32_t all = access_local_write | access_remote_write | access_remote_read;
-    MemoryRegion region =
-        pair_->register_memory({const_cast<std::byte*>(address), num_bytes}, all);
-    return Use{region.address, region.lkey, region.rkey, hold};
-  }
-
-  const std::shared_ptr<int> hold = std::make_shared<int>();
-
- private:
-  const std::shared_ptr<QueuePair> pair_;
-};
-
 using UnderlyingLanes = std::array<std::shared_ptr<UnderlyingLane>, 2>;
 
 // A lane over software queue pairs over lanes, one each, path by path. `min_registered_bytes`: payloads of
@@ -187,7 +172,18 @@ struct Provider {
   bool copies = true;  // a payload that has left may change, even if the receiver has not come yet
 };
 
-inline const Provider providers[] = {
+// Both ends on the device that HCCL_TEST_RDMA names.
+inline std::unique_ptr<Ends> rdma_lane(size_t num_pairs, size_t min_registered_bytes = 0) {
+  auto lane = std::make_unique<Ends>();
+  RdmaEnd left(*rdma_port(), num_pairs, slot_bytes), right(*rdma_port(), num_pairs, slot_bytes);
+  left.attach(right.describe());
+  right.attach(left.describe());
+  lane->left = left.start(1, lane->statistics, min_registered_bytes);
+  lane->right = right.start(0, lane->statistics, min_registered_bytes);
+  return lane;
+}
+
+inline const Provider software_providers[] = {
     {"shm", shm_lane, false},
     {"socketpair", [] { return socket_lane({unix_sockets()}); }, true},
     {"tcp", [] { return socket_lane({tcp_sockets()}); }, true},
@@ -207,6 +203,18 @@ inline const Provider providers[] = {
     {"queue pair, registered memory",
      [] { return queue_pair_lane({loopback_underlying_lanes()}, 1000); }, true, false},
 };
+
+inline const Provider rdma_providers[] = {
+    {"RDMA device", [] { return rdma_lane(1); }, true},
+    {"RDMA device, three queue pairs", [] { return rdma_lane(3); }, true},
+    {"RDMA device, registered memory", [] { return rdma_lane(1, 1000); }, true, false},
+};
+
+// Where a device is named, that alone.
+inline std::span<const Provider> providers() {
+  if (rdma_port()) return rdma_providers;
+  return software_providers;
+}
 
 // Message `number` of `size` bytes: every byte depends on both its place and the number.
 inline std::vector<std::byte> payload_of(uint64_t number, size_t size) {

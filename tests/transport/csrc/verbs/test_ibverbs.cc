@@ -131,7 +131,7 @@ HCCL_TEST(a_code_is_the_least_whose_time_is_not_shorter) {
 HCCL_TEST(a_library_that_is_missing_is_named_with_its_package) {
   std::string said;
   try {
-    IbVerbs("libibverbs-that-is-missing.so.1");
+    IbVerbs::load("libibverbs-that-is-missing.so.1");
   } catch (const RdmaError& error) {
     said = error.what();
   }

@@ -10,6 +10,7 @@ from rdma_ports import IPV6, LINK_LOCAL, V2, make_port
 
 from hccl_py.transport.providers.verbs import automatic, locked_memory
 from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.library import Problem
 
 
 @pytest.fixture
@@ -19,8 +20,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_port(tmp_path, "mlx5_1", "eth1", state="1: DOWN")
     make_port(tmp_path, "mlx5_2", "eth2", [(LINK_LOCAL, V2), (IPV6, V2)])
     monkeypatch.setattr(automatic, "list_ports", lambda: list_ports(tmp_path))
-    monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: True)
-    monkeypatch.setattr(automatic, "may_open", lambda _: True)
+    monkeypatch.setattr(automatic, "opening_problem", lambda _: None)
     return tmp_path
 
 
@@ -34,22 +34,14 @@ def test_rank_looks_at_the_port_of_its_interface(interface: str, family: str) ->
 
 
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize(
-    ("exists", "may_open", "problem"),
-    [(False, True, "apt install ibverbs-providers"), (True, False, "/dev/infiniband")],
-)
 def test_rank_that_could_not_open_the_device_stays_with_tcp(
-    exists: bool,
-    may_open: bool,
-    problem: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(automatic._core.RdmaDevice, "exists", lambda _: exists)
-    monkeypatch.setattr(automatic, "may_open", lambda _: may_open)
+    problem = Problem("it has no driver", "apt install ibverbs-providers")
+    monkeypatch.setattr(automatic, "opening_problem", lambda _: problem)
     with caplog.at_level("INFO", "hccl_py.transport"):
         assert automatic.usable_family(["eth0"]) == ""
-    assert problem in caplog.text
+    assert str(problem) in caplog.text
 
 
 @pytest.mark.usefixtures("host")

@@ -9,7 +9,7 @@ from rdma_ports import IPV4, IPV6, LINK_LOCAL, V1, V2, make_port
 
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.providers.verbs.choice import candidates, choose
-from hccl_py.transport.providers.verbs.devices import list_ports
+from hccl_py.transport.providers.verbs.devices import list_ports, roce_mtu
 from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
@@ -114,6 +114,20 @@ def test_port_that_cannot_be_used_says_why(
 def test_host_without_devices_is_told_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="rdma link add rxe0 type rxe netdev"):
         choose(list_ports(tmp_path / "absent"), RdmaSettings())
+
+
+@pytest.mark.parametrize(
+    ("mtu", "num_bytes"),
+    [("1500", 1024), ("4200", 4096), ("9000", 4096), ("4095", 2048), ("300", None)],
+)
+def test_packets_fit_the_mtu_of_their_interface(
+    mtu: str, num_bytes: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "eth0").mkdir()
+    (tmp_path / "eth0" / "mtu").write_text(f"{mtu}\n")
+    assert roce_mtu("eth0", tmp_path) == num_bytes
+    assert roce_mtu("eth1", tmp_path) is None
+    assert roce_mtu("", tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -47,8 +46,8 @@ void throw_rdma_error(const std::string& what, int error) {
   throw RdmaError(what + ": " + std::generic_category().message(error));
 }
 
-RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route)
-    : name_(name), route_(route) {
+RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route, const IbVerbs& verbs)
+    : verbs_(verbs), name_(name), route_(route) {
   // Kernels before 5.12 give a forked child's copy of registered memory to the wrong process; later
   // ones need nothing, and then this does nothing.
   verbs_.fork_init();
@@ -63,18 +62,6 @@ RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route)
   lid_ = port.lid;
   mtu_ = static_cast<size_t>(smallest_mtu) << (port.active_mtu - 1);
   fcntl(context_->async_fd, F_SETFL, O_NONBLOCK);
-}
-
-bool RdmaDevice::exists(const std::string& name) {
-  const IbVerbs verbs;
-  int num_devices = 0;
-  ibv::Device** devices = verbs.get_device_list(&num_devices);
-  if (devices == nullptr) return false;
-  bool found = std::any_of(devices, devices + num_devices, [&](ibv::Device* device) {
-    return name == verbs.get_device_name(device);
-  });
-  verbs.free_device_list(devices);
-  return found;
 }
 
 RdmaDevice::~RdmaDevice() { verbs_.close_device(context_); }

@@ -25,7 +25,8 @@ struct RdmaRoute {
 class RdmaDevice {
  public:
   // `name` as in /sys/class/infiniband. Throws RdmaError.
-  RdmaDevice(const std::string& name, const RdmaRoute& route);
+  RdmaDevice(const std::string& name, const RdmaRoute& route,
+             const IbVerbs& verbs = IbVerbs::load());
   ~RdmaDevice();
   RdmaDevice(const RdmaDevice&) = delete;
   RdmaDevice& operator=(const RdmaDevice&) = delete;
@@ -39,9 +40,6 @@ class RdmaDevice {
   size_t mtu() const { return mtu_; }
   // Of the port, on InfiniBand; 0 on Ethernet.
   uint16_t lid() const { return lid_; }
-
-  // Whether libibverbs has a device of this name, without opening it. Throws RdmaError without the library.
-  static bool exists(const std::string& name);
 
   // Readable when the device has an event.
   int event_fd() const { return context_->async_fd; }

@@ -17,7 +17,7 @@ class RdmaError : public std::runtime_error {
 // Its functions. The library stays open: drivers have threads and exit handlers of their own.
 struct IbVerbs {
   // Throws RdmaError.
-  explicit IbVerbs(const char* file = "libibverbs.so.1");
+  static IbVerbs load(const char* file = "libibverbs.so.1");
 
   ibv::Device** (*get_device_list)(int* num_devices);
   void (*free_device_list)(ibv::Device**);
