@@ -16,7 +16,10 @@ CopyMode CopyModes::begin(const Call& call) {
   if (found == trials_.end()) {
     if (trials_.size() == most_kinds) trials_.clear();
     found = trials_.emplace(kind, Trial()).first;
-    if (num_bytes >= long_bytes) found->second.row_length = 1;
+    if (num_bytes >= long_bytes) {
+      found->second.row_length = 1;
+      found->second.rounds = num_long_rounds;
+    }
   }
   Trial& trial = found->second;
   if (trial.num_left > 0) {
@@ -34,19 +37,24 @@ void CopyModes::end(uint64_t elapsed_ns) {
   bool counts = trial.next++ % trial.row_length > 0 || trial.row_length == 1;
   auto mode = static_cast<size_t>(row % num_modes_), round = static_cast<size_t>(row / num_modes_);
   if (counts) trial.rows_ns[mode][round] += elapsed_ns;
-  if (trial.next == num_rounds * num_modes_ * trial.row_length) decide(trial);
+  if (trial.next == trial.rounds * num_modes_ * trial.row_length) decide(trial);
 }
 
-// A long call takes most of its time for copies: the medians tell. A shorter one may wait for ranks that
+// A long call takes most of its time for copies: the faster row tells. A shorter one may wait for ranks that
 // compute for longer than any copy takes: a mode has to be faster in every row than the first one in any.
 void CopyModes::decide(Trial& trial) {
-  for (auto& rows : trial.rows_ns) std::sort(rows.begin(), rows.end());
   bool is_long = trial.row_length == 1;
-  auto rows_of = [&](CopyMode mode) { return trial.rows_ns[static_cast<size_t>(mode)]; };
-  auto time_of = [&](CopyMode mode) { return is_long ? rows_of(mode)[num_rounds / 2] : rows_of(mode).back(); };
-  uint64_t first_ns = is_long ? time_of(CopyMode::cached) * 19 / 20 : rows_of(CopyMode::cached)[0];
+  auto fastest = [&](CopyMode mode) {
+    auto rows = trial.rows_ns[static_cast<size_t>(mode)].begin();
+    return *std::min_element(rows, rows + trial.rounds);
+  };
+  auto time_of = [&](CopyMode mode) {
+    auto& rows = trial.rows_ns[static_cast<size_t>(mode)];
+    return is_long ? fastest(mode) : *std::max_element(rows.begin(), rows.end());
+  };
+  uint64_t to_beat_ns = fastest(CopyMode::cached);
+  if (is_long) to_beat_ns = to_beat_ns * 19 / 20;  // less may be noise
   CopyMode choice = CopyMode::cached;
-  uint64_t to_beat_ns = first_ns;
   for (int i = 1; i < num_modes_; ++i) {
     auto mode = static_cast<CopyMode>(i);
     if (time_of(mode) >= to_beat_ns) continue;
@@ -56,7 +64,8 @@ void CopyModes::decide(Trial& trial) {
   trial.stay = choice == trial.choice ? std::min(2 * trial.stay, longest_stay) : shortest_stay;
   trial.choice = choice;
   trial.num_left = trial.stay;
-  trial.forget();
+  trial.next = 0;
+  trial.rows_ns = {};
 }
 
 }  // namespace hccl

@@ -39,8 +39,8 @@ class CopyModes {
   // A call of fewer bytes has no large payloads.
   static constexpr size_t min_bytes = 32768;
   // Each mode runs so many calls in a row, in each of three rounds. What the first of several calls takes
-  // depends on the mode before, so it does not count. Of long calls one is enough.
-  static constexpr int calls_in_row = 6, num_rounds = 3;
+  // depends on the mode before, so it does not count. Of long calls one in each of two rounds is enough.
+  static constexpr int calls_in_row = 6, num_rounds = 3, num_long_rounds = 2;
   static constexpr size_t long_bytes = 4 << 20;
   // Calls until the next trial; doubles each time that the choice stays.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
@@ -53,11 +53,7 @@ class CopyModes {
     uint64_t stay = shortest_stay;
     uint64_t num_left = 0;  // calls until the next trial
     int row_length = calls_in_row;
-    Trial() { forget(); }
-    void forget() {
-      next = 0;
-      rows_ns = {};
-    }
+    int rounds = num_rounds;
   };
   struct Kind {
     const Plan* plan;

@@ -29,9 +29,11 @@ struct Calls {
     return mode;
   }
   std::vector<CopyMode> run_trial(size_t num_modes = num_copy_modes, size_t num_bytes = medium) {
-    size_t row = num_bytes < CopyModes::long_bytes ? CopyModes::calls_in_row : 1;
+    bool is_long = num_bytes >= CopyModes::long_bytes;
+    size_t row = is_long ? 1 : CopyModes::calls_in_row;
+    size_t rounds = is_long ? CopyModes::num_long_rounds : CopyModes::num_rounds;
     std::vector<CopyMode> tried;
-    for (size_t i = 0; i < CopyModes::num_rounds * num_modes * row; ++i) tried.push_back(run(num_bytes));
+    for (size_t i = 0; i < rounds * num_modes * row; ++i) tried.push_back(run(num_bytes));
     return tried;
   }
 };
@@ -42,7 +44,7 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
       Calls calls;
       calls.times_ns[static_cast<size_t>(fastest)] = 600;
       std::vector<CopyMode> tried = calls.run_trial(num_copy_modes, num_bytes);
-      size_t row = tried.size() / (num_copy_modes * CopyModes::num_rounds);
+      size_t row = num_bytes < CopyModes::long_bytes ? CopyModes::calls_in_row : 1;
       for (size_t i = 0; i < tried.size(); ++i) {
         CHECK(tried[i] == static_cast<CopyMode>(i / row % num_copy_modes));
       }
