@@ -16,10 +16,7 @@ CopyMode CopyModes::begin(const Call& call) {
   if (found == trials_.end()) {
     if (trials_.size() == most_kinds) trials_.clear();
     found = trials_.emplace(kind, Trial()).first;
-    if (num_bytes >= long_bytes) {
-      found->second.row_length = 1;
-      found->second.rounds = num_long_rounds;
-    }
+    found->second.is_long = num_bytes >= long_bytes;
   }
   Trial& trial = found->second;
   if (trial.num_left > 0) {
@@ -27,33 +24,32 @@ CopyMode CopyModes::begin(const Call& call) {
     return trial.choice;
   }
   active_ = &trial;
-  return static_cast<CopyMode>(trial.next / trial.row_length % num_modes_);
+  return static_cast<CopyMode>(trial.next / trial.row_length() % num_modes_);
 }
 
 void CopyModes::end(uint64_t elapsed_ns) {
   if (active_ == nullptr) return;
   Trial& trial = *std::exchange(active_, nullptr);
-  int row = trial.next / trial.row_length;
-  bool counts = trial.next++ % trial.row_length > 0 || trial.row_length == 1;
+  int row = trial.next / trial.row_length();
+  bool counts = trial.next++ % trial.row_length() > 0 || trial.is_long;
   auto mode = static_cast<size_t>(row % num_modes_), round = static_cast<size_t>(row / num_modes_);
   if (counts) trial.rows_ns[mode][round] += elapsed_ns;
-  if (trial.next == trial.rounds * num_modes_ * trial.row_length) decide(trial);
+  if (trial.next == trial.rounds() * num_modes_ * trial.row_length()) decide(trial);
 }
 
 // A long call takes most of its time for copies: the faster row tells. A shorter one may wait for ranks that
 // compute for longer than any copy takes: a mode has to be faster in every row than the first one in any.
 void CopyModes::decide(Trial& trial) {
-  bool is_long = trial.row_length == 1;
   auto fastest = [&](CopyMode mode) {
     auto rows = trial.rows_ns[static_cast<size_t>(mode)].begin();
-    return *std::min_element(rows, rows + trial.rounds);
+    return *std::min_element(rows, rows + trial.rounds());
   };
   auto time_of = [&](CopyMode mode) {
     auto& rows = trial.rows_ns[static_cast<size_t>(mode)];
-    return is_long ? fastest(mode) : *std::max_element(rows.begin(), rows.end());
+    return trial.is_long ? fastest(mode) : *std::max_element(rows.begin(), rows.end());
   };
   uint64_t to_beat_ns = fastest(CopyMode::cached);
-  if (is_long) to_beat_ns = to_beat_ns * 19 / 20;  // less may be noise
+  if (trial.is_long) to_beat_ns = to_beat_ns * 19 / 20;  // less may be noise
   CopyMode choice = CopyMode::cached;
   for (int i = 1; i < num_modes_; ++i) {
     auto mode = static_cast<CopyMode>(i);

@@ -52,8 +52,9 @@ class CopyModes {
     CopyMode choice = CopyMode::cached;
     uint64_t stay = shortest_stay;
     uint64_t num_left = 0;  // calls until the next trial
-    int row_length = calls_in_row;
-    int rounds = num_rounds;
+    bool is_long = false;
+    int row_length() const { return is_long ? 1 : calls_in_row; }
+    int rounds() const { return is_long ? num_long_rounds : num_rounds; }
   };
   struct Kind {
     const Plan* plan;
