@@ -12,7 +12,7 @@ from types import TracebackType
 
 import pytest
 import test_rdma_conformance as one_machine
-from queue_pairs import ALL, End, connect
+from queue_pairs import ALL, Connected, End, connect
 from remote_end import Link
 
 from hccl_py.transport.verbs import Access, QueuePairAttributes
@@ -37,8 +37,8 @@ def link() -> Iterator[Link]:
         yield link
 
 
-class ConnectedMachines:
-    """`queue_pairs.Connected`, whose second end is there."""
+class ConnectedMachines(Connected):
+    """The same, whose second end is there."""
 
     def __init__(
         self,
@@ -56,20 +56,13 @@ class ConnectedMachines:
         self.b = link.make("verbs", given, **sizes)
         connect(self.a.pair, self.b.pair)
 
-    def __enter__(self) -> tuple[End, End]:
-        return self.a, self.b
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.a.close()
-        self.b.close()
-        if kind is None:
-            self.a.assert_guards()
-            self.b.assert_guards()
+        super().__exit__(kind, error, at)
         self._link.forget(self.b)
 
 
