@@ -54,7 +54,7 @@ void CollectiveQueue::begin() {
     active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
   }
   expect(call);
-  call.copy_mode = copy_modes_.begin(call);
+  call.copy_mode = copy_modes_.begin(call, active_->sequence);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) {
     channel.set_profile(is_timed ? &statistics_.profile : nullptr);

@@ -48,6 +48,7 @@ Communicator::Communicator(const CommunicatorOptions& options,
   collectives_.channels()[0].set_board(board_);
   // Every rank on one node: all lanes are of shared memory.
   if (static_cast<int>(options.local_ranks.size()) == options.world_size) collectives_.take_long_messages();
+  collectives_.copy_modes().publish_in(segment_);
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
@@ -60,7 +61,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
-  collectives_.copy_modes().allow_streamed();
+  CopyModes& copy_modes = collectives_.copy_modes();
+  copy_modes.allow_streamed();
+  copy_modes.add_peer(theirs);
   pid_t process = process_behind(control.get());
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
@@ -70,7 +73,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     if (channel < options_.num_channels) {
       lane->set_arenas(options_.arena, memory);
       lane->take_long_messages();
-      if (process != 0 && lane->read_from(process)) collectives_.copy_modes().allow_single();
+      if (process != 0 && lane->read_from(process)) copy_modes.allow_single();
     }
     lanes.push_back(std::move(lane));
   }

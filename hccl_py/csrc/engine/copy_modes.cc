@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <optional>
 #include <utility>
 
 namespace hccl {
 
-CopyMode CopyModes::begin(const Call& call) {
+namespace {
+
+CopyMode fastest_of(const ModeTimes& times_ns) {
+  return static_cast<CopyMode>(std::min_element(times_ns.begin(), times_ns.end()) - times_ns.begin());
+}
+
+}  // namespace
+
+CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   active_ = nullptr;
   if (num_modes_ == 1 || call.compression != Compression::none) return CopyMode::cached;
   size_t num_bytes = call.num_bytes();
@@ -21,9 +31,11 @@ CopyMode CopyModes::begin(const Call& call) {
   Trial& trial = found->second;
   if (trial.num_left > 0) {
     --trial.num_left;
+    if (!trial.is_agreed) agree(trial);
     return trial.choice;
   }
   active_ = &trial;
+  if (trial.next == 0) trial.number = sequence;
   return static_cast<CopyMode>(trial.next / trial.row_length() % num_modes_);
 }
 
@@ -31,37 +43,44 @@ void CopyModes::end(uint64_t elapsed_ns) {
   if (active_ == nullptr) return;
   Trial& trial = *std::exchange(active_, nullptr);
   int row = trial.next / trial.row_length();
-  bool counts = trial.next++ % trial.row_length() > 0 || trial.is_long;
+  bool counts = trial.next++ % trial.row_length() >= trial.ignored();
   auto mode = static_cast<size_t>(row % num_modes_), round = static_cast<size_t>(row / num_modes_);
   if (counts) trial.rows_ns[mode][round] += elapsed_ns;
   if (trial.next == trial.rounds() * num_modes_ * trial.row_length()) decide(trial);
 }
 
-// A long call takes most of its time for copies: the faster row tells. A shorter one may wait for ranks that
-// compute for longer than any copy takes: a mode has to be faster in every row than the first one in any.
+// The row in the middle tells: a call may wait for ranks that compute for longer than any copy takes.
 void CopyModes::decide(Trial& trial) {
-  auto fastest = [&](CopyMode mode) {
-    auto rows = trial.rows_ns[static_cast<size_t>(mode)].begin();
-    return *std::min_element(rows, rows + trial.rounds());
-  };
-  auto time_of = [&](CopyMode mode) {
-    auto& rows = trial.rows_ns[static_cast<size_t>(mode)];
-    return trial.is_long ? fastest(mode) : *std::max_element(rows.begin(), rows.end());
-  };
-  uint64_t to_beat_ns = fastest(CopyMode::cached);
-  if (trial.is_long) to_beat_ns = to_beat_ns * 19 / 20;  // less may be noise
-  CopyMode choice = CopyMode::cached;
-  for (int i = 1; i < num_modes_; ++i) {
-    auto mode = static_cast<CopyMode>(i);
-    if (time_of(mode) >= to_beat_ns) continue;
-    choice = mode;
-    to_beat_ns = time_of(mode);
+  ModeTimes times_ns;
+  times_ns.fill(std::numeric_limits<uint64_t>::max());
+  for (int i = 0; i < num_modes_; ++i) {
+    auto begin = trial.rows_ns[static_cast<size_t>(i)].begin(), end = begin + trial.rounds();
+    std::sort(begin, end);
+    times_ns[static_cast<size_t>(i)] = begin[trial.rounds() / 2];
   }
-  trial.stay = choice == trial.choice ? std::min(2 * trial.stay, longest_stay) : shortest_stay;
-  trial.choice = choice;
+  trial.choice = fastest_of(times_ns);
   trial.num_left = trial.stay;
+  trial.stay = std::min(2 * trial.stay, longest_stay);
   trial.next = 0;
   trial.rows_ns = {};
+  if (!mine_) return;
+  mine_->say_trial(trial.number, times_ns);
+  trial.is_agreed = false;
+}
+
+// Until all have said what their trial took, or where they had other calls, a rank's own choice serves.
+void CopyModes::agree(Trial& trial) {
+  ModeTimes slowest_ns{};
+  auto take = [&](const Segment& segment) {
+    std::optional<ModeTimes> times_ns = segment.trial(trial.number);
+    for (size_t i = 0; times_ns && i < num_copy_modes; ++i) slowest_ns[i] = std::max(slowest_ns[i], (*times_ns)[i]);
+    return times_ns.has_value();
+  };
+  bool has_all = take(*mine_) && std::all_of(theirs_.begin(), theirs_.end(),
+                                             [&](const auto& segment) { return take(*segment); });
+  if (!has_all) return;
+  trial.choice = fastest_of(slowest_ns);
+  trial.is_agreed = true;
 }
 
 }  // namespace hccl

@@ -5,8 +5,10 @@
 // take up to twice as long on another. So the first calls of a kind try each mode in turns, and the
 // fastest one stays for a while.
 //
-// A mode is the sender's choice and no rank has to know another's. All ranks make the same calls in the
-// same order, so they try the same mode at the same time.
+// A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the same order, so
+// they try the same mode at the same time. Each then says what it took, and all choose by the slowest rank of
+// their node: where ranks chose apart, calls took up to twice as long, and the root of a broadcast, which runs
+// ahead, sees little of what a mode costs its readers.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +16,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/plan.h"
 #include "lanes/lane.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 
@@ -29,8 +34,13 @@ class CopyModes {
   // This rank shares memory with others. Before the first call.
   void allow_streamed() { num_modes_ = std::max(num_modes_, 3); }
 
-  // Of the next call.
-  CopyMode begin(const Call& call);
+  // Where this rank says what its trials took. Before the first call.
+  void publish_in(std::shared_ptr<Segment> mine) { mine_ = std::move(mine); }
+  // Where another rank of the node does. Before the first call.
+  void add_peer(std::shared_ptr<Segment> theirs) { theirs_.push_back(std::move(theirs)); }
+
+  // Of the next call, the one of this number.
+  CopyMode begin(const Call& call, uint64_t sequence);
   // It took so long, with all waits: what one rank saves another may have to wait for.
   void end(uint64_t elapsed_ns);
   // It failed.
@@ -38,11 +48,12 @@ class CopyModes {
 
   // A call of fewer bytes has no large payloads.
   static constexpr size_t min_bytes = 32768;
-  // Each mode runs so many calls in a row, in each of three rounds. What the first of several calls takes
-  // depends on the mode before, so it does not count. Of long calls one in each of two rounds is enough.
-  static constexpr int calls_in_row = 6, num_rounds = 3, num_long_rounds = 2;
+  // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take depends on
+  // the mode before, so they do not count. Of long calls fewer are enough.
+  static constexpr int calls_in_row = 8, num_ignored = 2, num_rounds = 5;
+  static constexpr int long_calls_in_row = 2, num_long_ignored = 1, num_long_rounds = 3;
   static constexpr size_t long_bytes = 4 << 20;
-  // Calls until the next trial; doubles each time that the choice stays.
+  // Calls until the next trial; doubles each time.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
 
  private:
@@ -50,10 +61,13 @@ class CopyModes {
     std::array<std::array<uint64_t, num_rounds>, num_copy_modes> rows_ns{};
     int next = 0;  // call of the trial
     CopyMode choice = CopyMode::cached;
+    uint64_t number = 0;  // of its first call: the same on all ranks
     uint64_t stay = shortest_stay;
     uint64_t num_left = 0;  // calls until the next trial
     bool is_long = false;
-    int row_length() const { return is_long ? 1 : calls_in_row; }
+    bool is_agreed = true;
+    int row_length() const { return is_long ? long_calls_in_row : calls_in_row; }
+    int ignored() const { return is_long ? num_long_ignored : num_ignored; }
     int rounds() const { return is_long ? num_long_rounds : num_rounds; }
   };
   struct Kind {
@@ -71,10 +85,13 @@ class CopyModes {
   static constexpr size_t most_kinds = 256;
 
   void decide(Trial& trial);
+  void agree(Trial& trial);
 
   std::unordered_map<Kind, Trial, Hash> trials_;
   Trial* active_ = nullptr;
   int num_modes_ = 1;
+  std::shared_ptr<Segment> mine_;
+  std::vector<std::shared_ptr<Segment>> theirs_;
 };
 
 }  // namespace hccl

@@ -14,6 +14,7 @@ constexpr size_t medium = 1 << 20;
 struct Calls {
   CopyModes modes;
   Plan plan;
+  uint64_t sequence = 0;
   std::vector<uint64_t> times_ns = {1000, 1000, 1000, 1000};
 
   explicit Calls(bool has_single = true) {
@@ -24,13 +25,13 @@ struct Calls {
     Call call;
     call.plan = &plan;
     call.total_bytes = num_bytes;
-    CopyMode mode = modes.begin(call);
+    CopyMode mode = modes.begin(call, sequence++);
     modes.end(times_ns[static_cast<size_t>(mode)]);
     return mode;
   }
   std::vector<CopyMode> run_trial(size_t num_modes = num_copy_modes, size_t num_bytes = medium) {
     bool is_long = num_bytes >= CopyModes::long_bytes;
-    size_t row = is_long ? 1 : CopyModes::calls_in_row;
+    size_t row = is_long ? CopyModes::long_calls_in_row : CopyModes::calls_in_row;
     size_t rounds = is_long ? CopyModes::num_long_rounds : CopyModes::num_rounds;
     std::vector<CopyMode> tried;
     for (size_t i = 0; i < rounds * num_modes * row; ++i) tried.push_back(run(num_bytes));
@@ -44,7 +45,8 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
       Calls calls;
       calls.times_ns[static_cast<size_t>(fastest)] = 600;
       std::vector<CopyMode> tried = calls.run_trial(num_copy_modes, num_bytes);
-      size_t row = num_bytes < CopyModes::long_bytes ? CopyModes::calls_in_row : 1;
+      size_t row = tried.size() / num_copy_modes /
+                   (num_bytes < CopyModes::long_bytes ? CopyModes::num_rounds : CopyModes::num_long_rounds);
       for (size_t i = 0; i < tried.size(); ++i) {
         CHECK(tried[i] == static_cast<CopyMode>(i / row % num_copy_modes));
       }
@@ -53,18 +55,60 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
   }
 }
 
-HCCL_TEST(a_gain_that_is_not_seen_in_every_row_changes_nothing) {
-  for (bool is_in_all : {true, false}) {
+HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
+  for (size_t num_slow : {2u, 3u}) {
     Calls calls;
     size_t row = CopyModes::calls_in_row;
     for (size_t i = 0; i < CopyModes::num_rounds * num_copy_modes * row; ++i) {
-      // The first call of a row does not count.
-      bool is_slow = i % row == 0 || (!is_in_all && i == num_copy_modes * row - 1);
+      // The first calls of a row do not count.
+      bool is_slow = i % row < CopyModes::num_ignored || i / row / num_copy_modes < num_slow;
       calls.times_ns[3] = is_slow ? 9000 : 500;
       calls.run();
     }
-    CHECK(calls.run() == (is_in_all ? CopyMode::single : CopyMode::cached));
+    CHECK(calls.run() == (num_slow == 2 ? CopyMode::single : CopyMode::cached));
   }
+}
+
+HCCL_TEST(the_slowest_rank_of_a_node_decides) {
+  std::shared_ptr<Segment> segments[] = {Segment::create({}), Segment::create({}), Segment::create({})};
+  Calls ranks[3];
+  for (size_t i = 0; i < 3; ++i) {
+    ranks[i].modes.publish_in(segments[i]);
+    ranks[i].modes.add_peer(segments[(i + 1) % 3]);
+    ranks[i].modes.add_peer(segments[(i + 2) % 3]);
+  }
+  ranks[0].times_ns = {900, 900, 1000, 100};  // a root that runs ahead
+  ranks[1].times_ns = {1000, 700, 1000, 2000};
+  ranks[2].times_ns = {1000, 800, 600, 2000};
+  for (size_t i = 0; i < 2; ++i) ranks[i].run_trial();
+  CHECK(ranks[0].run() == CopyMode::single);  // the last one has still to say
+  ranks[2].run_trial();
+  for (Calls& rank : ranks) CHECK(rank.run() == CopyMode::half_streamed);
+}
+
+HCCL_TEST(ranks_with_other_calls_choose_alone) {
+  std::shared_ptr<Segment> mine = Segment::create({}), theirs = Segment::create({});
+  Calls calls, others(false);
+  calls.modes.publish_in(mine);
+  calls.modes.add_peer(theirs);
+  others.modes.publish_in(theirs);
+  others.sequence = 7;
+  calls.times_ns[3] = others.times_ns[3] = 500;
+  calls.run_trial();
+  others.run_trial(3);
+  for (int i = 0; i < 100; ++i) CHECK(calls.run() == CopyMode::single);
+}
+
+HCCL_TEST(what_one_rank_cannot_do_none_chooses) {
+  std::shared_ptr<Segment> mine = Segment::create({}), theirs = Segment::create({});
+  Calls calls, others(false);
+  calls.modes.publish_in(mine);
+  calls.modes.add_peer(theirs);
+  others.modes.publish_in(theirs);
+  calls.times_ns[3] = 500;
+  others.run_trial(3);
+  calls.run_trial();
+  CHECK(calls.run() == CopyMode::cached);
 }
 
 HCCL_TEST(only_what_is_allowed_is_tried) {
@@ -75,7 +119,7 @@ HCCL_TEST(only_what_is_allowed_is_tried) {
   Call call;
   call.total_bytes = medium;
   for (int i = 0; i < 100; ++i) {
-    CHECK(alone.begin(call) == CopyMode::cached);
+    CHECK(alone.begin(call, 0) == CopyMode::cached);
     alone.end(1);
   }
 }
@@ -89,7 +133,7 @@ HCCL_TEST(small_and_compressed_calls_take_the_first) {
   call.total_bytes = medium;
   call.compression = Compression::bf16;
   for (int i = 0; i < 100; ++i) {
-    CHECK(calls.modes.begin(call) == CopyMode::cached);
+    CHECK(calls.modes.begin(call, calls.sequence++) == CopyMode::cached);
     calls.modes.end(1);
   }
 }
@@ -115,12 +159,12 @@ HCCL_TEST(blocks_that_may_differ_count_what_this_rank_gets) {
   call.output = {{nullptr, medium / 8}, {nullptr, medium / 8}};
   std::vector<CopyMode> tried;
   for (size_t i = 0; i < 4 * CopyModes::calls_in_row; ++i) {
-    tried.push_back(calls.modes.begin(call));
+    tried.push_back(calls.modes.begin(call, calls.sequence++));
     calls.modes.end(1000);
   }
   CHECK(tried.back() == CopyMode::single);
   call.output.clear();
-  CHECK(calls.modes.begin(call) == CopyMode::cached);
+  CHECK(calls.modes.begin(call, calls.sequence++) == CopyMode::cached);
 }
 
 HCCL_TEST(a_failed_call_says_nothing) {
@@ -128,7 +172,7 @@ HCCL_TEST(a_failed_call_says_nothing) {
   Call call;
   call.plan = &calls.plan;
   call.total_bytes = medium;
-  calls.modes.begin(call);
+  calls.modes.begin(call, calls.sequence++);
   calls.modes.abandon();
   calls.modes.end(1);
   CHECK(calls.run_trial().front() == CopyMode::cached);
@@ -141,10 +185,10 @@ HCCL_TEST(many_kinds_are_forgotten) {
     Call call;
     call.plan = &plan;
     call.total_bytes = medium;
-    calls.modes.begin(call);
+    calls.modes.begin(call, calls.sequence++);
     calls.modes.end(1000);
   }
-  CHECK(calls.run_trial().size() == 72);
+  CHECK(calls.run_trial().size() == 160);
 }
 
 }  // namespace
