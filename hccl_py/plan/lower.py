@@ -5,14 +5,17 @@ src_begin, src_end, src_scratch, rendezvous)`. Kinds and buffers are the numbers
 `Buffer`; begin and end count chunks; scratch -1 is the range itself, k >= 0 the slots from k on
 with the range's length. A side that the op does not have is zeros with scratch -1. The last number
 is what `rendezvous.py` finds.
+
+A copy to where the next op reduces is no row of its own: the `recv_reduce` then has a source, from
+which it takes this rank's part. That saves a pass over the data.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
-from hccl_py.plan.language import Chunk, Plan
+from hccl_py.plan.language import COPY, RECV_REDUCE, Chunk, Plan
 from hccl_py.plan.rendezvous import rendezvous
 
-_NO_SIDE = (0, 0, 0, -1)
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
@@ -33,22 +36,34 @@ def lower(plan: Plan) -> LoweredPlan:
     peers: list[int] = []
     scratch_slots = 0
     ways = rendezvous(plan.ops)
-    for (kind, op_peers, dst, src, _), way in zip(plan.ops, ways, strict=True):
-        dst_side = _NO_SIDE if dst is None else _side(dst)
-        src_side = _NO_SIDE if src is None else _side(src)
-        rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
-        peers += op_peers
+    # By index of a copy to where the next op reduces.
+    parts = {
+        index: op.src
+        for index, (op, following) in enumerate(pairwise(plan.ops))
+        if op.kind is COPY
+        and (following.kind, following.dst) == (RECV_REDUCE, op.dst)
+        and index + 1 not in plan.steps
+    }
+    for index, ((kind, op_peers, dst, src, _), way) in enumerate(zip(plan.ops, ways, strict=True)):
         for chunk in (dst, src):
             if chunk is not None and chunk.scratch is not None:
                 scratch_slots = max(scratch_slots, chunk.scratch + chunk.slots)
+        if index in parts:
+            continue
+        dst_side, src_side = _side(dst), _side(parts.get(index - 1, src))
+        rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
+        peers += op_peers
+    steps = tuple(end - sum(index < end for index in parts) for end in plan.steps)
     compressed: tuple[bool, ...] = ()
     if any(op.compressed for op in plan.ops):
         compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
     return LoweredPlan(
-        tuple(rows), tuple(peers), compressed, plan.steps, plan.shape.data_chunks, scratch_slots
+        tuple(rows), tuple(peers), compressed, steps, plan.shape.data_chunks, scratch_slots
     )
 
 
-def _side(chunk: Chunk) -> tuple[int, int, int, int]:
+def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:
+    if chunk is None:
+        return (0, 0, 0, -1)
     buffer, begin, end, scratch = chunk
     return (int(buffer), begin, end, -1 if scratch is None else scratch)

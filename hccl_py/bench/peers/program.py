@@ -28,8 +28,8 @@ Call = Callable[[], object]
 
 _NUM_BLOCKS = 10
 _MIN_CALLS, _MAX_CALLS = 3, 10_000
-# A block of 100 calls of 0.3 us is over before each rank that shares a core had its turn: such a block
-# tells who left the barrier last, and what that took the others.
+# A block of 100 calls of 0.3 us is over before each rank that shares a core had its turn: it tells
+# who left the barrier last, and what that took the others.
 _MAX_WARMUP = 20
 _ROOT = 0
 _TIMEOUT_S = 120.0

@@ -87,6 +87,7 @@ class Channel {
   bool run_send(const Op& op);
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
+  const std::byte* part_of(const Op& op, const Span& destination);
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);

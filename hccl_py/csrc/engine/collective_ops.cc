@@ -286,9 +286,10 @@ bool Channel::run_recv_reduce(const Op& op) {
   }
   if (!may_overwrite(span)) return false;
   if (span.count > 0) {
+    const std::byte* part = op.source.is_given() ? part_of(op, span) : span.address;
     // Rank order, so that every rank which reduces these same operands gets the same bits.
     auto mine = std::find_if(peers.begin(), peers.end(), [&](int peer) { return peer > rank_; });
-    sources_.insert(sources_.begin() + (mine - peers.begin()), span.address);
+    sources_.insert(sources_.begin() + (mine - peers.begin()), part);
     Timed timed(profile_, &Profile::reduce_ns);
     reduce(call_->dtype, call_->op, span.address, sources_, span.count);
   }
@@ -297,19 +298,37 @@ bool Channel::run_recv_reduce(const Op& op) {
   return true;
 }
 
+namespace {
+
+void require_same_length(const Span& source, const Span& destination) {
+  if (source.count == destination.count) return;
+  throw std::logic_error("a plan copies between chunks of different lengths");
+}
+
+bool overlap(const Span& a, const Span& b, size_t item_size) {
+  return a.address < b.address + b.count * item_size && b.address < a.address + a.count * item_size;
+}
+
+}  // namespace
+
+// What this rank adds to a reduction into `destination`. Where the caller's buffers overlap, that is moved there.
+const std::byte* Channel::part_of(const Op& op, const Span& destination) {
+  Span source = resolve(op.source);
+  require_same_length(source, destination);
+  if (!overlap(source, destination, item_size_)) return source.address;
+  std::memmove(destination.address, source.address, source.count * item_size_);
+  return destination.address;
+}
+
 bool Channel::run_copy(const Op& op) {
   Span destination = resolve(op.destination);
   Span source = resolve(op.source);
-  if (source.count != destination.count) {
-    throw std::logic_error("a plan copies between chunks of different lengths");
-  }
+  require_same_length(source, destination);
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
   Timed timed(profile_, &Profile::copy_ns);
   size_t num_bytes = source.count * item_size_;
-  bool overlap = destination.address < source.address + num_bytes &&
-                 source.address < destination.address + num_bytes;
-  if (overlap) {
+  if (overlap(source, destination, item_size_)) {
     std::memmove(destination.address, source.address, num_bytes);
   } else if (call_->copy_mode == CopyMode::streamed ||
              Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {

@@ -77,7 +77,8 @@ void Plan::validate(int rank, int world_size) const {
     // A reply is known by the number of its cell; long messages have several.
     require(op.rendezvous >= -1 && op.rendezvous < (long_messages ? 1 : 0xffff), "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
-    if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
+    bool has_part = op.kind == OpKind::recv_reduce && op.source.is_given();
+    if (op.kind == OpKind::send || op.kind == OpKind::copy || has_part) check_chunk(op.source);
   }
 }
 

@@ -22,6 +22,8 @@ struct ChunkRef {
   int begin = 0;
   int end = 0;
   int scratch = -1;
+
+  bool is_given() const { return end > begin; }
 };
 
 struct Op {
@@ -29,6 +31,7 @@ struct Op {
   int peers_begin;
   int num_peers;
   ChunkRef destination;
+  // Of a recv_reduce: this rank's part, where that is not in the destination already.
   ChunkRef source;
   // Of a send: -1: copied; 0: may be announced; k: the k-th next message of the peer may be written
   // to the source.
