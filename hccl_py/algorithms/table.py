@@ -34,6 +34,9 @@ class Algorithm(NamedTuple):
     # Whether every message is a block that its receiver neither reduces nor passes on: inside
     # a node it need not be cut small then.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
+    # It has two steps and no scratch: inside a node, one can run through all tiles of a large call
+    # before the other does.
+    by_step: bool = False
     equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
     # It stays right with compressed edges between nodes: every value is compressed once at most.
     compressible: bool = False
@@ -45,7 +48,7 @@ class Algorithm(NamedTuple):
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "one_shot"): Algorithm(direct.all_reduce, in_rank_order=True),
     ("all_reduce", "mesh"): Algorithm(
-        mesh.all_reduce, count_ranks, compressible=True, in_rank_order=True
+        mesh.all_reduce, count_ranks, by_step=True, compressible=True, in_rank_order=True
     ),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),

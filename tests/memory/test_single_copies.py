@@ -1,6 +1,6 @@
 """Large payloads in ordinary memory: cached, streamed, or read out of the sender's process.
 
-Each mode is tried in the first calls of a kind: twelve of these calls see all of them. Whether
+Each mode is tried in the first calls of a kind: 24 of these calls see all of them. Whether
 processes may read each other depends on the system; the results must not.
 """
 
@@ -11,14 +11,16 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pytest
 from rank_processes import Pids
 from ranks import run_ranks
 
-from hccl_py import Communicator
+import hccl_py
+from hccl_py import Communicator, ReduceOp
 from hccl_py.transport.errors import PeerLostError
 
 COUNT = (1 << 20) + 5  # float32: numpy asks for huge pages from 4 MiB on
-TURNS = 12
+TURNS = 24
 
 
 def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
@@ -77,6 +79,28 @@ def every_collective(rank: int, n: int) -> int:
 def test_collectives_are_right_and_give_the_memory_back() -> None:
     counts = run_ranks(every_collective, 3)
     assert all(counts) or not _may_read_each_other(), counts
+
+
+SEVERAL_WINDOWS = (9 << 18) + 3  # float32: two ranks take 4 MiB of a step before the next one
+
+
+def reduce_in_windows(rank: int, n: int, is_registered: bool) -> None:
+    with Communicator() as comm:
+        data = np.empty(SEVERAL_WINDOWS, np.float32)
+        if is_registered:
+            data = hccl_py.empty(SEVERAL_WINDOWS, np.float32)
+        for turn in range(TURNS):
+            of_all = [_numbers(peer, turn, SEVERAL_WINDOWS) for peer in range(n)]
+            op = (ReduceOp.SUM, ReduceOp.AVG)[turn % 2]
+            data[:] = of_all[rank]
+            comm.all_reduce(data, op)
+            divisor = np.float32(n if op is ReduceOp.AVG else 1)
+            np.testing.assert_array_equal(data, np.sum(of_all, axis=0) / divisor)
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_steps_that_follow_each_other_in_windows(is_registered: bool) -> None:
+    run_ranks(reduce_in_windows, 2, is_registered)
 
 
 LARGE = (4 << 18) + 5  # float32: more than 4 MiB

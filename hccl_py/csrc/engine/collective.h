@@ -50,6 +50,16 @@ class Channel {
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
   void start(const Call& call, const Tiling& tiling);
+  // The first step of the first tile, in which each rank hears from all others: whether their payloads stay in
+  // place too.
+  void ask(const Call& call, const Tiling& tiling);
+  bool has_asked() const;
+  bool all_stay_in_place() const { return all_stay_in_place_; }
+  // After ask(): all that start() takes.
+  void go_on() { is_asking_ = false; }
+  // After ask(): takes only step `step` of the plan, of the tiles from `first_tile` on. `before` takes the one
+  // before it.
+  void start_step(const Call& call, const Tiling& tiling, size_t step, int64_t first_tile, Channel* before);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -89,7 +99,10 @@ class Channel {
   bool run_recv_reduce(const Op& op);
   const std::byte* part_of(const Op& op, const Span& destination);
   bool run_copy(const Op& op);
+  void begin(const Call& call, const Tiling& tiling);
+  bool waits_for_step_before() const;
   bool may_overwrite(const Span& span);
+  bool is_sent(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);
   bool waits_for_room();
   bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
@@ -126,16 +139,22 @@ class Channel {
   const int rank_;
   const int world_size_;
   const size_t slot_bytes_;
-  const int64_t first_tile_;
-  const int64_t stride_;
+  const int index_;
+  const int num_channels_;
   Stragglers& stragglers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   Board* board_ = nullptr;
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
-  int64_t tile_ = 0;
-  size_t next_op_ = 0;
+  // What of the call is this channel's. In a window of tiles, the ops before `receives_` come first in all of them.
+  int64_t first_tile_ = 0, stride_ = 1, window_ = 1;
+  size_t first_op_ = 0, receives_ = 0, end_op_ = 0;
+  bool is_by_step_ = false;
+  bool is_asking_ = false, all_stay_in_place_ = true;
+  Channel* before_ = nullptr;  // takes the step before; null: this channel takes it, or there is none
+  int64_t window_begin_ = 0, tile_ = 0;
+  size_t next_op_ = 0, pass_end_ = 0;
   size_t item_size_ = 1;
   bool on_board_ = false;    // this tile takes its steps there
   size_t step_ = 0;          // of the plan; on the board only

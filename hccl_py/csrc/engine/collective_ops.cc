@@ -78,7 +78,9 @@ bool Channel::run_send(const Op& op) {
   header.id = stragglers_.report();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
-  header.kind = static_cast<uint16_t>(op.rendezvous);
+  // In a call by step, a reply would come on another channel.
+  bool may_ask = !is_by_step_ && !is_asking_;
+  header.kind = static_cast<uint16_t>(may_ask ? op.rendezvous : std::min(op.rendezvous, 0));
   header.is_only_moved = !call_->plan->reduces;
   header.copy_mode = call_->copy_mode;
   if (on_board_) board_->add({peers_of(op), header, payload});
@@ -158,6 +160,10 @@ std::byte* Channel::free_encoding() {
 // The source of an earlier send must not change before it left. If it still waits, the lane takes
 // a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
 bool Channel::may_overwrite(const Span& span) {
+  return is_sent(span) && (before_ == nullptr || before_->is_sent(span));
+}
+
+bool Channel::is_sent(const Span& span) {
   if (borrowed_.empty()) return true;
   const std::byte* begin = span.address;
   const std::byte* end = begin + span.count * item_size_;
@@ -209,6 +215,7 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
   if (header.length != message_bytes(op, peer_index, span)) {
     throw LaneError(peer, "a message that is no part of its call");
   }
+  all_stay_in_place_ &= header.copy_mode == CopyMode::single;
   stragglers_.arrive(peer, header.id);
 }
 

@@ -20,8 +20,7 @@ std::vector<int> Channel::waiting_for() const {
     std::vector<int> behind = board_->behind();
     ranks.insert(ranks.end(), behind.begin(), behind.end());
   }
-  if (call_ == nullptr || lacks_room_) return ranks;
-  if (next_op_ == call_->plan->ops.size()) return ranks;
+  if (call_ == nullptr || lacks_room_ || waits_for_step_before() || next_op_ == pass_end_) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::copy) return ranks;
   if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
@@ -51,10 +50,21 @@ std::vector<int> Channel::waiting_for() const {
 }
 
 double Channel::tiles_done(const Tiling& tiling) const {
-  int64_t end = call_ == nullptr ? std::max(tiling.num_tiles(), first_tile_) + stride_ - 1 : tile_;
-  double whole = static_cast<double>((end - first_tile_) / stride_);
-  if (call_ == nullptr) return whole;
-  return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
+  double part = is_by_step_ ? 1.0 / num_channels_ : 1.0;
+  auto count = [this](int64_t end) { return static_cast<double>((end - first_tile_) / stride_); };
+  if (call_ == nullptr) return part * count(std::max(tiling.num_tiles(), first_tile_) + stride_ - 1);
+  // Of the ops in the window.
+  int64_t tiles_before = (tile_ - window_begin_) / stride_;
+  auto num_sends = static_cast<int64_t>(receives_ - first_op_), num_ops = static_cast<int64_t>(end_op_ - first_op_);
+  bool is_last_pass = pass_end_ == end_op_;
+  int64_t pass_begin = static_cast<int64_t>(is_last_pass ? receives_ : first_op_);
+  int64_t pass_ops = static_cast<int64_t>(pass_end_) - pass_begin;
+  int64_t ops_done = tiles_before * pass_ops + static_cast<int64_t>(next_op_) - pass_begin;
+  if (is_last_pass) {
+    int64_t tiles_left = (tiling.num_tiles() - window_begin_ + stride_ - 1) / stride_;
+    ops_done += std::min(window_, tiles_left) * num_sends;
+  }
+  return part * (count(window_begin_) + static_cast<double>(ops_done) / static_cast<double>(num_ops));
 }
 
 }  // namespace hccl

@@ -12,17 +12,22 @@ constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
 constexpr int kind_shift = 16;
 constexpr uint64_t kind_mask = 0xf;
 
+// A call of fewer bytes lies in the caches of the ranks that share it, whatever the order.
+constexpr size_t min_bytes_by_step = 4 << 20;
+
 }  // namespace
 
-CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
-                                 Recorder& recorder, Statistics& statistics)
-    : slot_bytes_(slot_bytes),
+CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels,
+                                 std::shared_ptr<Segment> segment, Recorder& recorder,
+                                 Statistics& statistics)
+    : slot_bytes_(segment->shape().slot_bytes),
       recorder_(recorder),
       statistics_(statistics),
-      stragglers_(rank, world_size) {
+      stragglers_(rank, world_size),
+      copy_modes_(std::move(segment)) {
   channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
-    channels_.emplace_back(rank, world_size, slot_bytes, i, num_channels, stragglers_);
+    channels_.emplace_back(rank, world_size, slot_bytes_, i, num_channels, stragglers_);
   }
 }
 
@@ -32,6 +37,7 @@ bool CollectiveQueue::advance(bool may_spin) {
   bool finished = true;
   for (Channel& channel : channels_) {
     moved |= channel.step();
+    if (channel.has_asked()) choose_order();
     moved |= channel.flush();
     finished &= channel.finished();
   }
@@ -50,15 +56,33 @@ void CollectiveQueue::begin() {
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
   if (!active_->tiling.fits(call)) {
-    size_t longest = takes_long_messages_ && call.plan->long_messages ? max_long_bytes : slot_bytes_;
+    size_t longest = is_one_node_ && call.plan->long_messages ? max_long_bytes : slot_bytes_;
     active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
   }
   expect(call);
   call.copy_mode = copy_modes_.begin(call, active_->sequence);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
-  for (Channel& channel : channels_) {
-    channel.set_profile(is_timed ? &statistics_.profile : nullptr);
-    channel.start(call, active_->tiling);
+  for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
+  if (may_run_by_step(call)) return channels_[0].ask(call, active_->tiling);
+  for (Channel& channel : channels_) channel.start(call, active_->tiling);
+}
+
+// Whether each channel may take one step of all tiles, not all steps of its tiles. It does if all ranks say so.
+bool CollectiveQueue::may_run_by_step(const Call& call) const {
+  return is_one_node_ && call.plan->by_step && call.plan->steps.size() == channels_.size() &&
+         call.num_bytes() >= min_bytes_by_step && call.copy_mode == CopyMode::single;
+}
+
+void CollectiveQueue::choose_order() {
+  const Call& call = active_->call;
+  bool by_step = channels_[0].all_stay_in_place();
+  if (!by_step) channels_[0].go_on();
+  for (size_t i = by_step ? 0 : 1; i < channels_.size(); ++i) {
+    if (by_step) {
+      channels_[i].start_step(call, active_->tiling, i, i == 0 ? 1 : 0, i == 0 ? nullptr : &channels_[i - 1]);
+    } else {
+      channels_[i].start(call, active_->tiling);
+    }
   }
 }
 

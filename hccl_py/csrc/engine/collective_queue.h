@@ -18,14 +18,14 @@ namespace hccl {
 
 class CollectiveQueue {
  public:
-  // `recorder` and `statistics` outlive this.
-  CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes, Recorder& recorder,
+  // `segment`: of this rank. `recorder` and `statistics` outlive this.
+  CollectiveQueue(int rank, int world_size, int num_channels, std::shared_ptr<Segment> segment, Recorder& recorder,
                   Statistics& statistics);
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
-  // All lanes of the channels do. Before the first request.
-  void take_long_messages() { takes_long_messages_ = true; }
+  // All ranks are on one node: all lanes are of shared memory. Before the first request.
+  void set_one_node() { is_one_node_ = true; }
   CopyModes& copy_modes() { return copy_modes_; }
   // Is told of the buffers of each call. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
@@ -61,6 +61,8 @@ class CollectiveQueue {
 
  private:
   void begin();
+  bool may_run_by_step(const Call& call) const;
+  void choose_order();
   void end();
   void record_end(CallState state);
   void expect(const Call& call);
@@ -68,7 +70,7 @@ class CollectiveQueue {
   const size_t slot_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;
-  bool takes_long_messages_ = false;
+  bool is_one_node_ = false;
   bool is_profiled_ = false;
   Stragglers stragglers_;
   CopyModes copy_modes_;

@@ -40,15 +40,13 @@ Communicator::Communicator(const CommunicatorOptions& options,
       doorbell_(new_event()),
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
       board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, statistics_),
-      collectives_(options.rank, options.world_size, options.num_channels, options.slot_bytes,
-                   recorder_, statistics_),
+      collectives_(options.rank, options.world_size, options.num_channels, segment_, recorder_,
+                   statistics_),
       point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_),
       cores_(options.rank, segment_) {
   connections_.watch_bell(doorbell_.get());
   collectives_.channels()[0].set_board(board_);
-  // Every rank on one node: all lanes are of shared memory.
-  if (static_cast<int>(options.local_ranks.size()) == options.world_size) collectives_.take_long_messages();
-  collectives_.copy_modes().publish_in(segment_);
+  if (static_cast<int>(options.local_ranks.size()) == options.world_size) collectives_.set_one_node();
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
@@ -62,7 +60,6 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
   CopyModes& copy_modes = collectives_.copy_modes();
-  copy_modes.allow_streamed();
   copy_modes.add_peer(theirs);
   pid_t process = process_behind(control.get());
   std::vector<std::unique_ptr<Lane>> lanes;

@@ -18,7 +18,7 @@ CopyMode fastest_of(const ModeTimes& times_ns) {
 
 CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   active_ = nullptr;
-  if (num_modes_ == 1 || call.compression != Compression::none) return CopyMode::cached;
+  if (theirs_.empty() || call.compression != Compression::none) return CopyMode::cached;
   size_t num_bytes = call.num_bytes();
   if (num_bytes < min_bytes) return CopyMode::cached;
   Kind kind{call.plan, static_cast<int>(std::bit_width(num_bytes))};
@@ -36,34 +36,33 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   }
   active_ = &trial;
   if (trial.next == 0) trial.number = sequence;
-  return static_cast<CopyMode>(trial.next / trial.row_length() % num_modes_);
+  return modes_[trial.next / trial.row_length() % modes_.size()];
 }
 
 void CopyModes::end(uint64_t elapsed_ns) {
   if (active_ == nullptr) return;
   Trial& trial = *std::exchange(active_, nullptr);
-  int row = trial.next / trial.row_length();
-  bool counts = trial.next++ % trial.row_length() >= trial.ignored();
-  auto mode = static_cast<size_t>(row % num_modes_), round = static_cast<size_t>(row / num_modes_);
-  if (counts) trial.rows_ns[mode][round] += elapsed_ns;
-  if (trial.next == trial.rounds() * num_modes_ * trial.row_length()) decide(trial);
+  size_t row = trial.next / trial.row_length();
+  bool counts = trial.next++ % trial.row_length() >= num_ignored;
+  auto mode = static_cast<size_t>(modes_[row % modes_.size()]);
+  if (counts) trial.rows_ns[mode][row / modes_.size()] += elapsed_ns;
+  if (trial.next == trial.rounds() * modes_.size() * trial.row_length()) decide(trial);
 }
 
 // The row in the middle tells: a call may wait for ranks that compute for longer than any copy takes.
 void CopyModes::decide(Trial& trial) {
   ModeTimes times_ns;
   times_ns.fill(std::numeric_limits<uint64_t>::max());
-  for (int i = 0; i < num_modes_; ++i) {
-    auto begin = trial.rows_ns[static_cast<size_t>(i)].begin(), end = begin + trial.rounds();
+  for (CopyMode mode : modes_) {
+    auto begin = trial.rows_ns[static_cast<size_t>(mode)].begin(), end = begin + static_cast<ptrdiff_t>(trial.rounds());
     std::sort(begin, end);
-    times_ns[static_cast<size_t>(i)] = begin[trial.rounds() / 2];
+    times_ns[static_cast<size_t>(mode)] = begin[trial.rounds() / 2];
   }
   trial.choice = fastest_of(times_ns);
   trial.num_left = trial.stay;
   trial.stay = std::min(2 * trial.stay, longest_stay);
   trial.next = 0;
   trial.rows_ns = {};
-  if (!mine_) return;
   mine_->say_trial(trial.number, times_ns);
   trial.is_agreed = false;
 }

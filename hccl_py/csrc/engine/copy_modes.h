@@ -29,15 +29,13 @@ namespace hccl {
 // Touched by the driver only.
 class CopyModes {
  public:
-  // Some peer can read this process's memory. Before the first call.
-  void allow_single() { num_modes_ = 4; }
-  // This rank shares memory with others. Before the first call.
-  void allow_streamed() { num_modes_ = std::max(num_modes_, 3); }
+  // `mine`: where this rank says what its trials took.
+  explicit CopyModes(std::shared_ptr<Segment> mine) : mine_(std::move(mine)) {}
 
-  // Where this rank says what its trials took. Before the first call.
-  void publish_in(std::shared_ptr<Segment> mine) { mine_ = std::move(mine); }
-  // Where another rank of the node does. Before the first call.
+  // Another rank of the node. Before the first call.
   void add_peer(std::shared_ptr<Segment> theirs) { theirs_.push_back(std::move(theirs)); }
+  // Some peer can read this process's memory. Before the first call.
+  void allow_single() { modes_[1] = CopyMode::single; }
 
   // Of the next call, the one of this number.
   CopyMode begin(const Call& call, uint64_t sequence);
@@ -50,8 +48,8 @@ class CopyModes {
   static constexpr size_t min_bytes = 32768;
   // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take depends on
   // the mode before, so they do not count. Of long calls fewer are enough.
-  static constexpr int calls_in_row = 8, num_ignored = 2, num_rounds = 5;
-  static constexpr int long_calls_in_row = 2, num_long_ignored = 1, num_long_rounds = 3;
+  static constexpr size_t calls_in_row = 8, num_ignored = 2, num_rounds = 5;
+  static constexpr size_t long_calls_in_row = 4, num_long_rounds = 3;
   static constexpr size_t long_bytes = 4 << 20;
   // Calls until the next trial; doubles each time.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
@@ -59,16 +57,15 @@ class CopyModes {
  private:
   struct Trial {
     std::array<std::array<uint64_t, num_rounds>, num_copy_modes> rows_ns{};
-    int next = 0;  // call of the trial
+    size_t next = 0;  // call of the trial
     CopyMode choice = CopyMode::cached;
     uint64_t number = 0;  // of its first call: the same on all ranks
     uint64_t stay = shortest_stay;
     uint64_t num_left = 0;  // calls until the next trial
     bool is_long = false;
     bool is_agreed = true;
-    int row_length() const { return is_long ? long_calls_in_row : calls_in_row; }
-    int ignored() const { return is_long ? num_long_ignored : num_ignored; }
-    int rounds() const { return is_long ? num_long_rounds : num_rounds; }
+    size_t row_length() const { return is_long ? long_calls_in_row : calls_in_row; }
+    size_t rounds() const { return is_long ? num_long_rounds : num_rounds; }
   };
   struct Kind {
     const Plan* plan;
@@ -89,8 +86,10 @@ class CopyModes {
 
   std::unordered_map<Kind, Trial, Hash> trials_;
   Trial* active_ = nullptr;
-  int num_modes_ = 1;
-  std::shared_ptr<Segment> mine_;
+  // Those that are tried. Where the kernel may copy, `streamed` was never the fastest. `single` comes before what
+  // leaves data outside the caches: after that it took a dozen calls to reach its speed.
+  std::array<CopyMode, 3> modes_{CopyMode::cached, CopyMode::streamed, CopyMode::half_streamed};
+  const std::shared_ptr<Segment> mine_;
   std::vector<std::shared_ptr<Segment>> theirs_;
 };
 

@@ -51,6 +51,7 @@ void Plan::validate(int rank, int world_size) const {
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
   require(!long_messages || (data_chunks == 0 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
           "long messages");
+  require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2), "steps of their own");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&
                 static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <=

@@ -53,6 +53,9 @@ struct Plan {
   // Each message is a block that its receiver neither reduces nor passes on: between lanes that take long
   // messages it need not fit a slot.
   bool long_messages = false;
+  // It has two steps, which share nothing but `data`: one may run ahead of the other in a large call. All ranks'
+  // plans say the same.
+  bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.

@@ -1,6 +1,7 @@
 // Which way the large payloads of a kind of call take, by trial.
 #include "engine/copy_modes.h"
 
+#include <memory>
 #include <vector>
 
 #include "check.h"
@@ -8,17 +9,18 @@
 namespace hccl::test {
 namespace {
 
-constexpr size_t medium = 1 << 20;
+constexpr size_t medium = 1 << 20, num_tried = 3;
 
-// Calls of one plan whose times are given by mode.
+// Calls of one plan, whose times are given by mode, of a rank and another one of its node.
 struct Calls {
-  CopyModes modes;
+  std::shared_ptr<Segment> segment = Segment::create({}), theirs = Segment::create({});
+  CopyModes modes{segment};
   Plan plan;
   uint64_t sequence = 0;
   std::vector<uint64_t> times_ns = {1000, 1000, 1000, 1000};
 
   explicit Calls(bool has_single = true) {
-    modes.allow_streamed();
+    modes.add_peer(theirs);
     if (has_single) modes.allow_single();
   }
   CopyMode run(size_t num_bytes = medium) {
@@ -29,28 +31,30 @@ struct Calls {
     modes.end(times_ns[static_cast<size_t>(mode)]);
     return mode;
   }
-  std::vector<CopyMode> run_trial(size_t num_modes = num_copy_modes, size_t num_bytes = medium) {
+  std::vector<CopyMode> run_trial(size_t num_bytes = medium) {
     bool is_long = num_bytes >= CopyModes::long_bytes;
     size_t row = is_long ? CopyModes::long_calls_in_row : CopyModes::calls_in_row;
     size_t rounds = is_long ? CopyModes::num_long_rounds : CopyModes::num_rounds;
     std::vector<CopyMode> tried;
-    for (size_t i = 0; i < rounds * num_modes * row; ++i) tried.push_back(run(num_bytes));
+    for (size_t i = 0; i < rounds * num_tried * row; ++i) tried.push_back(run(num_bytes));
     return tried;
   }
 };
 
 HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
-  for (CopyMode fastest : {CopyMode::cached, CopyMode::half_streamed, CopyMode::streamed, CopyMode::single}) {
-    for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
-      Calls calls;
-      calls.times_ns[static_cast<size_t>(fastest)] = 600;
-      std::vector<CopyMode> tried = calls.run_trial(num_copy_modes, num_bytes);
-      size_t row = tried.size() / num_copy_modes /
-                   (num_bytes < CopyModes::long_bytes ? CopyModes::num_rounds : CopyModes::num_long_rounds);
-      for (size_t i = 0; i < tried.size(); ++i) {
-        CHECK(tried[i] == static_cast<CopyMode>(i / row % num_copy_modes));
+  for (bool has_single : {true, false}) {
+    CopyMode second = has_single ? CopyMode::single : CopyMode::streamed;
+    const CopyMode modes[] = {CopyMode::cached, second, CopyMode::half_streamed};
+    for (CopyMode fastest : modes) {
+      for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
+        Calls calls(has_single);
+        calls.times_ns[static_cast<size_t>(fastest)] = 600;
+        std::vector<CopyMode> tried = calls.run_trial(num_bytes);
+        size_t row = tried.size() / num_tried /
+                     (num_bytes < CopyModes::long_bytes ? CopyModes::num_rounds : CopyModes::num_long_rounds);
+        for (size_t i = 0; i < tried.size(); ++i) CHECK(tried[i] == modes[i / row % num_tried]);
+        for (int i = 0; i < 100; ++i) CHECK(calls.run(num_bytes) == fastest);
       }
-      for (int i = 0; i < 100; ++i) CHECK(calls.run(num_bytes) == fastest);
     }
   }
 }
@@ -59,9 +63,9 @@ HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
   for (size_t num_slow : {2u, 3u}) {
     Calls calls;
     size_t row = CopyModes::calls_in_row;
-    for (size_t i = 0; i < CopyModes::num_rounds * num_copy_modes * row; ++i) {
+    for (size_t i = 0; i < CopyModes::num_rounds * num_tried * row; ++i) {
       // The first calls of a row do not count.
-      bool is_slow = i % row < CopyModes::num_ignored || i / row / num_copy_modes < num_slow;
+      bool is_slow = i % row < CopyModes::num_ignored || i / row / num_tried < num_slow;
       calls.times_ns[3] = is_slow ? 9000 : 500;
       calls.run();
     }
@@ -70,56 +74,42 @@ HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
 }
 
 HCCL_TEST(the_slowest_rank_of_a_node_decides) {
-  std::shared_ptr<Segment> segments[] = {Segment::create({}), Segment::create({}), Segment::create({})};
-  Calls ranks[3];
-  for (size_t i = 0; i < 3; ++i) {
-    ranks[i].modes.publish_in(segments[i]);
-    ranks[i].modes.add_peer(segments[(i + 1) % 3]);
-    ranks[i].modes.add_peer(segments[(i + 2) % 3]);
-  }
+  Calls ranks[2];
+  ranks[0].modes.add_peer(ranks[1].segment);
+  ranks[1].modes.add_peer(ranks[0].segment);
+  for (Calls& rank : ranks) rank.theirs->say_trial(0, {1, 1, 1, 1});
   ranks[0].times_ns = {900, 900, 1000, 100};  // a root that runs ahead
   ranks[1].times_ns = {1000, 700, 1000, 2000};
-  ranks[2].times_ns = {1000, 800, 600, 2000};
-  for (size_t i = 0; i < 2; ++i) ranks[i].run_trial();
-  CHECK(ranks[0].run() == CopyMode::single);  // the last one has still to say
-  ranks[2].run_trial();
+  ranks[0].run_trial();
+  CHECK(ranks[0].run() == CopyMode::single);  // the other one has still to say
+  ranks[1].run_trial();
   for (Calls& rank : ranks) CHECK(rank.run() == CopyMode::half_streamed);
 }
 
 HCCL_TEST(ranks_with_other_calls_choose_alone) {
-  std::shared_ptr<Segment> mine = Segment::create({}), theirs = Segment::create({});
-  Calls calls, others(false);
-  calls.modes.publish_in(mine);
-  calls.modes.add_peer(theirs);
-  others.modes.publish_in(theirs);
-  others.sequence = 7;
-  calls.times_ns[3] = others.times_ns[3] = 500;
+  Calls calls;
+  calls.theirs->say_trial(7, {1, 1000, 1000, 1000});
+  calls.times_ns[3] = 500;
   calls.run_trial();
-  others.run_trial(3);
   for (int i = 0; i < 100; ++i) CHECK(calls.run() == CopyMode::single);
 }
 
 HCCL_TEST(what_one_rank_cannot_do_none_chooses) {
-  std::shared_ptr<Segment> mine = Segment::create({}), theirs = Segment::create({});
   Calls calls, others(false);
-  calls.modes.publish_in(mine);
-  calls.modes.add_peer(theirs);
-  others.modes.publish_in(theirs);
+  calls.modes.add_peer(others.segment);
+  calls.theirs->say_trial(0, {1, 1, 1, 1});
   calls.times_ns[3] = 500;
-  others.run_trial(3);
+  others.run_trial();
   calls.run_trial();
   CHECK(calls.run() == CopyMode::cached);
 }
 
-HCCL_TEST(only_what_is_allowed_is_tried) {
-  Calls calls(false);
-  calls.times_ns[3] = 1;
-  for (int i = 0; i < 100; ++i) CHECK(calls.run() != CopyMode::single);
-  CopyModes alone;
+HCCL_TEST(a_rank_alone_on_its_node_tries_nothing) {
+  CopyModes alone(Segment::create({}));
   Call call;
   call.total_bytes = medium;
-  for (int i = 0; i < 100; ++i) {
-    CHECK(alone.begin(call, 0) == CopyMode::cached);
+  for (uint64_t i = 0; i < 100; ++i) {
+    CHECK(alone.begin(call, i) == CopyMode::cached);
     alone.end(1);
   }
 }
@@ -140,13 +130,13 @@ HCCL_TEST(small_and_compressed_calls_take_the_first) {
 
 HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
   Calls calls;
-  calls.times_ns[2] = 100;
+  calls.times_ns[1] = 100;
   calls.run_trial();
-  calls.times_ns[2] = 2000;
-  CHECK(calls.run() == CopyMode::streamed);
-  calls.run_trial(num_copy_modes, 4 * medium);
+  calls.times_ns[1] = 2000;
+  CHECK(calls.run() == CopyMode::half_streamed);
+  calls.run_trial(4 * medium);
   CHECK(calls.run(4 * medium) == CopyMode::cached);
-  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::streamed);
+  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::half_streamed);
   calls.run_trial();
   CHECK(calls.run() == CopyMode::cached);
 }
@@ -158,7 +148,7 @@ HCCL_TEST(blocks_that_may_differ_count_what_this_rank_gets) {
   call.dtype = DType::float32;
   call.output = {{nullptr, medium / 8}, {nullptr, medium / 8}};
   std::vector<CopyMode> tried;
-  for (size_t i = 0; i < 4 * CopyModes::calls_in_row; ++i) {
+  for (size_t i = 0; i < 2 * CopyModes::calls_in_row; ++i) {
     tried.push_back(calls.modes.begin(call, calls.sequence++));
     calls.modes.end(1000);
   }
@@ -188,7 +178,7 @@ HCCL_TEST(many_kinds_are_forgotten) {
     calls.modes.begin(call, calls.sequence++);
     calls.modes.end(1000);
   }
-  CHECK(calls.run_trial().size() == 160);
+  CHECK(calls.run_trial().size() == 120);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p = moving_plan(), p.scratch_slots = 1; },
       [](Plan& p) { p = moving_plan(), p.ops[0].rendezvous = 1; },
       [](Plan& p) { p.long_messages = true; },
+      [](Plan& p) { p.by_step = true; },
   };
   for (const auto& mistake : mistakes) {
     Plan plan = good_plan();
