@@ -16,6 +16,17 @@ CopyMode fastest_of(const ModeTimes& times_ns) {
 
 }  // namespace
 
+// Of a long call. What one rank writes once for several, or what it sends without receiving, is best left to the
+// readers to copy.
+CopyMode CopyModes::usual_mode(const Plan& plan) const {
+  auto is_send = [](const Op& op) { return op.kind == OpKind::send; };
+  auto is_for_many = [&](const Op& op) { return is_send(op) && op.num_peers > 1; };
+  bool is_one_way = std::all_of(plan.ops.begin(), plan.ops.end(), is_send);
+  bool is_shared = !plan.reduces && std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many);
+  if (is_one_way || is_shared) return CopyMode::half_streamed;
+  return modes_[1] == CopyMode::single ? CopyMode::single : CopyMode::cached;
+}
+
 CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   active_ = nullptr;
   if (theirs_.empty() || call.compression != Compression::none) return CopyMode::cached;
@@ -26,7 +37,10 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   if (found == trials_.end()) {
     if (trials_.size() == most_kinds) trials_.clear();
     found = trials_.emplace(kind, Trial()).first;
-    found->second.is_long = num_bytes >= long_bytes;
+    Trial& made = found->second;
+    made.is_long = num_bytes >= long_bytes;
+    made.num_left = made.is_long ? first_long_stay : first_stay;
+    if (made.is_long) made.choice = usual_mode(*call.plan);
   }
   Trial& trial = found->second;
   if (trial.num_left > 0) {

@@ -2,8 +2,8 @@
 //
 // It depends on the processor, its caches, how far apart the cores are, the pages that the payload
 // lies in, and how many ranks share a core. Thresholds that were measured on one machine made calls
-// take up to twice as long on another. So the first calls of a kind try each mode in turns, and the
-// fastest one stays for a while.
+// take up to twice as long on another. So after a few calls of a kind, in the mode that is mostly best, the
+// next ones try each mode in turns, and the fastest one stays for a while.
 //
 // A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the same order, so
 // they try the same mode at the same time. Each then says what it took, and all choose by the slowest rank of
@@ -51,6 +51,8 @@ class CopyModes {
   static constexpr size_t calls_in_row = 8, num_ignored = 2, num_rounds = 5;
   static constexpr size_t long_calls_in_row = 4, num_long_rounds = 3;
   static constexpr size_t long_bytes = 4 << 20;
+  // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first are slower.
+  static constexpr uint64_t first_stay = 16, first_long_stay = 100;
   // Calls until the next trial; doubles each time.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
 
@@ -81,6 +83,7 @@ class CopyModes {
   // More kinds are forgotten all at once: a trial is cheap.
   static constexpr size_t most_kinds = 256;
 
+  CopyMode usual_mode(const Plan& plan) const;
   void decide(Trial& trial);
   void agree(Trial& trial);
 

@@ -20,6 +20,8 @@ struct Calls {
   std::vector<uint64_t> times_ns = {1000, 1000, 1000, 1000};
 
   explicit Calls(bool has_single = true) {
+    plan.peers = {0, 2};
+    plan.ops = {{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}};
     modes.add_peer(theirs);
     if (has_single) modes.allow_single();
   }
@@ -29,6 +31,13 @@ struct Calls {
     call.total_bytes = num_bytes;
     CopyMode mode = modes.begin(call, sequence++);
     modes.end(times_ns[static_cast<size_t>(mode)]);
+    return mode;
+  }
+  // Of a size; returns the mode of all of them.
+  CopyMode run_first(size_t num_bytes = medium) {
+    CopyMode mode = run(num_bytes);
+    uint64_t stay = num_bytes < CopyModes::long_bytes ? CopyModes::first_stay : CopyModes::first_long_stay;
+    for (uint64_t i = 1; i < stay; ++i) CHECK(run(num_bytes) == mode);
     return mode;
   }
   std::vector<CopyMode> run_trial(size_t num_bytes = medium) {
@@ -49,6 +58,8 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
       for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
         Calls calls(has_single);
         calls.times_ns[static_cast<size_t>(fastest)] = 600;
+        bool begins_single = has_single && num_bytes >= CopyModes::long_bytes;
+        CHECK(calls.run_first(num_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
         std::vector<CopyMode> tried = calls.run_trial(num_bytes);
         size_t row = tried.size() / num_tried /
                      (num_bytes < CopyModes::long_bytes ? CopyModes::num_rounds : CopyModes::num_long_rounds);
@@ -59,9 +70,35 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
   }
 }
 
+HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
+  struct {
+    std::vector<Op> ops;
+    bool reduces;
+    CopyMode with_single, without;
+  } cases[] = {
+      {{{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::cached},
+      {{{OpKind::send, 0, 1, {}, {}}}, true, CopyMode::half_streamed, CopyMode::half_streamed},
+      {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, true, CopyMode::single, CopyMode::cached},
+      {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
+       false,
+       CopyMode::half_streamed,
+       CopyMode::half_streamed},
+  };
+  for (auto& one : cases) {
+    for (bool has_single : {true, false}) {
+      Calls calls(has_single);
+      calls.plan.ops = one.ops;
+      calls.plan.reduces = one.reduces;
+      CHECK(calls.run_first(CopyModes::long_bytes) == (has_single ? one.with_single : one.without));
+      CHECK(calls.run_first() == CopyMode::cached);
+    }
+  }
+}
+
 HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
   for (size_t num_slow : {2u, 3u}) {
     Calls calls;
+    calls.run_first();
     size_t row = CopyModes::calls_in_row;
     for (size_t i = 0; i < CopyModes::num_rounds * num_tried * row; ++i) {
       // The first calls of a row do not count.
@@ -77,9 +114,10 @@ HCCL_TEST(the_slowest_rank_of_a_node_decides) {
   Calls ranks[2];
   ranks[0].modes.add_peer(ranks[1].segment);
   ranks[1].modes.add_peer(ranks[0].segment);
-  for (Calls& rank : ranks) rank.theirs->say_trial(0, {1, 1, 1, 1});
+  for (Calls& rank : ranks) rank.theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
   ranks[0].times_ns = {900, 900, 1000, 100};  // a root that runs ahead
   ranks[1].times_ns = {1000, 700, 1000, 2000};
+  for (Calls& rank : ranks) rank.run_first();
   ranks[0].run_trial();
   CHECK(ranks[0].run() == CopyMode::single);  // the other one has still to say
   ranks[1].run_trial();
@@ -90,6 +128,7 @@ HCCL_TEST(ranks_with_other_calls_choose_alone) {
   Calls calls;
   calls.theirs->say_trial(7, {1, 1000, 1000, 1000});
   calls.times_ns[3] = 500;
+  calls.run_first();
   calls.run_trial();
   for (int i = 0; i < 100; ++i) CHECK(calls.run() == CopyMode::single);
 }
@@ -97,10 +136,12 @@ HCCL_TEST(ranks_with_other_calls_choose_alone) {
 HCCL_TEST(what_one_rank_cannot_do_none_chooses) {
   Calls calls, others(false);
   calls.modes.add_peer(others.segment);
-  calls.theirs->say_trial(0, {1, 1, 1, 1});
+  calls.theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
   calls.times_ns[3] = 500;
-  others.run_trial();
-  calls.run_trial();
+  for (Calls* rank : {&others, &calls}) {
+    rank->run_first();
+    rank->run_trial();
+  }
   CHECK(calls.run() == CopyMode::cached);
 }
 
@@ -131,9 +172,11 @@ HCCL_TEST(small_and_compressed_calls_take_the_first) {
 HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
   Calls calls;
   calls.times_ns[1] = 100;
+  calls.run_first();
   calls.run_trial();
   calls.times_ns[1] = 2000;
   CHECK(calls.run() == CopyMode::half_streamed);
+  calls.run_first(4 * medium);
   calls.run_trial(4 * medium);
   CHECK(calls.run(4 * medium) == CopyMode::cached);
   for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::half_streamed);
@@ -148,7 +191,7 @@ HCCL_TEST(blocks_that_may_differ_count_what_this_rank_gets) {
   call.dtype = DType::float32;
   call.output = {{nullptr, medium / 8}, {nullptr, medium / 8}};
   std::vector<CopyMode> tried;
-  for (size_t i = 0; i < 2 * CopyModes::calls_in_row; ++i) {
+  for (size_t i = 0; i < CopyModes::first_stay + 2 * CopyModes::calls_in_row; ++i) {
     tried.push_back(calls.modes.begin(call, calls.sequence++));
     calls.modes.end(1000);
   }
@@ -162,6 +205,7 @@ HCCL_TEST(a_failed_call_says_nothing) {
   Call call;
   call.plan = &calls.plan;
   call.total_bytes = medium;
+  calls.run_first();
   calls.modes.begin(call, calls.sequence++);
   calls.modes.abandon();
   calls.modes.end(1);
@@ -178,6 +222,7 @@ HCCL_TEST(many_kinds_are_forgotten) {
     calls.modes.begin(call, calls.sequence++);
     calls.modes.end(1000);
   }
+  calls.run_first();
   CHECK(calls.run_trial().size() == 120);
 }
 
