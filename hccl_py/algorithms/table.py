@@ -31,8 +31,8 @@ class Algorithm(NamedTuple):
     # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one
     # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
-    # Whether every message is a block that its receiver neither reduces nor passes on: inside
-    # a node it need not be cut small then.
+    # Whether every message is a block, or all of `data`, that its receiver neither reduces nor passes
+    # on: inside a node it need not be cut small then.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
     # It has two steps and no scratch: inside a node, one can run through all tiles of a large call
     # before the other does.
@@ -62,7 +62,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         hierarchical.all_reduce_max_span,
         compressible=True,
     ),
-    ("broadcast", "direct"): Algorithm(direct.broadcast),
+    ("broadcast", "direct"): Algorithm(direct.broadcast, long_messages=are_two_on_a_node),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),
     ("broadcast", "two_trees"): Algorithm(tree.broadcast_by_two_trees, lambda _nodes: 2),

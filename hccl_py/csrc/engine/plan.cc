@@ -49,7 +49,7 @@ void Plan::validate(int rank, int world_size) const {
               (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
           "steps");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
-  require(!long_messages || (data_chunks == 0 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
+  require(!long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
           "long messages");
   require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2), "steps of their own");
   for (const Op& op : ops) {

@@ -50,8 +50,8 @@ struct Plan {
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
-  // Each message is a block that its receiver neither reduces nor passes on: between lanes that take long
-  // messages it need not fit a slot.
+  // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on: between lanes that
+  // take long messages it need not fit a slot.
   bool long_messages = false;
   // It has two steps, which share nothing but `data`: one may run ahead of the other in a large call. All ranks'
   // plans say the same.
