@@ -31,8 +31,8 @@ class Algorithm(NamedTuple):
     # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one
     # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
-    # Whether every message is a block, or all of `data`, that its receiver neither reduces nor passes
-    # on: inside a node it need not be cut small then.
+    # Whether every message is a block, or all of `data`, that its receiver neither reduces nor
+    # passes on: inside a node it need not be cut small then.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
     # It has two steps and no scratch: inside a node, one can run through all tiles of a large call
     # before the other does.

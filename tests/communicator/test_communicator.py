@@ -165,11 +165,15 @@ def _private_bytes() -> int:
 
 def use_everything(rank: int, world_size: int) -> tuple[int, int]:
     """Return the sizes of this rank's segment and of everything else it took."""
-    data, blocks = np.ones(4 << 20, np.float32), np.ones((world_size, 1 << 18), np.float32)
-    gathered, received = np.ones_like(blocks), np.ones_like(data)
+    # From 4 MiB on, payloads stay in place at first; less goes through slots.
+    sizes = [(4 << 20, 1 << 18), (1 << 19, 1 << 16)]
+    buffers = [
+        tuple(np.ones(shape, np.float32) for shape in (count, count, *[(world_size, block)] * 2))
+        for count, block in sizes
+    ]
     before = _private_bytes()
     comm = Communicator()
-    for _ in range(2):
+    for data, received, blocks, gathered in buffers * 2:
         comm.all_reduce(data)
         comm.broadcast(data, 1)
         comm.reduce(data, 0)
