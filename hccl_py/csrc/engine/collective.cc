@@ -51,7 +51,7 @@ void Channel::ask(const Call& call, const Tiling& tiling) {
 }
 
 bool Channel::has_asked() const {
-  return is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
+  return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
 }
 
 void Channel::start_step(const Call& call, const Tiling& tiling, size_t step, int64_t first_tile, Channel* before) {
@@ -175,7 +175,7 @@ bool Channel::flush() {
 
 void Channel::abandon() {
   call_ = nullptr;
-  on_board_ = lacks_room_ = false;
+  on_board_ = lacks_room_ = is_asking_ = false;
   room_deadline_ = Deadline::max();
   backlog_.clear();
   borrowed_.clear();

@@ -53,6 +53,7 @@ class Channel {
   // The first step of the first tile, in which each rank hears from all others: whether their payloads stay in
   // place too.
   void ask(const Call& call, const Tiling& tiling);
+  bool is_asking() const { return is_asking_; }
   bool has_asked() const;
   bool all_stay_in_place() const { return all_stay_in_place_; }
   // After ask(): all that start() takes.

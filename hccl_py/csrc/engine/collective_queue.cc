@@ -186,7 +186,8 @@ void CollectiveQueue::measure(CallProgress& progress) const {
   double done = 0;
   std::vector<int>& ranks = progress.waiting_for;
   for (const Channel& channel : channels_) {
-    done += channel.tiles_done(active_->tiling);
+    // While the first channel asks, the others have still to start.
+    if (!channels_[0].is_asking()) done += channel.tiles_done(active_->tiling);
     if (channel.finished()) continue;
     std::vector<int> its_ranks = channel.waiting_for();
     ranks.insert(ranks.end(), its_ranks.begin(), its_ranks.end());

@@ -16,15 +16,16 @@ CopyMode fastest_of(const ModeTimes& times_ns) {
 
 }  // namespace
 
-// Of a long call. What one rank writes once for several, or what it sends without receiving, is best left to the
-// readers to copy.
-CopyMode CopyModes::usual_mode(const Plan& plan) const {
+// What one rank writes once for several, or sends without receiving, is best left in slots for the readers.
+CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   auto is_send = [](const Op& op) { return op.kind == OpKind::send; };
   auto is_for_many = [&](const Op& op) { return is_send(op) && op.num_peers > 1; };
   bool is_one_way = std::all_of(plan.ops.begin(), plan.ops.end(), is_send);
   bool is_shared = !plan.reduces && std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many);
-  if (is_one_way || is_shared) return CopyMode::half_streamed;
-  return modes_[1] == CopyMode::single ? CopyMode::single : CopyMode::cached;
+  bool is_long = num_bytes >= long_bytes;
+  if (is_one_way || is_shared) return is_long ? CopyMode::half_streamed : CopyMode::cached;
+  bool is_single = num_bytes >= (plan.reduces ? long_bytes : min_single_bytes) && modes_[1] == CopyMode::single;
+  return is_single ? CopyMode::single : CopyMode::cached;
 }
 
 CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
@@ -39,8 +40,8 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
     found = trials_.emplace(kind, Trial()).first;
     Trial& made = found->second;
     made.is_long = num_bytes >= long_bytes;
-    made.num_left = made.is_long ? first_long_stay : first_stay;
-    if (made.is_long) made.choice = usual_mode(*call.plan);
+    made.num_left = first_stay;
+    made.choice = usual_mode(*call.plan, num_bytes);
   }
   Trial& trial = found->second;
   if (trial.num_left > 0) {

@@ -51,8 +51,10 @@ class CopyModes {
   static constexpr size_t calls_in_row = 8, num_ignored = 2, num_rounds = 5;
   static constexpr size_t long_calls_in_row = 4, num_long_rounds = 3;
   static constexpr size_t long_bytes = 4 << 20;
+  // From here on ranks that exchange what they do not reduce begin with `single`.
+  static constexpr size_t min_single_bytes = 1 << 20;
   // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first are slower.
-  static constexpr uint64_t first_stay = 16, first_long_stay = 100;
+  static constexpr uint64_t first_stay = 100;
   // Calls until the next trial; doubles each time.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
 
@@ -83,7 +85,7 @@ class CopyModes {
   // More kinds are forgotten all at once: a trial is cheap.
   static constexpr size_t most_kinds = 256;
 
-  CopyMode usual_mode(const Plan& plan) const;
+  CopyMode usual_mode(const Plan& plan, size_t num_bytes) const;
   void decide(Trial& trial);
   void agree(Trial& trial);
 

@@ -9,7 +9,7 @@
 namespace hccl::test {
 namespace {
 
-constexpr size_t medium = 1 << 20, num_tried = 3;
+constexpr size_t medium = 1 << 19, num_tried = 3;
 
 // Calls of one plan, whose times are given by mode, of a rank and another one of its node.
 struct Calls {
@@ -36,8 +36,7 @@ struct Calls {
   // Of a size; returns the mode of all of them.
   CopyMode run_first(size_t num_bytes = medium) {
     CopyMode mode = run(num_bytes);
-    uint64_t stay = num_bytes < CopyModes::long_bytes ? CopyModes::first_stay : CopyModes::first_long_stay;
-    for (uint64_t i = 1; i < stay; ++i) CHECK(run(num_bytes) == mode);
+    for (uint64_t i = 1; i < CopyModes::first_stay; ++i) CHECK(run(num_bytes) == mode);
     return mode;
   }
   std::vector<CopyMode> run_trial(size_t num_bytes = medium) {
@@ -58,7 +57,7 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
       for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
         Calls calls(has_single);
         calls.times_ns[static_cast<size_t>(fastest)] = 600;
-        bool begins_single = has_single && num_bytes >= CopyModes::long_bytes;
+        bool begins_single = has_single && num_bytes >= CopyModes::min_single_bytes;
         CHECK(calls.run_first(num_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
         std::vector<CopyMode> tried = calls.run_trial(num_bytes);
         size_t row = tried.size() / num_tried /
@@ -90,6 +89,9 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
       calls.plan.ops = one.ops;
       calls.plan.reduces = one.reduces;
       CHECK(calls.run_first(CopyModes::long_bytes) == (has_single ? one.with_single : one.without));
+      bool exchanges = !one.reduces && one.with_single == CopyMode::single;
+      bool begins_single = has_single && exchanges;
+      CHECK(calls.run_first(CopyModes::min_single_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
       CHECK(calls.run_first() == CopyMode::cached);
     }
   }
@@ -176,9 +178,9 @@ HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
   calls.run_trial();
   calls.times_ns[1] = 2000;
   CHECK(calls.run() == CopyMode::half_streamed);
-  calls.run_first(4 * medium);
-  calls.run_trial(4 * medium);
-  CHECK(calls.run(4 * medium) == CopyMode::cached);
+  calls.run_first(medium / 2);
+  calls.run_trial(medium / 2);
+  CHECK(calls.run(medium / 2) == CopyMode::cached);
   for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::half_streamed);
   calls.run_trial();
   CHECK(calls.run() == CopyMode::cached);
