@@ -1,7 +1,7 @@
 """Large payloads in ordinary memory: cached, streamed, or read out of the sender's process.
 
-Large calls begin with one mode; from the hundredth call on all are tried. Whether processes may read
-each other depends on the system; the results must not.
+Large calls begin with one mode; from the hundredth call on all are tried. Whether processes may
+read each other depends on the system; the results must not.
 """
 
 from __future__ import annotations

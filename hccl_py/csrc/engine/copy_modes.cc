@@ -22,9 +22,9 @@ CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   auto is_for_many = [&](const Op& op) { return is_send(op) && op.num_peers > 1; };
   bool is_one_way = std::all_of(plan.ops.begin(), plan.ops.end(), is_send);
   bool is_shared = !plan.reduces && std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many);
-  bool is_long = num_bytes >= long_bytes;
-  if (is_one_way || is_shared) return is_long ? CopyMode::half_streamed : CopyMode::cached;
-  bool is_single = num_bytes >= (plan.reduces ? long_bytes : min_single_bytes) && modes_[1] == CopyMode::single;
+  bool is_uncached = num_bytes >= min_uncached_bytes;
+  if (is_one_way || is_shared) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
+  bool is_single = (plan.reduces ? is_uncached : num_bytes >= long_bytes) && modes_[1] == CopyMode::single;
   return is_single ? CopyMode::single : CopyMode::cached;
 }
 

@@ -50,9 +50,9 @@ class CopyModes {
   // the mode before, so they do not count. Of long calls fewer are enough.
   static constexpr size_t calls_in_row = 8, num_ignored = 2, num_rounds = 5;
   static constexpr size_t long_calls_in_row = 4, num_long_rounds = 3;
-  static constexpr size_t long_bytes = 4 << 20;
-  // From here on ranks that exchange what they do not reduce begin with `single`.
-  static constexpr size_t min_single_bytes = 1 << 20;
+  static constexpr size_t long_bytes = 1 << 20;
+  // A call of as many bytes does not stay in a core's cache.
+  static constexpr size_t min_uncached_bytes = 4 << 20;
   // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first are slower.
   static constexpr uint64_t first_stay = 100;
   // Calls until the next trial; doubles each time.

@@ -57,7 +57,7 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
       for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
         Calls calls(has_single);
         calls.times_ns[static_cast<size_t>(fastest)] = 600;
-        bool begins_single = has_single && num_bytes >= CopyModes::min_single_bytes;
+        bool begins_single = has_single && num_bytes >= CopyModes::long_bytes;
         CHECK(calls.run_first(num_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
         std::vector<CopyMode> tried = calls.run_trial(num_bytes);
         size_t row = tried.size() / num_tried /
@@ -88,10 +88,10 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
       Calls calls(has_single);
       calls.plan.ops = one.ops;
       calls.plan.reduces = one.reduces;
-      CHECK(calls.run_first(CopyModes::long_bytes) == (has_single ? one.with_single : one.without));
+      CHECK(calls.run_first(CopyModes::min_uncached_bytes) == (has_single ? one.with_single : one.without));
       bool exchanges = !one.reduces && one.with_single == CopyMode::single;
       bool begins_single = has_single && exchanges;
-      CHECK(calls.run_first(CopyModes::min_single_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
+      CHECK(calls.run_first(CopyModes::long_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
       CHECK(calls.run_first() == CopyMode::cached);
     }
   }
