@@ -21,6 +21,7 @@ struct Calls {
 
   explicit Calls(bool has_single = true) {
     plan.peers = {0, 2};
+    plan.reduces = false;
     plan.ops = {{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}};
     modes.add_peer(theirs);
     if (has_single) modes.allow_single();
