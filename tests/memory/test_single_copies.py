@@ -20,11 +20,12 @@ import hccl_py
 from hccl_py import Communicator, ReduceOp
 from hccl_py.transport.errors import PeerLostError
 
-COUNT = (1 << 15) + 5  # float32
-TURNS = 130
+# float32. So many small calls see every mode, and a block takes two slots.
+SMALL, SMALL_TURNS = (1 << 15) + 5, 130
+LARGE, LARGE_TURNS = (4 << 18) + 5, 4
 
 
-def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
+def _numbers(rank: int, turn: int, count: int) -> np.ndarray:
     return (np.arange(count) % 1000 + 1000 * rank + turn).astype(np.float32)
 
 
@@ -49,14 +50,14 @@ def _may_read_each_other() -> bool:
     return not scope.exists() or scope.read_text().strip() == "0"
 
 
-def every_collective(rank: int, n: int) -> int:
+def every_collective(rank: int, n: int, count: int, num_turns: int) -> int:
     """What a rank has sent it overwrites at once: it must have been read by then."""
     _share_cores()
     with Communicator() as comm:
-        data, gathered = np.empty(COUNT, np.float32), np.empty(n * COUNT, np.float32)
-        block = np.empty(COUNT, np.float32)
-        for turn in range(TURNS):
-            of_all = [_numbers(peer, turn) for peer in range(n)]
+        data, gathered = np.empty(count, np.float32), np.empty(n * count, np.float32)
+        block = np.empty(count, np.float32)
+        for turn in range(num_turns):
+            of_all = [_numbers(peer, turn, count) for peer in range(n)]
             total = np.sum(of_all, axis=0)
             root = turn % n
 
@@ -89,8 +90,11 @@ def every_collective(rank: int, n: int) -> int:
         return comm.statistics()["single_copies"]
 
 
-def test_collectives_are_right_and_give_the_memory_back() -> None:
-    counts = run_ranks(every_collective, 3)
+@pytest.mark.parametrize(
+    ("count", "num_turns"), [(SMALL, SMALL_TURNS), (LARGE, LARGE_TURNS)], ids=["small", "large"]
+)
+def test_collectives_are_right_and_give_the_memory_back(count: int, num_turns: int) -> None:
+    counts = run_ranks(every_collective, 3, count, num_turns)
     assert all(counts) or not _may_read_each_other(), counts
 
 
@@ -103,7 +107,7 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> int:
     with Communicator() as comm:
         make = hccl_py.empty if memory == "registered" else np.empty
         data = make(SEVERAL_WINDOWS, np.float32)
-        for turn in range(4):
+        for turn in range(LARGE_TURNS):
             of_all = [_numbers(peer, turn, SEVERAL_WINDOWS) for peer in range(n)]
             op = (ReduceOp.SUM, ReduceOp.AVG)[turn % 2]
             data[:] = of_all[rank]
@@ -126,13 +130,10 @@ def test_ranks_that_may_not_all_read_each_other_take_one_order() -> None:
     assert hidden == 0
 
 
-LARGE = (4 << 18) + 5  # float32: more than 4 MiB
-
-
 def exchange_with_cores(rank: int, n: int) -> None:
     with Communicator() as comm:
         received = np.empty(n * LARGE, np.float32)
-        for turn in range(4):
+        for turn in range(LARGE_TURNS):
             of_all = [_numbers(peer, turn, LARGE) for peer in range(n)]
             mine = of_all[rank].copy()
             comm.all_gather(received, mine)
@@ -157,7 +158,7 @@ def survive(rank: int, n: int, victim: int) -> str:
     _share_cores()
     comm = Communicator(timeout_s=20)
     pids = Pids(comm)
-    given, received = np.zeros(n * COUNT, np.float32), np.zeros(n * COUNT, np.float32)
+    given, received = np.zeros(n * LARGE, np.float32), np.zeros(n * LARGE, np.float32)
     try:
         comm.all_to_all(received, given)
         if rank == 0:
