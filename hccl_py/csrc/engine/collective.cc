@@ -54,12 +54,12 @@ bool Channel::has_asked() const {
   return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
 }
 
-void Channel::start_step(const Call& call, const Tiling& tiling, size_t step, int64_t first_tile, Channel* before) {
+void Channel::start_step(const Call& call, const Tiling& tiling, size_t step, Channel* before) {
   call_ = nullptr;
   is_by_step_ = true;
   is_asking_ = false;
   before_ = before;
-  first_tile_ = first_tile;
+  first_tile_ = step == 0 ? 1 : 0;  // of the first tile it was taken to ask
   stride_ = 1;
   const Plan& plan = *call.plan;
   first_op_ = receives_ = step == 0 ? 0 : static_cast<size_t>(plan.steps[step - 1]);

@@ -58,9 +58,9 @@ class Channel {
   bool all_stay_in_place() const { return all_stay_in_place_; }
   // After ask(): all that start() takes.
   void go_on() { is_asking_ = false; }
-  // After ask(): takes only step `step` of the plan, of the tiles from `first_tile` on. `before` takes the one
-  // before it.
-  void start_step(const Call& call, const Tiling& tiling, size_t step, int64_t first_tile, Channel* before);
+  // After ask(): takes only step `step` of the plan, of all tiles that have still to take it. `before` takes the
+  // step before; null for the first one.
+  void start_step(const Call& call, const Tiling& tiling, size_t step, Channel* before);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();

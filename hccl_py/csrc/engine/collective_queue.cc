@@ -75,14 +75,15 @@ bool CollectiveQueue::may_run_by_step(const Call& call) const {
 
 void CollectiveQueue::choose_order() {
   const Call& call = active_->call;
-  bool by_step = channels_[0].all_stay_in_place();
-  if (!by_step) channels_[0].go_on();
-  for (size_t i = by_step ? 0 : 1; i < channels_.size(); ++i) {
-    if (by_step) {
-      channels_[i].start_step(call, active_->tiling, i, i == 0 ? 1 : 0, i == 0 ? nullptr : &channels_[i - 1]);
-    } else {
-      channels_[i].start(call, active_->tiling);
-    }
+  if (!channels_[0].all_stay_in_place()) {
+    channels_[0].go_on();
+    for (size_t i = 1; i < channels_.size(); ++i) channels_[i].start(call, active_->tiling);
+    return;
+  }
+  Channel* before = nullptr;
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    channels_[i].start_step(call, active_->tiling, i, before);
+    before = &channels_[i];
   }
 }
 
