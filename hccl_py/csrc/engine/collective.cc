@@ -88,6 +88,7 @@ void Channel::begin(const Call& call, const Tiling& tiling) {
   pass_end_ = receives_ > first_op_ ? receives_ : end_op_;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
+  sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
   size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }

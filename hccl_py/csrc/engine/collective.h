@@ -157,6 +157,7 @@ class Channel {
   int64_t window_begin_ = 0, tile_ = 0;
   size_t next_op_ = 0, pass_end_ = 0;
   size_t item_size_ = 1;
+  bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
   bool on_board_ = false;    // this tile takes its steps there
   size_t step_ = 0;          // of the plan; on the board only
   bool has_posted_ = false;  // in this step

@@ -82,6 +82,7 @@ bool Channel::run_send(const Op& op) {
   bool may_ask = !is_by_step_ && !is_asking_;
   header.kind = static_cast<uint16_t>(may_ask ? op.rendezvous : std::min(op.rendezvous, 0));
   header.is_only_moved = !call_->plan->reduces;
+  header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;
   if (on_board_) board_->add({peers_of(op), header, payload});
   return send_by_lanes(peers_of(op), header, payload);

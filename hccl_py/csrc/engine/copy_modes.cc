@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "lanes/shared_memory/joint_copy.h"
+
 namespace hccl {
 
 namespace {
@@ -16,16 +18,20 @@ CopyMode fastest_of(const ModeTimes& times_ns) {
 
 }  // namespace
 
-// What one rank writes once for several, or sends without receiving, is best left in slots for the readers.
+// What one rank writes once for several is best left in slots for the readers. What is sent without receiving both
+// ends copy, unless it is reduced.
 CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
-  auto is_send = [](const Op& op) { return op.kind == OpKind::send; };
-  auto is_for_many = [&](const Op& op) { return is_send(op) && op.num_peers > 1; };
-  bool is_one_way = std::all_of(plan.ops.begin(), plan.ops.end(), is_send);
+  auto is_for_many = [](const Op& op) { return op.kind == OpKind::send && op.num_peers > 1; };
   bool is_shared = !plan.reduces && std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many);
+  bool is_one_way = plan.only_sends();
   bool is_uncached = num_bytes >= min_uncached_bytes;
-  if (is_one_way || is_shared) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
-  bool is_single = (plan.reduces ? is_uncached : num_bytes >= long_bytes) && modes_[1] == CopyMode::single;
-  return is_single ? CopyMode::single : CopyMode::cached;
+  bool may_be_single = modes_[1] == CopyMode::single;
+  bool is_joint = is_one_way && !plan.reduces && may_be_single;
+  if (is_shared || (is_one_way && !is_joint)) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
+  bool is_long = is_joint       ? num_bytes >= min_joint_bytes
+                 : plan.reduces ? is_uncached
+                                : num_bytes >= long_bytes;
+  return is_long && may_be_single ? CopyMode::single : CopyMode::cached;
 }
 
 CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {

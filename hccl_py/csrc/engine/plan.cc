@@ -83,6 +83,10 @@ void Plan::validate(int rank, int world_size) const {
   }
 }
 
+bool Plan::only_sends() const {
+  return std::all_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::send; });
+}
+
 size_t Plan::slots_needed() const {
   size_t slots = static_cast<size_t>(scratch_slots);
   return data_chunks ? slots : divide_up(slots, static_cast<size_t>(std::max(max_chunk_span, 1)));

@@ -65,6 +65,8 @@ struct Plan {
   }
   // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
   size_t slots_needed() const;
+  // This rank receives nothing, and so waits for its readers.
+  bool only_sends() const;
 };
 
 // Elements in a row.

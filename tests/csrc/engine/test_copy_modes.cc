@@ -78,6 +78,7 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
   } cases[] = {
       {{{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::cached},
       {{{OpKind::send, 0, 1, {}, {}}}, true, CopyMode::half_streamed, CopyMode::half_streamed},
+      {{{OpKind::send, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::half_streamed},
       {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, true, CopyMode::single, CopyMode::cached},
       {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
        false,
@@ -94,6 +95,8 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
       bool begins_single = has_single && exchanges;
       CHECK(calls.run_first(CopyModes::long_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
       CHECK(calls.run_first() == CopyMode::cached);
+      bool both_copy = has_single && !one.reduces && one.ops.size() == 1;
+      CHECK(calls.run_first(min_joint_bytes) == (both_copy ? CopyMode::single : CopyMode::cached));
     }
   }
 }

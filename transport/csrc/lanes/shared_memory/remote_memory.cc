@@ -26,4 +26,9 @@ bool RemoteMemory::read(uint64_t address, std::byte* to, size_t num_bytes) const
   return read_process(process_, address, to, num_bytes);
 }
 
+bool RemoteMemory::write(uint64_t address, const std::byte* from, size_t num_bytes) const {
+  iovec local{const_cast<std::byte*>(from), num_bytes}, remote{reinterpret_cast<void*>(address), num_bytes};
+  return process_vm_writev(process_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(num_bytes);
+}
+
 }  // namespace hccl

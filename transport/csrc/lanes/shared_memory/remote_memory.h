@@ -20,6 +20,7 @@ class RemoteMemory {
 
   // False: that process is gone, or has nothing there any more.
   bool read(uint64_t address, std::byte* to, size_t num_bytes) const;
+  bool write(uint64_t address, const std::byte* from, size_t num_bytes) const;
 
  private:
   explicit RemoteMemory(pid_t process) : process_(process) {}

@@ -18,8 +18,12 @@ constexpr size_t posts_at = round_up(trials_at + sizeof(TrialCell) * trial_cells
 constexpr size_t areas_at = posts_at + round_up(sizeof(Cell) * post_cells, page);
 constexpr size_t counters_at = areas_at + post_areas * area_bytes;
 
+size_t joint_cells_at(const SegmentShape& s) {
+  return counters_at + sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels;
+}
+
 size_t rings_at(const SegmentShape& s) {
-  return counters_at + round_up(sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels, page);
+  return round_up(joint_cells_at(s) + sizeof(JointCell) * s.num_local_ranks * s.num_channels, page);
 }
 
 size_t slots_at(const SegmentShape& s) {
@@ -64,6 +68,11 @@ Segment::~Segment() { munmap(base_, size_of(shape_)); }
 ConsumedCounter& Segment::consumed(int local_rank, int channel) const {
   auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at);
   return counters[local_rank * shape_.num_channels + channel];
+}
+
+JointCell& Segment::joint_cell(int local_rank, int channel) const {
+  auto* cells = reinterpret_cast<JointCell*>(base_ + joint_cells_at(shape_));
+  return cells[local_rank * shape_.num_channels + channel];
 }
 
 Cell* Segment::ring(int local_rank, int channel) const {

@@ -5,7 +5,8 @@
 //   - per (peer, channel) a ring of cells: one message each, a tiny payload right in the cell;
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
-//   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
+//   - per (peer, channel) a counter of the peer's messages that this rank has consumed, and what it takes of one that
+//     both copy (joint_copy.h);
 //   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
 //   - what its last trials of copy modes took;
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
@@ -67,6 +68,15 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint32_t> reads_process;
 };
 
+// A message that both ends copy. The first line is written by its receiver, the second by its sender; all seq_cst, what
+// pairs with what stands in joint_copy.h.
+struct alignas(64) JointCell {
+  std::atomic<uint64_t> reads;
+  std::atomic<uint64_t> destination;  // in the receiver's process; stored before `reads`
+  alignas(64) std::atomic<uint64_t> takes;
+  std::atomic<uint64_t> wrote;
+};
+
 // How many steps the owner has ended. Stored seq_cst by Board::end_step; pairs with the load before
 // what was posted is overwritten, and with `starved` as ConsumedCounter::count does.
 struct alignas(64) StepCounter {
@@ -126,6 +136,7 @@ class Segment final : public SleepFlag {
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
+  JointCell& joint_cell(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;
   std::byte* slot(int channel, int index) const;
   std::atomic<uint64_t>& steps_ended() const;

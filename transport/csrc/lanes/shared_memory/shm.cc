@@ -63,7 +63,11 @@ ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
       in_(ends.theirs->ring(ends.my_local_rank, ends.channel)),
       my_consumed_(ends.mine->consumed(ends.their_local_rank, ends.channel)),
       their_consumed_(ends.theirs->consumed(ends.my_local_rank, ends.channel)),
-      max_bytes_(slot_bytes_) {
+      max_bytes_(slot_bytes_),
+      joint_reader_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
+                    ends.theirs->joint_cell(ends.my_local_rank, ends.channel)),
+      joint_writer_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
+                    ends.theirs->joint_cell(ends.my_local_rank, ends.channel)) {
   outbox_->add_lane(this);
 }
 
@@ -117,7 +121,17 @@ bool ShmLane::flush() {
   int before = num_announced_;
   uint64_t sent_before = sent_;
   if (before > 0) reclaim();
-  return QueuedLane::flush() || num_announced_ < before || sent_ != sent_before;
+  return help_to_copy() || QueuedLane::flush() || num_announced_ < before || sent_ != sent_before;
+}
+
+// The message that the peer receives next.
+bool ShmLane::help_to_copy() {
+  if (reclaimed_ == sent_ || !their_memory_) return false;
+  const Sent& next = sent_slots_[reclaimed_ % ring_cells];
+  if (next.slot != remote || next.num_bytes < min_joint_bytes) return false;
+  if (!joint_writer_.help({reclaimed_ + 1, next.num_bytes}, next.source, *their_memory_)) return false;
+  ends_.their_doorbell->message_posted();  // the peer may sleep until that is written
+  return true;
 }
 
 void ShmLane::detach() {
@@ -127,6 +141,7 @@ void ShmLane::detach() {
 }
 
 void ShmLane::abandon() {
+  joint_reader_.abandon();
   if (asked_.number <= received_) return;
   if (auto offset = arena_->offset_of(asked_.address, asked_.num_bytes)) arena_->retire(*offset);
 }
@@ -167,7 +182,11 @@ bool ShmLane::stays_in_place(const Header& header) const {
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
   Announcement announcement{reinterpret_cast<uint64_t>(payload), 0};
   ++num_announced_;
-  return publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
+  publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
+  Sent& sent = sent_slots_[(sent_ - 1) % ring_cells];
+  sent.source = payload;
+  sent.num_bytes = header.sender_waits ? header.length : 0;
+  return true;
 }
 
 bool ShmLane::awaits_reply(const Header& header) const {
@@ -288,8 +307,21 @@ const std::byte* ShmLane::lend() {
                    : ends_.theirs->slot(ends_.channel, slot_);
 }
 
+bool ShmLane::receive_remote(std::byte* destination) {
+  if (!header_.sender_waits || header_.length < min_joint_bytes) {
+    read_remote(destination);
+    return true;
+  }
+  auto outcome = joint_reader_.copy({peeked_, header_.length}, *their_memory_, remote_address_, destination);
+  if (outcome == JointReader::Outcome::unreadable) throw_unreadable();
+  return outcome == JointReader::Outcome::copied;
+}
+
 void ShmLane::read_remote(std::byte* destination) {
-  if (their_memory_->read(remote_address_, destination, header_.length)) return;
+  if (!their_memory_->read(remote_address_, destination, header_.length)) throw_unreadable();
+}
+
+void ShmLane::throw_unreadable() const {
   check_valid();
   throw LaneError(peer(), "its memory cannot be read any more");
 }
@@ -306,10 +338,7 @@ const std::byte* ShmLane::lend_remote() {
 }
 
 bool ShmLane::receive(std::byte* destination) {
-  if (slot_ == remote) {
-    read_remote(destination);
-    return true;
-  }
+  if (slot_ == remote) return receive_remote(destination);
   if (taken_bytes_ > 0 || (slot_ >= 0 && header_.length > slot_bytes_)) {
     return receive_parts(destination);
   }

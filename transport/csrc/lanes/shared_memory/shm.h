@@ -8,7 +8,7 @@
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
 // One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
-// the kernel copy it (remote).
+// the kernel copy it (remote); both ends copy a long one, if the sender has nothing else to do.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "lanes/shared_memory/distance.h"
+#include "lanes/shared_memory/joint_copy.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/remote_memory.h"
 #include "lanes/shared_memory/segment.h"
@@ -111,6 +112,8 @@ class ShmLane final : public QueuedLane {
     int slot;
     bool shared;
     uint64_t number;  // as post_send returned it; of a shared slot nobody asks
+    const std::byte* source = nullptr;  // of what lies there: remote only
+    size_t num_bytes = 0;
   };
 
   bool ring_is_full();
@@ -121,7 +124,10 @@ class ShmLane final : public QueuedLane {
   bool has_cell() const;
   bool receive_parts(std::byte* destination);
   void copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const;
+  bool help_to_copy();
+  bool receive_remote(std::byte* destination);
   void read_remote(std::byte* destination);
+  [[noreturn]] void throw_unreadable() const;
   const std::byte* lend_remote();
   void free_cell();
   bool awaits_reply(const Header& header) const;
@@ -159,6 +165,8 @@ class ShmLane final : public QueuedLane {
   int num_announced_ = 0;           // messages, remote ones too, that the peer has still to release
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
+  JointReader joint_reader_;
+  JointWriter joint_writer_;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message

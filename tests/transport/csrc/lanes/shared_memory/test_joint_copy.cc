@@ -1,0 +1,185 @@
+// Messages that both ends copy.
+#include "lanes/shared_memory/joint_copy.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "lanes.h"
+
+namespace hccl::test {
+namespace {
+
+using Outcome = JointReader::Outcome;
+
+constexpr size_t num_pieces = 9;
+constexpr size_t num_bytes = num_pieces * joint_piece_bytes - 5;
+
+struct Joint {
+  std::shared_ptr<Segment> segment = Segment::create({2});
+  RemoteMemory memory = *RemoteMemory::open(getpid(), *segment);
+  JointCell of_reader{}, of_writer{};
+  JointReader reader{of_reader, of_writer};
+  JointWriter writer{of_writer, of_reader};
+  std::vector<std::byte> source = payload_of(1, num_bytes), destination = payload_of(2, num_bytes);
+
+  Outcome read(uint64_t number = 1) {
+    return reader.copy({number, num_bytes}, memory, reinterpret_cast<uint64_t>(source.data()), destination.data());
+  }
+  bool help(uint64_t number = 1) { return writer.help({number, num_bytes}, source.data(), memory); }
+  bool is_copied() const { return destination == source; }
+};
+
+// A word as joint_copy.cc packs it.
+uint64_t word(uint64_t number, uint64_t piece, uint64_t written = 0) { return number | piece << 40 | written << 52; }
+
+HCCL_TEST(without_help_the_receiver_reads_all) {
+  Joint joint;
+  CHECK(!joint.help());  // it has not begun
+  CHECK(joint.read() == Outcome::copied && joint.is_copied());
+  CHECK(!joint.help());  // it has ended
+}
+
+HCCL_TEST(what_the_sender_has_written_is_not_read) {
+  Joint joint;
+  joint.of_reader.destination = reinterpret_cast<uint64_t>(joint.destination.data());
+  joint.of_reader.reads = word(1, 0);
+  CHECK(joint.help());
+  size_t written = joint.of_writer.wrote.load() >> 52;
+  CHECK(written > 0 && written < num_pieces);
+  auto at = [](auto& bytes, size_t piece) { return bytes.begin() + static_cast<ptrdiff_t>(piece * joint_piece_bytes); };
+  CHECK(std::equal(at(joint.source, written), joint.source.end(), at(joint.destination, written)));
+  CHECK(!std::equal(joint.source.begin(), at(joint.source, written), joint.destination.begin()));
+  CHECK(joint.help());  // half of what is left
+  CHECK(joint.of_writer.wrote.load() >> 52 < written);
+  std::fill(at(joint.source, written), joint.source.end(), std::byte{0});
+  CHECK(joint.read() == Outcome::copied);
+  CHECK(std::equal(joint.source.begin(), at(joint.source, written), joint.destination.begin()));
+  CHECK(joint.destination.back() != std::byte{0} || joint.destination[num_bytes - 2] != std::byte{0});
+}
+
+HCCL_TEST(the_receiver_waits_for_what_the_sender_took) {
+  Joint joint;
+  joint.of_writer.takes = word(1, 6);
+  CHECK(joint.read() == Outcome::unfinished && joint.read() == Outcome::unfinished);
+  CHECK(!joint.is_copied());
+  joint.of_writer.wrote = word(1, 6, num_pieces);  // it came too late, and left it
+  CHECK(joint.read() == Outcome::copied && joint.is_copied());
+}
+
+HCCL_TEST(what_the_sender_cannot_write_the_receiver_reads) {
+  Joint joint;
+  joint.of_reader.destination = 16;
+  joint.of_reader.reads = word(1, 0);
+  CHECK(joint.help() && joint.of_writer.wrote.load() >> 52 == num_pieces);
+  CHECK(!joint.help());  // it does not try again
+  CHECK(joint.read() == Outcome::copied && joint.is_copied());
+}
+
+HCCL_TEST(words_of_other_messages_say_nothing) {
+  Joint joint;
+  joint.of_writer.takes = word(1, 0);
+  joint.of_writer.wrote = word(1, 0, 0);
+  joint.of_reader.reads = word(1, 0);
+  CHECK(!joint.help(2));
+  CHECK(joint.read(2) == Outcome::copied && joint.is_copied());
+}
+
+HCCL_TEST(an_unreadable_source_is_told) {
+  Joint joint;
+  CHECK(joint.reader.copy({1, num_bytes}, joint.memory, 16, joint.destination.data()) == Outcome::unreadable);
+  joint.reader.abandon();
+  CHECK(!joint.help());
+}
+
+HCCL_TEST(both_copy_at_once) {
+  Joint joint;
+  constexpr uint64_t num_messages = 2000;
+  std::atomic<uint64_t> sent{1};
+  uint64_t num_helped = 0;
+  std::thread sender([&] {
+    while (sent.load() <= num_messages) num_helped += joint.help(sent.load());
+  });
+  for (uint64_t number = 1; number <= num_messages; ++number) {
+    joint.source[number % num_bytes] ^= std::byte{1};
+    std::fill(joint.destination.begin(), joint.destination.end(), std::byte{0});
+    Outcome outcome;
+    while ((outcome = joint.read(number)) == Outcome::unfinished) std::this_thread::yield();
+    CHECK(outcome == Outcome::copied && joint.is_copied());
+    sent.store(number + 1);
+  }
+  sender.join();
+  CHECK(num_helped > 0);
+}
+
+// A receiver that gives up may use its memory at once. It gives up at all moments of the sender's work.
+HCCL_TEST(nothing_is_written_after_the_receiver_gave_up) {
+  Joint joint;
+  constexpr uint64_t num_messages = 30000;
+  constexpr size_t short_bytes = min_joint_bytes;
+  std::atomic<uint64_t> sent{1};
+  uint64_t num_helped = 0;
+  std::thread sender([&] {
+    while (sent.load() <= num_messages) {
+      num_helped += joint.writer.help({sent.load(), short_bytes}, joint.source.data(), joint.memory);
+    }
+  });
+  const std::byte mark = ~joint.source[short_bytes - 1];
+  volatile std::byte& last = joint.destination[short_bytes - 1];
+  for (uint64_t number = 1; number <= num_messages; ++number) {
+    // Nothing lies there: its first read fails.
+    auto outcome = joint.reader.copy({number, short_bytes}, joint.memory, 16, joint.destination.data());
+    CHECK(outcome == Outcome::unreadable);
+    for (volatile uint64_t i = 0; i < number % 512; i = i + 1) {}
+    joint.reader.abandon();
+    last = mark;
+    for (volatile int i = 0; i < 2000; i = i + 1) {}
+    CHECK(last == mark);
+    sent.store(number + 1);
+  }
+  sender.join();
+  CHECK(num_helped > 0 && last == mark);
+}
+
+HCCL_TEST(a_sender_that_was_stopped_holds_nobody_up_for_long) {
+  Joint joint;
+  joint.of_writer.takes = word(1, 6);
+  CHECK(joint.read() == Outcome::unfinished);
+  auto began = std::chrono::steady_clock::now();
+  joint.reader.abandon();
+  auto took = std::chrono::steady_clock::now() - began;
+  CHECK(took >= std::chrono::seconds(1) && took < std::chrono::seconds(5));
+}
+
+// A lane whose sender waits moves it while it is flushed; one whose sender does not leaves it alone.
+HCCL_TEST(a_lane_helps_where_its_sender_waits) {
+  for (bool sender_waits : {true, false}) {
+    std::unique_ptr<Ends> ends = shm_lane_with_slots(65536);
+    ShmLane &left = static_cast<ShmLane&>(*ends->left), &right = static_cast<ShmLane&>(*ends->right);
+    for (ShmLane* lane : {&left, &right}) {
+      lane->take_long_messages();
+      CHECK(lane->read_from(getpid()));
+    }
+    std::vector<std::byte> source = payload_of(1, num_bytes), destination(num_bytes);
+    Header header;
+    header.length = num_bytes;
+    header.copy_mode = CopyMode::single;
+    header.sender_waits = sender_waits;
+    left.post_send(header, source.data());
+    CHECK(!left.flush() && !left.settled());
+    JointCell& of_reader = ends->segments[1]->joint_cell(0, 0);
+    of_reader.destination = reinterpret_cast<uint64_t>(destination.data());
+    of_reader.reads = word(1, 0);
+    CHECK(left.flush() == sender_waits);
+    CHECK((destination.back() == source.back() && destination[num_bytes - 2] == source[num_bytes - 2]) == sender_waits);
+    CHECK(right.peek() != nullptr && right.receive(destination.data()) && destination == source);
+    right.release();
+    CHECK(left.flush() && left.settled());
+  }
+}
+
+}  // namespace
+}  // namespace hccl::test

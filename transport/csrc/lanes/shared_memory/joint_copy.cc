@@ -1,0 +1,122 @@
+#include "lanes/shared_memory/joint_copy.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <thread>
+
+namespace hccl {
+
+namespace {
+
+// What a word of a JointCell says. Of JointCell::reads: `piece` is the first one that the receiver has not taken.
+// Of `takes`: the first one that the sender has. Of `wrote`: the same, and `written` the first one that it has written.
+struct Word {
+  static constexpr uint64_t ended = 0xfff;
+
+  uint64_t number : 40;
+  uint64_t piece : 12;
+  uint64_t written : 12;
+
+  static Word load(const std::atomic<uint64_t>& from) {
+    return std::bit_cast<Word>(from.load(std::memory_order_seq_cst));
+  }
+  void store(std::atomic<uint64_t>& to) const {
+    to.store(std::bit_cast<uint64_t>(*this), std::memory_order_seq_cst);
+  }
+};
+
+Word word(uint64_t number, size_t piece, size_t written = 0) {
+  return {number & ((uint64_t{1} << 40) - 1), piece & Word::ended, written & Word::ended};
+}
+
+bool is_of(const Word& said, uint64_t number) { return said.number == word(number, 0).number; }
+
+size_t pieces_of(const JointMessage& message) {
+  return (message.num_bytes + joint_piece_bytes - 1) / joint_piece_bytes;
+}
+static_assert(max_long_bytes / joint_piece_bytes < Word::ended);
+
+// Of so many pieces that nobody has taken, how many one end takes at once: large parts first, since each costs a call
+// of the kernel, and small ones last, since one end then waits for the other.
+size_t share_of(size_t num_pieces) { return std::max<size_t>(1, num_pieces / 2); }
+
+struct Part {
+  size_t at, num_bytes;
+};
+
+Part part_of(const JointMessage& message, size_t first, size_t end) {
+  size_t at = first * joint_piece_bytes;
+  return {at, std::min(end * joint_piece_bytes, message.num_bytes) - at};
+}
+
+}  // namespace
+
+bool JointReader::read(const JointMessage& message, size_t first, size_t end) {
+  if (first >= end) return true;
+  Part part = part_of(message, first, end);
+  return memory_->read(source_ + part.at, destination_ + part.at, part.num_bytes);
+}
+
+JointReader::Outcome JointReader::copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source,
+                                       std::byte* destination) {
+  if (number_ != message.number) {
+    mine_.destination.store(reinterpret_cast<uint64_t>(destination), std::memory_order_relaxed);
+    number_ = message.number;
+    memory_ = &memory, source_ = source, destination_ = destination;
+    size_t end = pieces_of(message);
+    for (num_read_ = 0; num_read_ < end;) {
+      size_t next = num_read_ + share_of(end - num_read_);
+      word(number_, next).store(mine_.reads);
+      Word taken = Word::load(theirs_.takes);
+      if (is_of(taken, number_)) end = std::min<size_t>(end, taken.piece);
+      next = std::min(next, end);
+      if (!read(message, num_read_, next)) return Outcome::unreadable;
+      num_read_ = next;
+    }
+    word(number_, Word::ended).store(mine_.reads);
+  }
+  if (is_writing()) return Outcome::unfinished;
+  Word wrote = Word::load(theirs_.wrote);
+  size_t written = is_of(wrote, number_) ? wrote.written : pieces_of(message);
+  number_ = 0;
+  return read(message, num_read_, std::min(written, pieces_of(message))) ? Outcome::copied : Outcome::unreadable;
+}
+
+// After the end of our word: whether the sender took something of which it does not say yet what it did.
+bool JointReader::is_writing() const {
+  Word taken = Word::load(theirs_.takes);
+  if (!is_of(taken, number_)) return false;
+  Word wrote = Word::load(theirs_.wrote);
+  return !is_of(wrote, number_) || wrote.piece != taken.piece;
+}
+
+void JointReader::abandon() {
+  if (number_ == 0) return;
+  word(number_, Word::ended).store(mine_.reads);
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (is_writing() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  number_ = 0;
+}
+
+bool JointWriter::help(const JointMessage& message, const std::byte* source, const RemoteMemory& memory) {
+  Word reads = Word::load(theirs_.reads);
+  if (!is_of(reads, message.number)) return false;
+  if (number_ != message.number) {
+    number_ = message.number;
+    taken_ = written_ = pieces_of(message);
+  }
+  if (reads.piece >= taken_ || written_ != taken_) return false;
+  size_t first = taken_ - share_of(taken_ - reads.piece);
+  word(number_, first).store(mine_.takes);
+  if (Word::load(theirs_.reads).piece != Word::ended) {
+    Part part = part_of(message, first, taken_);
+    uint64_t destination = theirs_.destination.load(std::memory_order_relaxed);
+    if (memory.write(destination + part.at, source + part.at, part.num_bytes)) written_ = first;
+  }
+  taken_ = first;
+  word(number_, taken_, written_).store(mine_.wrote);
+  return true;
+}
+
+}  // namespace hccl
