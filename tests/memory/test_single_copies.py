@@ -155,6 +155,29 @@ def test_large_blocks_are_right_with_a_core_for_each_rank() -> None:
     run_ranks(exchange_with_cores, 2)
 
 
+def transfer(rank: int, n: int, hides: bool) -> int:
+    """Both ranks send at once, and each overwrites what it has sent."""
+    if hides and rank == 1:
+        _hide()
+    peer = 1 - rank
+    with Communicator() as comm:
+        for turn, count in enumerate([1 << 15, LARGE, LARGE // 2, 3 * LARGE]):
+            given, received = _numbers(rank, turn, count), np.empty(count, np.float32)
+            sending = comm.nonblocking.send(given, peer)
+            comm.recv(received, peer)
+            sending.wait()
+            given[:] = -1
+            np.testing.assert_array_equal(received, _numbers(peer, turn, count))
+        return comm.statistics()["single_copies"]
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_long_transfers_are_right_whether_or_not_ranks_read_each_other(hides: bool) -> None:
+    first, second = run_ranks(transfer, 2, hides)
+    assert first or not _may_read_each_other()
+    assert (second == 0) == (hides or not _may_read_each_other())
+
+
 def survive(rank: int, n: int, victim: int) -> str:
     _share_cores()
     comm = Communicator(timeout_s=20)

@@ -67,11 +67,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     ShmLane::Ends ends{segment_, theirs, local(options_.rank), local(peer), bell, channel};
     const auto& outbox = outboxes_[static_cast<size_t>(channel)];
     auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
-    if (channel < options_.num_channels) {
-      lane->set_arenas(options_.arena, memory);
-      lane->take_long_messages();
-      if (process != 0 && lane->read_from(process)) copy_modes.allow_single();
-    }
+    if (channel < options_.num_channels) lane->set_arenas(options_.arena, memory);
+    lane->take_long_messages();
+    if (process != 0 && lane->read_from(process)) copy_modes.allow_single();
     lanes.push_back(std::move(lane));
   }
   add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});

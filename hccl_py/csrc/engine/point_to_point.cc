@@ -20,7 +20,6 @@ bool matches(const Request& receive, int peer, uint64_t tag) {
 PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
                            Statistics& statistics)
     : rank_(rank),
-      slot_bytes_(slot_bytes),
       eager_bytes_(std::min(longest_eager_bytes, slot_bytes)),
       recorder_(recorder),
       statistics_(statistics) {
@@ -218,7 +217,9 @@ bool PointToPoint::stream(Sending& sending) {
     header.id = sending.receiver_id;
     header.size = sending.posted;
     header.length =
-        static_cast<uint32_t>(std::min(slot_bytes_, request.num_bytes - sending.posted));
+        static_cast<uint32_t>(std::min(to.max_message_bytes(), request.num_bytes - sending.posted));
+    header.sender_waits = true;
+    header.copy_mode = CopyMode::single;
     sending.last_number = to.post_send(header, request.address + sending.posted);
     sending.posted += header.length;
     backlog_.note(to);

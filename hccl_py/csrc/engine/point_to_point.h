@@ -85,7 +85,6 @@ class PointToPoint {
   void for_each_request(Visit visit) const;
 
   const int rank_;
-  const size_t slot_bytes_;
   const size_t eager_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;

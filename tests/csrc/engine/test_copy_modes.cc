@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "lanes/shared_memory/joint_copy.h"
 
 namespace hccl::test {
 namespace {
@@ -94,9 +95,11 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
       bool exchanges = !one.reduces && one.with_single == CopyMode::single;
       bool begins_single = has_single && exchanges;
       CHECK(calls.run_first(CopyModes::long_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
-      CHECK(calls.run_first() == CopyMode::cached);
       bool both_copy = has_single && !one.reduces && one.ops.size() == 1;
-      CHECK(calls.run_first(min_joint_bytes) == (both_copy ? CopyMode::single : CopyMode::cached));
+      for (size_t num_bytes : {medium, min_joint_bytes}) {
+        CHECK(calls.run_first(num_bytes) == (both_copy ? CopyMode::single : CopyMode::cached));
+      }
+      CHECK(calls.run_first(CopyModes::min_bytes) == CopyMode::cached);
     }
   }
 }

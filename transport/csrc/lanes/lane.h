@@ -75,12 +75,14 @@ class LaneInterrupted : public std::exception {
 class Lane {
  public:
   Lane(int peer, size_t slot_bytes, Statistics& statistics)
-      : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
+      : slot_bytes_(slot_bytes), max_message_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
   virtual ~Lane() = default;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
   int peer() const { return peer_; }
+  // Of a message that is received and not lent.
+  size_t max_message_bytes() const { return max_message_bytes_; }
 
   // Posts a message; never blocks. The payload is borrowed until completed() reaches the number
   // returned: 1 for the lane's first message, then counting up. Throws LaneError.
@@ -138,6 +140,7 @@ class Lane {
 
  protected:
   const size_t slot_bytes_;
+  size_t max_message_bytes_;
   Statistics& statistics_;
 
  private:

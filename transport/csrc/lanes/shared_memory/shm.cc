@@ -63,7 +63,6 @@ ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
       in_(ends.theirs->ring(ends.my_local_rank, ends.channel)),
       my_consumed_(ends.mine->consumed(ends.their_local_rank, ends.channel)),
       their_consumed_(ends.theirs->consumed(ends.my_local_rank, ends.channel)),
-      max_bytes_(slot_bytes_),
       joint_reader_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
                     ends.theirs->joint_cell(ends.my_local_rank, ends.channel)),
       joint_writer_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
@@ -270,7 +269,7 @@ const Header* ShmLane::peek() {
   const Cell& cell = in_[received_ % ring_cells];
   header_ = cell.header;
   slot_ = cell.slot;
-  size_t limit = slot_ == in_cell ? inline_bytes : max_bytes_;
+  size_t limit = slot_ == in_cell ? inline_bytes : max_message_bytes_;
   payload_ = slot_ < in_cell ? find_payload(cell) : nullptr;
   bool is_found = payload_ != nullptr || (slot_ == remote && their_memory_);
   if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||

@@ -74,7 +74,7 @@ class ShmLane final : public QueuedLane {
                   size_t min_announced_bytes = 16384);
 
   // From now on messages may have max_long_bytes. Before the first message.
-  void take_long_messages() { max_bytes_ = max_long_bytes; }
+  void take_long_messages() { max_message_bytes_ = max_long_bytes; }
 
   // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
   // False: it does not.
@@ -149,7 +149,6 @@ class ShmLane final : public QueuedLane {
   uint64_t received_ = 0;
   // Of a message in several slots, how much was sent, and received.
   size_t pushed_bytes_ = 0, taken_bytes_ = 0;
-  size_t max_bytes_;
   // The peeked message as it was when it was looked at: what the peer does to its cell later must
   // not reach beyond what was checked.
   uint64_t peeked_ = 0;  // its number, while there is one
