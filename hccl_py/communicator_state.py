@@ -18,7 +18,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
-from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.types import Compression
 
 UNISSUED: dict[object, Callable[[], None]] = {}
@@ -95,7 +95,14 @@ def assemble(
         compression = Compression.NONE
     shared = Shared.parse(mesh.shared)
     tuning, reproducible = tuning_of(shared.tuning), shared.reproducible
-    plans = PlanCache(rank, mesh.nodes, tuning, compression=compression, reproducible=reproducible)
+    plans = PlanCache(
+        rank,
+        mesh.nodes,
+        tuning,
+        compression=compression,
+        reproducible=reproducible,
+        cores=count_cores(member.identity for member in mesh.party.members),
+    )
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)

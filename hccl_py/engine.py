@@ -12,7 +12,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
 from hccl_py.transport.bootstrap.reconnect import Reconnector
-from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.progress import progress_thread
@@ -79,10 +79,7 @@ def _cores_of(ranks: Sequence[Identity]) -> int:
     usable, mine = _core.usable_cores(), len(os.sched_getaffinity(0))
     if usable < mine:  # a quota of the cgroup, which is that of all
         return usable
-    bits = 0
-    for one in ranks:
-        bits |= int(one.cores, 16)
-    return max(usable, bits.bit_count())
+    return max(usable, count_cores(ranks))
 
 
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:

@@ -51,13 +51,15 @@ class PlanCache(dict[Call, _core.Prepared]):
         equal_blocks: bool = True,
         compression: Compression = Compression.NONE,
         reproducible: bool = False,
+        cores: int | None = None,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
         can be compressed; `compressed` returns the cache for another one. `reproducible`: results
-        are reduced in rank order, whatever the size and the nodes. `known` finds what this one
+        are reduced in rank order, whatever the size and the nodes. `cores` are those that all ranks
+        may use between them, as `choose` has them. `known` finds what this one
         holds by a caller's arguments.
         """
         super().__init__()
@@ -67,10 +69,16 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._equal_blocks = equal_blocks
         if equal_blocks:
             self.uneven = PlanCache(
-                rank, nodes, tuning, equal_blocks=False, reproducible=reproducible
+                rank,
+                nodes,
+                tuning,
+                equal_blocks=False,
+                reproducible=reproducible,
+                cores=cores,
             )
         self._rank = rank
         self._nodes = nodes
+        self._cores = cores
         self._compression = compression
         self._reproducible = reproducible
         self._others: dict[Compression, PlanCache] = {}
@@ -88,7 +96,9 @@ class PlanCache(dict[Call, _core.Prepared]):
                 f"{compression.name.lower()}: what it rounds depends on nodes and sizes"
             )
         if compression not in self._others:
-            cache = PlanCache(self._rank, self._nodes, self._tuning, compression=compression)
+            cache = PlanCache(
+                self._rank, self._nodes, self._tuning, compression=compression, cores=self._cores
+            )
             cache.serve(self._custom)
             self._others[compression] = cache
         return self._others[compression]
@@ -175,6 +185,7 @@ class PlanCache(dict[Call, _core.Prepared]):
                 equal_blocks=self._equal_blocks,
                 compressed=compressed,
                 root=root,
+                cores=self._cores,
                 tuning=self._tuning,
             )
             entry = ALGORITHMS[collective, algorithm]

@@ -22,9 +22,9 @@ def choose(
     nodes: Nodes,
     environ: dict[str, str],
     tuning: Tuning | None = None,
-    **known: bool,
+    **known: bool | int,
 ) -> str:
-    return tuner.choose(collective, num_bytes, nodes, environ, tuning=tuning, **known).algorithm
+    return tuner.choose(collective, num_bytes, nodes, environ, tuning=tuning, **known).algorithm  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,16 @@ def choose(
 )
 def test_all_reduce_default(nodes: Nodes, num_bytes: int, expected: str) -> None:
     assert choose("all_reduce", num_bytes, nodes, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(None, "mesh"), (1, "direct"), (2, "direct"), (3, "mesh")]
+)
+def test_reduce_is_shared_where_there_are_cores_for_it(cores: int | None, expected: str) -> None:
+    assert choose("reduce", 1 << 20, ONE_NODE, {}, cores=cores) == expected
+    assert choose("reduce", 1 << 20, TWO_NODES, {}, cores=cores) == "hierarchical"
+    forced = tuner.choose("reduce", 1 << 20, ONE_NODE, {"HCCL_ALGORITHM": "mesh"}, cores=cores)
+    assert forced.algorithm == "mesh"
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

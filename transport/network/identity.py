@@ -7,6 +7,7 @@ and host names do not count: containers and launchers set both at will.
 
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import BootstrapError
@@ -61,6 +62,14 @@ class Identity:
     def node(self) -> tuple[str, int, str]:
         """Equal for ranks that share memory."""
         return (*self.machine, self.node_id)
+
+
+def count_cores(ranks: Iterable[Identity]) -> int:
+    """Count the CPUs that ranks of one machine may use between them."""
+    bits = 0
+    for one in ranks:
+        bits |= int(one.cores, 16)
+    return bits.bit_count()
 
 
 @dataclass(frozen=True)

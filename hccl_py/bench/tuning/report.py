@@ -100,7 +100,15 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> Iterator[str]:
     for (collective, num_bytes), times in cells.items():
         root = 0 if COLLECTIVES[collective].rooted else None
         for way, given in ways.items():
-            chosen, _ = choose(collective, num_bytes, swept.nodes, {}, root=root, tuning=given)
+            chosen, _ = choose(
+                collective,
+                num_bytes,
+                swept.nodes,
+                {},
+                root=root,
+                cores=int(tuning.cores_per_node),
+                tuning=given,
+            )
             ratios = {name: _ratio(times[chosen], one) for name, one in times.items()}
             best = max(ratios, key=lambda name: ratios[name])
             near[way] += ratios[best] <= _NEAR
