@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,8 +101,14 @@ def assemble(
         tuning,
         compression=compression,
         reproducible=reproducible,
-        cores=count_cores(member.identity for member in mesh.party.members),
+        cores=_shared_cores([member.identity for member in mesh.party.members]),
     )
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)
+
+
+def _shared_cores(ranks: Sequence[Identity]) -> int | None:
+    """Count the cores that all ranks share; None: they run on several hosts."""
+    is_one_host = len({one.machine for one in ranks}) == 1
+    return count_cores(ranks) if is_one_host else None

@@ -58,9 +58,9 @@ class PlanCache(dict[Call, _core.Prepared]):
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
         can be compressed; `compressed` returns the cache for another one. `reproducible`: results
-        are reduced in rank order, whatever the size and the nodes. `cores` are those that all ranks
-        may use between them, as `choose` has them. `known` finds what this one
-        holds by a caller's arguments.
+        are reduced in rank order, whatever the size and the nodes. `cores` are those that all
+        ranks share, as `choose` takes them. `known` finds what this one holds by a caller's
+        arguments.
         """
         super().__init__()
         self.known = _core.KnownCalls()

@@ -61,8 +61,8 @@ TABLE = (
     # A root with one peer reads as much as mesh would bring, and neither waits for the other.
     Row("reduce", "direct", max_ranks=2),
     Row("reduce", "direct", max_bytes=1 << 14),
-    # Nor does it pay to share the work where there are no cores for it: from 64 KiB to 64 MiB mesh
-    # took 4 ranks on 2 cores 1.5 to 2.2 times as long, and 8 ranks 0.9 to 2.6 times.
+    # mesh shares the reduction, which needs cores. On 2 cores, from 64 KiB to 64 MiB, 4 ranks took
+    # 1.5 to 2.2 times as long with it, and 8 ranks 0.9 to 2.6 times.
     Row("reduce", "direct", max_cores=2),
     Row("reduce", "mesh"),
     Row("reduce", "hierarchical", many_nodes=True),
@@ -108,7 +108,7 @@ def choose(
         compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
             names an algorithm that takes it.
         root: of a rooted collective; only a tuning asks.
-        cores: that the ranks of one node may use, the same on all ranks; None: enough.
+        cores: that all ranks share, on one host; None: unknown, or there are several hosts.
         tuning: from rank 0, the same on all ranks; None: the table decides.
 
     Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.

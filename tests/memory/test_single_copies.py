@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from rank_processes import Pids
 from ranks import run_ranks
-from thread_ranks import wait_until
 
 import hccl_py
 from hccl_py import Communicator, ReduceOp
-from hccl_py.transport.errors import CommunicatorError, PeerLostError
+from hccl_py.transport.errors import PeerLostError
 
 # float32. So many small calls see every mode, and a block takes two slots.
 SMALL, SMALL_TURNS = (1 << 15) + 5, 130
@@ -173,9 +172,8 @@ def transfer(rank: int, n: int, hides: bool) -> int:
 
 @pytest.mark.parametrize("hides", [False, True])
 def test_long_transfers_are_right_whether_or_not_ranks_read_each_other(hides: bool) -> None:
-    first, second = run_ranks(transfer, 2, hides)
-    assert first or not _may_read_each_other()
-    assert (second == 0) == (hides or not _may_read_each_other())
+    counts = run_ranks(transfer, 2, hides)
+    assert all(counts) == (not hides and _may_read_each_other()), counts
 
 
 def survive(rank: int, n: int, victim: int) -> str:
@@ -200,35 +198,3 @@ def test_rank_that_is_killed_while_it_is_read_is_named() -> None:
     first, second, _ = run_ranks(survive, 3, 2, victims=[2])
     assert "rank 2" in first
     assert "rank 2" in second
-
-
-LONG = 4 << 20  # float32: the root writes a part of each message of 1 MiB
-
-
-def give_up(rank: int, n: int, root_ended: Path) -> bool:
-    comm = Communicator(timeout_s=20)
-    pids = Pids(comm)
-    data = np.zeros(LONG, np.float32)
-    if rank == 0:
-        with pytest.raises(CommunicatorError):
-            while True:
-                comm.broadcast(data, 0)
-        root_ended.touch()
-        return True
-    for _ in range(10):
-        comm.broadcast(data, 0)
-    os.kill(pids[0], signal.SIGSTOP)
-    try:
-        with pytest.raises(CommunicatorError):
-            while True:
-                comm.broadcast(data, 0, timeout_s=0.3)
-        data[:] = 7
-    finally:
-        os.kill(pids[0], signal.SIGCONT)
-    comm.close()
-    wait_until(root_ended.exists, "the root's call fails")
-    return bool((data == 7).all())
-
-
-def test_root_that_was_stopped_writes_nothing_after_the_call_failed(tmp_path: Path) -> None:
-    assert run_ranks(give_up, 2, tmp_path / "ended") == [True, True]

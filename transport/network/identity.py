@@ -65,7 +65,7 @@ class Identity:
 
 
 def count_cores(ranks: Iterable[Identity]) -> int:
-    """Count the CPUs that ranks of one machine may use between them."""
+    """Count the CPUs that ranks of one host may use between them."""
     bits = 0
     for one in ranks:
         bits |= int(one.cores, 16)

@@ -36,9 +36,9 @@ std::vector<int> Channel::waiting_for() const {
       if (peek(peer) == nullptr) return false;
       if (posted(peer) != nullptr) return true;
       Lane& from = *lanes_[static_cast<size_t>(peer)];
-      // Of a message on a socket, or a long one, a recv may have taken one half already.
+      // A recv may have taken half of a message on a socket, of a long one, or of one that both ends copy.
       if (op.kind != OpKind::recv) return from.lend() != nullptr;
-      return from.shares_payload() && from.peek()->length <= slot_bytes_;
+      return from.shares_payload() && from.peek()->length <= slot_bytes_ && !from.peek()->sender_waits;
     } catch (const LaneError&) {
       return false;
     }

@@ -18,8 +18,8 @@ CopyMode fastest_of(const ModeTimes& times_ns) {
 
 }  // namespace
 
-// What one rank writes once for several is best left in slots for the readers. What is sent without receiving both
-// ends copy, unless it is reduced.
+// A payload that one rank writes once for several is best left in slots for them. Where a rank only sends, and no
+// receiver reduces, both ends copy its messages.
 CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   auto is_for_many = [](const Op& op) { return op.kind == OpKind::send && op.num_peers > 1; };
   bool is_shared = !plan.reduces && std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many);
@@ -28,7 +28,7 @@ CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   bool may_be_single = modes_[1] == CopyMode::single;
   bool is_joint = is_one_way && !plan.reduces && may_be_single;
   if (is_shared || (is_one_way && !is_joint)) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
-  bool is_long = is_joint       ? num_bytes >= min_joint_bytes
+  bool is_long = is_joint       ? num_bytes >= min_joint_bytes * plan.ops.size()
                  : plan.reduces ? is_uncached
                                 : num_bytes >= long_bytes;
   return is_long && may_be_single ? CopyMode::single : CopyMode::cached;

@@ -218,7 +218,7 @@ bool PointToPoint::stream(Sending& sending) {
     header.size = sending.posted;
     header.length =
         static_cast<uint32_t>(std::min(to.max_message_bytes(), request.num_bytes - sending.posted));
-    header.sender_waits = true;
+    header.sender_waits = receiving_.empty() && posted_receives_.empty();
     header.copy_mode = CopyMode::single;
     sending.last_number = to.post_send(header, request.address + sending.posted);
     sending.posted += header.length;

@@ -1,7 +1,7 @@
 // send and recv with tags, on a channel of their own.
 //
 // A message up to eager_bytes_ travels with its envelope. A longer one announces itself
-// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in slots
+// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in fragments
 // straight into the receive's buffer. So any number of transfers in any order make progress, and
 // a message without a posted receive occupies at most eager_bytes_ each.
 #pragma once

@@ -9,8 +9,9 @@ namespace hccl {
 
 namespace {
 
-// What a word of a JointCell says. Of JointCell::reads: `piece` is the first one that the receiver has not taken.
-// Of `takes`: the first one that the sender has. Of `wrote`: the same, and `written` the first one that it has written.
+// The value of an atomic of JointCell. In `reads`, `piece` is the first piece that the receiver has not taken; in
+// `takes` and `wrote`, the first piece that the sender has taken. In `wrote`, `written` is the first piece that it
+// has written.
 struct Word {
   static constexpr uint64_t ended = 0xfff;
 
@@ -71,19 +72,25 @@ JointReader::Outcome JointReader::copy(const JointMessage& message, const Remote
       Word taken = Word::load(theirs_.takes);
       if (is_of(taken, number_)) end = std::min<size_t>(end, taken.piece);
       next = std::min(next, end);
-      if (!read(message, num_read_, next)) return Outcome::unreadable;
+      if (!read(message, num_read_, next)) {
+        end_message();
+        return Outcome::unreadable;
+      }
       num_read_ = next;
     }
-    word(number_, Word::ended).store(mine_.reads);
+    end_message();
   }
   if (is_writing()) return Outcome::unfinished;
   Word wrote = Word::load(theirs_.wrote);
   size_t written = is_of(wrote, number_) ? wrote.written : pieces_of(message);
+  if (!read(message, num_read_, std::min(written, pieces_of(message)))) return Outcome::unreadable;
   number_ = 0;
-  return read(message, num_read_, std::min(written, pieces_of(message))) ? Outcome::copied : Outcome::unreadable;
+  return Outcome::copied;
 }
 
-// After the end of our word: whether the sender took something of which it does not say yet what it did.
+void JointReader::end_message() { word(number_, Word::ended).store(mine_.reads); }
+
+// After end_message(): whether the sender has taken pieces, and has not said yet whether it wrote them.
 bool JointReader::is_writing() const {
   Word taken = Word::load(theirs_.takes);
   if (!is_of(taken, number_)) return false;
@@ -93,13 +100,13 @@ bool JointReader::is_writing() const {
 
 void JointReader::abandon() {
   if (number_ == 0) return;
-  word(number_, Word::ended).store(mine_.reads);
+  end_message();
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (is_writing() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   number_ = 0;
 }
 
-bool JointWriter::help(const JointMessage& message, const std::byte* source, const RemoteMemory& memory) {
+bool JointWriter::take(const JointMessage& message) {
   Word reads = Word::load(theirs_.reads);
   if (!is_of(reads, message.number)) return false;
   if (number_ != message.number) {
@@ -107,16 +114,20 @@ bool JointWriter::help(const JointMessage& message, const std::byte* source, con
     taken_ = written_ = pieces_of(message);
   }
   if (reads.piece >= taken_ || written_ != taken_) return false;
-  size_t first = taken_ - share_of(taken_ - reads.piece);
-  word(number_, first).store(mine_.takes);
-  if (Word::load(theirs_.reads).piece != Word::ended) {
-    Part part = part_of(message, first, taken_);
-    uint64_t destination = theirs_.destination.load(std::memory_order_relaxed);
-    if (memory.write(destination + part.at, source + part.at, part.num_bytes)) written_ = first;
-  }
-  taken_ = first;
-  word(number_, taken_, written_).store(mine_.wrote);
+  taken_ -= share_of(taken_ - reads.piece);
+  word(number_, taken_).store(mine_.takes);
   return true;
+}
+
+void JointWriter::write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory) {
+  // The receiver may have gone on to its next message since take() looked.
+  Word reads = Word::load(theirs_.reads);
+  if (is_of(reads, number_) && reads.piece != Word::ended) {
+    Part part = part_of(message, taken_, written_);
+    uint64_t destination = theirs_.destination.load(std::memory_order_relaxed);
+    if (memory.write(destination + part.at, source + part.at, part.num_bytes)) written_ = taken_;
+  }
+  word(number_, taken_, written_).store(mine_.wrote);
 }
 
 }  // namespace hccl

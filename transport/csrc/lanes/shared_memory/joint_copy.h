@@ -1,13 +1,14 @@
-// A long message that both its ends copy: the receiver reads it out of the sender's process from the front, and a
-// sender that has nothing else to do writes it into the receiver's process from the back.
+// A long message that both its ends copy: the receiver reads it out of the sender's process from the
+// front, and a sender that would only wait writes it into the receiver's process from the back.
 //
-// Each end says what it takes in a word of its own segment (segment.h: JointCell) and then looks at the other's
-// word, both seq_cst: of two ends that take the same piece at least one sees the other. What both take gets the
-// same bytes twice.
+// Each end stores what it takes in a JointCell (segment.h) and then loads what the other end took, both
+// seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy gets
+// the same bytes twice.
 //
-// Nothing is written any more once the receiver has its message, or has given it up. It ends its word and then looks
-// at the sender's. Either it sees what the sender took last, and waits for its word that this is written or left;
-// or the sender, which took it later, sees the end and leaves it. What the sender has left the receiver reads.
+// Nothing may be written once the receiver has its message or has given it up. So at its end the receiver
+// stores `ended` and then loads `takes`. If `takes` names this message, the receiver waits until `wrote`
+// names the same piece. If not, the sender takes its piece later, finds `ended` or another message, and
+// writes nothing. The receiver reads every piece that the sender did not write.
 #pragma once
 
 #include <cstddef>
@@ -33,14 +34,14 @@ class JointReader {
   JointReader(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
 
   enum class Outcome { copied, unfinished, unreadable };
-  // `unfinished`: the sender still writes. Call again with the same arguments.
+  // `unfinished`: the sender still writes. Until `copied`, call it with the same arguments again, or abandon().
   Outcome copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source, std::byte* destination);
-  // Gives the message up. Returns once the sender writes nothing any more, at the latest after a second: its
-  // process was stopped between two instructions, or has ended.
+  // Returns when the sender will write nothing any more. A sender that was stopped while it wrote, or has died,
+  // is waited for one second.
   void abandon();
 
  private:
-  void end();
+  void end_message();
   bool is_writing() const;
   bool read(const JointMessage& message, size_t first, size_t end_piece);
 
@@ -50,21 +51,24 @@ class JointReader {
   uint64_t source_ = 0;
   std::byte* destination_ = nullptr;
   uint64_t number_ = 0;  // of the message under way; 0: none
-  size_t num_read_ = 0;  // of its pieces, from the front
+  size_t num_read_ = 0;  // pieces, from the front
 };
 
 class JointWriter {
  public:
   JointWriter(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
 
-  // Writes some pieces of it, if the receiver has begun to read it and has not ended. True if it did.
-  bool help(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);
+  // Takes pieces of the message, if its receiver has begun to read it and has not ended. True: call write().
+  bool take(const JointMessage& message);
+  // Writes what was taken, unless the receiver has ended meanwhile.
+  void write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);
 
  private:
   JointCell& mine_;
   const JointCell& theirs_;
   uint64_t number_ = 0;
-  size_t taken_ = 0, written_ = 0;  // the first piece that was
+  size_t taken_ = 0;    // first of the pieces that were taken
+  size_t written_ = 0;  // first of the pieces that were written
 };
 
 }  // namespace hccl

@@ -39,8 +39,8 @@ size_t size_of(const SegmentShape& s) {
 
 #ifdef __SANITIZE_THREAD__
 
-// ThreadSanitizer orders what it sees at one address. To it two mappings of one memory are strangers, and what they
-// order looks like a race; so in its tests both ends of a process share a mapping.
+// ThreadSanitizer knows memory by its address, so it cannot see that two mappings are the same memory, and reports
+// races that there are not. In its tests both ends of a process share one mapping, which is not read-only.
 class Mappings {
  public:
   void add(const std::shared_ptr<Segment>& segment) {

@@ -68,11 +68,11 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint32_t> reads_process;
 };
 
-// A message that both ends copy. The first line is written by its receiver, the second by its sender; all seq_cst, what
-// pairs with what stands in joint_copy.h.
+// A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the sender the second.
+// All seq_cst, but `destination`: it is relaxed, ordered by the store of `reads` after it.
 struct alignas(64) JointCell {
   std::atomic<uint64_t> reads;
-  std::atomic<uint64_t> destination;  // in the receiver's process; stored before `reads`
+  std::atomic<uint64_t> destination;  // in the receiver's process
   alignas(64) std::atomic<uint64_t> takes;
   std::atomic<uint64_t> wrote;
 };

@@ -128,7 +128,9 @@ bool ShmLane::help_to_copy() {
   if (reclaimed_ == sent_ || !their_memory_) return false;
   const Sent& next = sent_slots_[reclaimed_ % ring_cells];
   if (next.slot != remote || next.num_bytes < min_joint_bytes) return false;
-  if (!joint_writer_.help({reclaimed_ + 1, next.num_bytes}, next.source, *their_memory_)) return false;
+  JointMessage message{reclaimed_ + 1, next.num_bytes};
+  if (!joint_writer_.take(message)) return false;
+  joint_writer_.write(message, next.source, *their_memory_);
   ends_.their_doorbell->message_posted();  // the peer may sleep until that is written
   return true;
 }

@@ -8,7 +8,7 @@
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
 // One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
-// the kernel copy it (remote); both ends copy a long one, if the sender has nothing else to do.
+// the kernel copy it (remote). A long one whose sender only waits is copied by both (joint_copy.h).
 #pragma once
 
 #include <memory>
@@ -112,8 +112,8 @@ class ShmLane final : public QueuedLane {
     int slot;
     bool shared;
     uint64_t number;  // as post_send returned it; of a shared slot nobody asks
-    const std::byte* source = nullptr;  // of what lies there: remote only
-    size_t num_bytes = 0;
+    const std::byte* source = nullptr;  // of a remote payload
+    size_t num_bytes = 0;               // 0: the sender does not help to copy it
   };
 
   bool ring_is_full();

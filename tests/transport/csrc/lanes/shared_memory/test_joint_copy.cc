@@ -29,7 +29,12 @@ struct Joint {
   Outcome read(uint64_t number = 1) {
     return reader.copy({number, num_bytes}, memory, reinterpret_cast<uint64_t>(source.data()), destination.data());
   }
-  bool help(uint64_t number = 1) { return writer.help({number, num_bytes}, source.data(), memory); }
+  bool help(uint64_t number = 1) { return help({number, num_bytes}, source); }
+  bool help(const JointMessage& message, const std::vector<std::byte>& from) {
+    if (!writer.take(message)) return false;
+    writer.write(message, from.data(), memory);
+    return true;
+  }
   bool is_copied() const { return destination == source; }
 };
 
@@ -90,26 +95,58 @@ HCCL_TEST(words_of_other_messages_say_nothing) {
 
 HCCL_TEST(an_unreadable_source_is_told) {
   Joint joint;
-  CHECK(joint.reader.copy({1, num_bytes}, joint.memory, 16, joint.destination.data()) == Outcome::unreadable);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    CHECK(joint.reader.copy({1, num_bytes}, joint.memory, 16, joint.destination.data()) == Outcome::unreadable);
+    CHECK(!joint.help());
+  }
   joint.reader.abandon();
   CHECK(!joint.help());
 }
 
+HCCL_TEST(a_sender_that_comes_too_late_leaves_the_next_message_alone) {
+  Joint joint;
+  joint.of_reader.reads = word(1, 0);
+  CHECK(joint.writer.take({1, num_bytes}));
+  // Meanwhile the receiver has ended message 1 and begun message 2.
+  joint.of_reader.destination = reinterpret_cast<uint64_t>(joint.destination.data());
+  joint.of_reader.reads = word(2, 1);
+  std::vector<std::byte> before = joint.destination;
+  joint.writer.write({1, num_bytes}, joint.source.data(), joint.memory);
+  CHECK(joint.destination == before);
+  CHECK(joint.of_writer.wrote.load() >> 52 == num_pieces);
+  CHECK(joint.help(2));
+}
+
+// The next message is published before its receiver has ended the one before, and has other bytes.
 HCCL_TEST(both_copy_at_once) {
   Joint joint;
-  constexpr uint64_t num_messages = 2000;
-  std::atomic<uint64_t> sent{1};
+  constexpr uint64_t num_messages = 4000;
+  const std::vector<std::byte> sources[] = {payload_of(3, num_bytes), payload_of(4, min_joint_bytes + 1)};
+  auto source_of = [&](uint64_t number) -> const std::vector<std::byte>& { return sources[number % 2]; };
+  std::atomic<uint64_t> released{0};
+  std::atomic<bool> has_begun{false};
   uint64_t num_helped = 0;
   std::thread sender([&] {
-    while (sent.load() <= num_messages) num_helped += joint.help(sent.load());
+    has_begun = true;
+    for (uint64_t number; (number = released.load() + 1) <= num_messages;) {
+      num_helped += joint.help({number, source_of(number).size()}, source_of(number));
+    }
   });
+  while (!has_begun) std::this_thread::yield();
   for (uint64_t number = 1; number <= num_messages; ++number) {
-    joint.source[number % num_bytes] ^= std::byte{1};
+    const std::vector<std::byte>& source = source_of(number);
     std::fill(joint.destination.begin(), joint.destination.end(), std::byte{0});
     Outcome outcome;
-    while ((outcome = joint.read(number)) == Outcome::unfinished) std::this_thread::yield();
-    CHECK(outcome == Outcome::copied && joint.is_copied());
-    sent.store(number + 1);
+    do {
+      outcome = joint.reader.copy({number, source.size()}, joint.memory, reinterpret_cast<uint64_t>(source.data()),
+                                  joint.destination.data());
+      if (outcome == Outcome::unfinished) std::this_thread::yield();
+    } while (outcome == Outcome::unfinished);
+    CHECK(outcome == Outcome::copied);
+    CHECK(std::equal(source.begin(), source.end(), joint.destination.begin()));
+    auto end = joint.destination.begin() + static_cast<ptrdiff_t>(source.size());
+    CHECK(std::all_of(end, joint.destination.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    released.store(number);
   }
   sender.join();
   CHECK(num_helped > 0);
@@ -124,7 +161,7 @@ HCCL_TEST(nothing_is_written_after_the_receiver_gave_up) {
   uint64_t num_helped = 0;
   std::thread sender([&] {
     while (sent.load() <= num_messages) {
-      num_helped += joint.writer.help({sent.load(), short_bytes}, joint.source.data(), joint.memory);
+      num_helped += joint.help({sent.load(), short_bytes}, joint.source);
     }
   });
   const std::byte mark = ~joint.source[short_bytes - 1];
