@@ -115,8 +115,11 @@ bool Channel::step() {
 // All that this rank sends in a step, before anything else that it does there. False: no room now.
 bool Channel::post_messages() {
   if (has_posted_) return true;
-  Timed timed(profile_, &Profile::copy_ns);
-  Board::Posted posted = board_->post();
+  Board::Posted posted;
+  {
+    Timed timed(profile_, &Profile::copy_ns);
+    posted = board_->post();
+  }
   lacks_room_ = posted == Board::Posted::no_room;
   if (lacks_room_) return false;
   has_posted_ = true;
