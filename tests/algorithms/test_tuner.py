@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from node_shapes import nodes_by, one_node
 
@@ -22,9 +24,9 @@ def choose(
     nodes: Nodes,
     environ: dict[str, str],
     tuning: Tuning | None = None,
-    **known: bool | int,
+    **known: Any,
 ) -> str:
-    return tuner.choose(collective, num_bytes, nodes, environ, tuning=tuning, **known).algorithm  # type: ignore[arg-type]
+    return tuner.choose(collective, num_bytes, nodes, environ, tuning=tuning, **known).algorithm
 
 
 @pytest.mark.parametrize(

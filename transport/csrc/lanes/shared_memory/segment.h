@@ -5,8 +5,8 @@
 //   - per (peer, channel) a ring of cells: one message each, a tiny payload right in the cell;
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
-//   - per (peer, channel) a counter of the peer's messages that this rank has consumed, and what it takes of one that
-//     both copy (joint_copy.h);
+//   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
+//   - per (peer, channel) the pieces that this rank has taken of a message that both ends copy (joint_copy.h);
 //   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
 //   - what its last trials of copy modes took;
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
