@@ -98,7 +98,9 @@ def test_collectives_are_right_and_give_the_memory_back(count: int, num_turns: i
     assert all(counts) or not _may_read_each_other(), counts
 
 
-SEVERAL_WINDOWS = (9 << 18) + 3  # float32: two ranks take 4 MiB of a step before the next one
+# float32: 54 tiles of 2 ranks or 36 of 3, of which each of two channels takes 16 at once, and one of one element.
+SEVERAL_WINDOWS = 54 * 2 * (1 << 15) + 1
+CALLS_UNTIL_ALL_MODES_ARE_TRIED = 100  # from then on each of three modes for four calls
 
 
 def reduce_in_windows(rank: int, n: int, memory: str) -> int:
@@ -107,7 +109,10 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> int:
     with Communicator() as comm:
         make = hccl_py.empty if memory == "registered" else np.empty
         data = make(SEVERAL_WINDOWS, np.float32)
-        for turn in range(LARGE_TURNS):
+        data[:] = 0
+        for _ in range(CALLS_UNTIL_ALL_MODES_ARE_TRIED):
+            comm.all_reduce(data)
+        for turn in range(12):
             of_all = [_numbers(peer, turn, SEVERAL_WINDOWS) for peer in range(n)]
             op = (ReduceOp.SUM, ReduceOp.AVG)[turn % 2]
             data[:] = of_all[rank]

@@ -11,10 +11,16 @@ namespace {
 // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
 constexpr size_t max_board_bytes = post_areas * area_bytes;
 
-// What a rank has just reduced lies in its cache, and others read it slowly from there. So a step takes as many
-// tiles before the next step begins, and sends all of them first: what stays in place takes no slot, and ranks that
-// share a core take turns less often. Of 128 KiB each, that is about a core's second-level cache.
-constexpr int64_t tiles_in_place = 16;
+// All that is sent in a step comes before what is received in it, and what is sent in the next step right after
+// that: it is still in the cache.
+void add_phases(const Plan& plan, std::vector<size_t>& ends) {
+  auto next = plan.ops.begin();
+  for (int end : plan.steps) {
+    next = std::find_if(next, plan.ops.begin() + end, [](const Op& op) { return op.kind != OpKind::send; });
+    ends.push_back(static_cast<size_t>(next - plan.ops.begin()));
+    next = plan.ops.begin() + end;
+  }
+}
 
 }  // namespace
 
@@ -33,48 +39,11 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num
   backlog_.reserve(static_cast<size_t>(world_size));
 }
 
-void Channel::start(const Call& call, const Tiling& tiling) {
-  is_by_step_ = is_asking_ = false;
-  all_stay_in_place_ = true;
-  before_ = nullptr;
-  first_tile_ = index_;
-  stride_ = num_channels_;
-  window_ = 1;
-  first_op_ = receives_ = 0;
-  end_op_ = call.plan->ops.size();
-  begin(call, tiling);
-}
-
-void Channel::ask(const Call& call, const Tiling& tiling) {
-  start(call, tiling);
-  is_asking_ = true;
-}
-
-bool Channel::has_asked() const {
-  return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
-}
-
-void Channel::start_step(const Call& call, const Tiling& tiling, size_t step, Channel* before) {
-  call_ = nullptr;
-  is_by_step_ = true;
+void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   is_asking_ = false;
-  before_ = before;
-  first_tile_ = step == 0 ? 1 : 0;  // of the first tile it was taken to ask
-  stride_ = 1;
+  all_stay_in_place_ = true;
   const Plan& plan = *call.plan;
-  first_op_ = receives_ = step == 0 ? 0 : static_cast<size_t>(plan.steps[step - 1]);
-  end_op_ = static_cast<size_t>(plan.steps[step]);
-  window_ = tiles_in_place;
-  auto ops = plan.ops.begin(), end = ops + static_cast<ptrdiff_t>(end_op_);
-  auto found = std::find_if(ops + static_cast<ptrdiff_t>(first_op_), end,
-                            [](const Op& op) { return op.kind != OpKind::send; });
-  if (found != end) receives_ = static_cast<size_t>(found - ops);
-  begin(call, tiling);
-}
-
-void Channel::begin(const Call& call, const Tiling& tiling) {
-  const Plan& plan = *call.plan;
-  if (first_tile_ >= tiling.num_tiles() || (plan.ops.empty() && plan.steps.empty())) return;
+  if (index_ >= tiling.num_tiles() || (plan.ops.empty() && plan.steps.empty())) return;
   on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
   step_ = 0;
   has_posted_ = lacks_room_ = false;
@@ -83,9 +52,12 @@ void Channel::begin(const Call& call, const Tiling& tiling) {
   tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
-  window_begin_ = tile_ = first_tile_;
-  next_op_ = first_op_;
-  pass_end_ = receives_ > first_op_ ? receives_ : end_op_;
+  phase_ends_.clear();
+  if (window > 1) add_phases(plan, phase_ends_);
+  phase_ends_.push_back(plan.ops.size());
+  window_ = window;
+  tile_ = index_;
+  open_window();
   ready_ = 0;
   item_size_ = size_of(call.dtype);
   sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
@@ -93,21 +65,44 @@ void Channel::begin(const Call& call, const Tiling& tiling) {
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
-bool Channel::waits_for_step_before() const {
-  return before_ != nullptr && before_->call_ != nullptr &&
-         before_->window_begin_ < std::min(window_begin_ + window_, tiling_->num_tiles());
+void Channel::ask(const Call& call, const Tiling& tiling, int64_t window) {
+  start(call, tiling, window);
+  window_end_ = tile_ + num_channels_;
+  is_asking_ = true;
+}
+
+bool Channel::has_asked() const {
+  return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
+}
+
+void Channel::go_on(int64_t window) {
+  is_asking_ = false;
+  window_ = window;
+}
+
+// A last tile in which some chunks have no elements, and so no messages, has a window of its own.
+void Channel::open_window() {
+  int64_t num_tiles = 1;
+  if (window_ > 1) {
+    int64_t end = tiling_->num_tiles();
+    if (tiling_->tile_of(call_->data, end - 1).count < static_cast<size_t>(call_->plan->data_chunks)) --end;
+    num_tiles = std::clamp((end - tile_ + num_channels_ - 1) / num_channels_, num_tiles, window_);
+  }
+  window_begin_ = tile_;
+  window_end_ = tile_ + num_tiles * num_channels_;
+  phase_ = 0;
+  next_op_ = 0;
 }
 
 bool Channel::step() {
   bool moved = false;
-  while (call_ != nullptr && !has_asked() && !waits_for_step_before()) {
+  while (call_ != nullptr && !has_asked()) {
     const Plan& plan = *call_->plan;
     bool ends_step = on_board_ && next_op_ == static_cast<size_t>(plan.steps[step_]);
-    bool ended = !ends_step && next_op_ == pass_end_;
-    if (!(ends_step ? end_step() : ended ? finish_tile() : run(plan.ops[next_op_]))) break;
+    bool ended = !ends_step && next_op_ == phase_end();
+    if (!(ends_step ? end_step() : ended ? end_phase() : run(plan.ops[next_op_]))) break;
     if (!ends_step && !ended) ++next_op_;
     moved = true;
-    if (ended && is_by_step_) break;  // the next step of that tile comes first
   }
   return moved;
 }
@@ -138,24 +133,31 @@ bool Channel::end_step() {
   return true;
 }
 
-// False while a peer has still to read what an average divides.
-bool Channel::finish_tile() {
-  bool is_last_pass = pass_end_ == end_op_;
-  if (call_->divide && is_last_pass && end_op_ == call_->plan->ops.size()) {
+// Of the tile. False while a peer has still to read what an average divides.
+bool Channel::end_phase() {
+  bool is_last = phase_ + 1 == phase_ends_.size();
+  if (call_->divide && is_last) {
     bool has_data = call_->plan->data_chunks > 0;
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
     Timed timed(profile_, &Profile::reduce_ns);
     scale(call_->dtype, span.address, span.count, world_size_);
   }
-  tile_ += stride_;
-  if (tile_ >= std::min(window_begin_ + window_ * stride_, tiling_->num_tiles())) {
-    if (is_last_pass) window_begin_ = tile_;
-    tile_ = window_begin_;
-    pass_end_ = is_last_pass && receives_ > first_op_ ? receives_ : end_op_;
+  tile_ += num_channels_;
+  bool is_in_window = tile_ < window_end_;
+  if (!is_in_window && is_last) {
+    if (tile_ < tiling_->num_tiles()) {
+      open_window();
+    } else {
+      call_ = nullptr;
+    }
+    return true;
   }
-  next_op_ = pass_end_ == end_op_ ? receives_ : first_op_;
-  if (window_begin_ >= tiling_->num_tiles()) call_ = nullptr;
+  if (!is_in_window) {
+    tile_ = window_begin_;
+    ++phase_;
+  }
+  next_op_ = phase_begin();
   return true;
 }
 
@@ -171,7 +173,7 @@ bool Channel::flush() {
   if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) stragglers_.arrive(awaited, 0);
   // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
   // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
-  bool last = call_ == nullptr || tile_ + stride_ >= tiling_->num_tiles();
+  bool last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
   if (last && !moved) moved = backlog_.settle();
   if (backlog_.empty()) borrowed_.clear();
   return moved;

@@ -49,18 +49,17 @@ class Channel {
   void set_board(Board& board) { board_ = &board; }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  void start(const Call& call, const Tiling& tiling);
-  // The first step of the first tile, in which each rank hears from all others: whether their payloads stay in
-  // place too.
-  void ask(const Call& call, const Tiling& tiling);
+  // As many tiles as `window` take a step of the plan before any of them takes the next one; above 1 for a plan
+  // `by_step` only.
+  void start(const Call& call, const Tiling& tiling, int64_t window = 1);
+  // Stops after the first step of the first tile, in which each rank hears from all others: whether their payloads
+  // stay in place too. That tile has a window of its own.
+  void ask(const Call& call, const Tiling& tiling, int64_t window);
   bool is_asking() const { return is_asking_; }
   bool has_asked() const;
   bool all_stay_in_place() const { return all_stay_in_place_; }
-  // After ask(): all that start() takes.
-  void go_on() { is_asking_ = false; }
-  // After ask(): takes only step `step` of the plan, of all tiles that have still to take it. `before` takes the
-  // step before; null for the first one.
-  void start_step(const Call& call, const Tiling& tiling, size_t step, Channel* before);
+  // After ask(): the rest, with that window.
+  void go_on(int64_t window);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -100,10 +99,11 @@ class Channel {
   bool run_recv_reduce(const Op& op);
   const std::byte* part_of(const Op& op, const Span& destination);
   bool run_copy(const Op& op);
-  void begin(const Call& call, const Tiling& tiling);
-  bool waits_for_step_before() const;
+  void open_window();
+  size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
+  size_t phase_end() const { return phase_ends_[phase_]; }
+  uint16_t rendezvous_of(const Op& op) const;
   bool may_overwrite(const Span& span);
-  bool is_sent(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);
   bool waits_for_room();
   bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
@@ -128,7 +128,7 @@ class Channel {
   const std::byte* lend(int peer);
   bool receive(int peer, std::byte* destination);
   void release(int peer);
-  bool finish_tile();
+  bool end_phase();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
   bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
@@ -148,14 +148,11 @@ class Channel {
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
-  // What of the call is this channel's. In a window of tiles, the ops before `receives_` come first in all of them.
-  int64_t first_tile_ = 0, stride_ = 1, window_ = 1;
-  size_t first_op_ = 0, receives_ = 0, end_op_ = 0;
-  bool is_by_step_ = false;
   bool is_asking_ = false, all_stay_in_place_ = true;
-  Channel* before_ = nullptr;  // takes the step before; null: this channel takes it, or there is none
-  int64_t window_begin_ = 0, tile_ = 0;
-  size_t next_op_ = 0, pass_end_ = 0;
+  // The tiles of a window take the ops of a phase before any takes those of the next one.
+  int64_t window_ = 1, window_begin_ = 0, window_end_ = 0, tile_ = 0;
+  std::vector<size_t> phase_ends_;
+  size_t phase_ = 0, next_op_ = 0;
   size_t item_size_ = 1;
   bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
   bool on_board_ = false;    // this tile takes its steps there

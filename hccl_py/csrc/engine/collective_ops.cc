@@ -65,6 +65,13 @@ void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
   }
 }
 
+// In a window, each step brings a message of the peer for each tile.
+uint16_t Channel::rendezvous_of(const Op& op) const {
+  if (op.rendezvous <= 0) return static_cast<uint16_t>(op.rendezvous);
+  int64_t num_tiles = (window_end_ - window_begin_) / num_channels_, index = (tile_ - window_begin_) / num_channels_;
+  return static_cast<uint16_t>((op.rendezvous - 1) * num_tiles + index + 1);
+}
+
 bool Channel::run_send(const Op& op) {
   Span span = resolve(op.source);
   if (!is_told(span)) return true;
@@ -78,9 +85,8 @@ bool Channel::run_send(const Op& op) {
   header.id = stragglers_.report();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
-  // In a call by step, a reply would come on another channel.
-  bool may_ask = !is_by_step_ && !is_asking_;
-  header.kind = static_cast<uint16_t>(may_ask ? op.rendezvous : std::min(op.rendezvous, 0));
+  header.kind = rendezvous_of(op);
+  header.asks = op.rendezvous > 0;
   header.is_only_moved = !call_->plan->reduces;
   header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;
@@ -161,10 +167,6 @@ std::byte* Channel::free_encoding() {
 // The source of an earlier send must not change before it left. If it still waits, the lane takes
 // a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
 bool Channel::may_overwrite(const Span& span) {
-  return is_sent(span) && (before_ == nullptr || before_->is_sent(span));
-}
-
-bool Channel::is_sent(const Span& span) {
   if (borrowed_.empty()) return true;
   const std::byte* begin = span.address;
   const std::byte* end = begin + span.count * item_size_;

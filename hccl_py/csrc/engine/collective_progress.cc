@@ -20,7 +20,7 @@ std::vector<int> Channel::waiting_for() const {
     std::vector<int> behind = board_->behind();
     ranks.insert(ranks.end(), behind.begin(), behind.end());
   }
-  if (call_ == nullptr || lacks_room_ || waits_for_step_before() || next_op_ == pass_end_) return ranks;
+  if (call_ == nullptr || lacks_room_ || next_op_ == phase_end()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::copy) return ranks;
   if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
@@ -50,21 +50,13 @@ std::vector<int> Channel::waiting_for() const {
 }
 
 double Channel::tiles_done(const Tiling& tiling) const {
-  double part = is_by_step_ ? 1.0 / num_channels_ : 1.0;
-  auto count = [this](int64_t end) { return static_cast<double>((end - first_tile_) / stride_); };
-  if (call_ == nullptr) return part * count(std::max(tiling.num_tiles(), first_tile_) + stride_ - 1);
-  // Of the ops in the window.
-  int64_t tiles_before = (tile_ - window_begin_) / stride_;
-  auto num_sends = static_cast<int64_t>(receives_ - first_op_), num_ops = static_cast<int64_t>(end_op_ - first_op_);
-  bool is_last_pass = pass_end_ == end_op_;
-  int64_t pass_begin = static_cast<int64_t>(is_last_pass ? receives_ : first_op_);
-  int64_t pass_ops = static_cast<int64_t>(pass_end_) - pass_begin;
-  int64_t ops_done = tiles_before * pass_ops + static_cast<int64_t>(next_op_) - pass_begin;
-  if (is_last_pass) {
-    int64_t tiles_left = (tiling.num_tiles() - window_begin_ + stride_ - 1) / stride_;
-    ops_done += std::min(window_, tiles_left) * num_sends;
-  }
-  return part * (count(window_begin_) + static_cast<double>(ops_done) / static_cast<double>(num_ops));
+  int64_t end = call_ == nullptr ? std::max<int64_t>(tiling.num_tiles(), index_) : window_begin_;
+  int64_t num_tiles = (end - index_ + num_channels_ - 1) / num_channels_;
+  if (call_ == nullptr) return static_cast<double>(num_tiles);
+  auto count = [this](int64_t upto) { return static_cast<size_t>((upto - window_begin_) / num_channels_); };
+  size_t ops_done = count(window_end_) * phase_begin() + count(tile_) * (phase_end() - phase_begin()) +
+                    (next_op_ - phase_begin());
+  return static_cast<double>(num_tiles) + static_cast<double>(ops_done) / static_cast<double>(phase_ends_.back());
 }
 
 }  // namespace hccl

@@ -15,6 +15,10 @@ constexpr uint64_t kind_mask = 0xf;
 // A call of fewer bytes lies in the caches of the ranks that share it, whatever the order.
 constexpr size_t min_bytes_by_step = 4 << 20;
 
+// Tiles that take a step together: ranks that share a core then take turns less often. Their messages stay in place
+// and take no slots, but the cells of a ring.
+constexpr int64_t tiles_by_step = 16;
+
 }  // namespace
 
 CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels,
@@ -63,28 +67,21 @@ void CollectiveQueue::begin() {
   call.copy_mode = copy_modes_.begin(call, active_->sequence);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
-  if (may_run_by_step(call)) return channels_[0].ask(call, active_->tiling);
+  if (may_run_by_step(call)) return channels_[0].ask(call, active_->tiling, tiles_by_step);
   for (Channel& channel : channels_) channel.start(call, active_->tiling);
 }
 
-// Whether each channel may take one step of all tiles, not all steps of its tiles. It does if all ranks say so.
+// Whether several tiles may take a step before any takes the next one. They do if all ranks say so.
 bool CollectiveQueue::may_run_by_step(const Call& call) const {
-  return is_one_node_ && call.plan->by_step && call.plan->steps.size() == channels_.size() &&
+  return is_one_node_ && call.plan->by_step &&
          call.num_bytes() >= min_bytes_by_step && call.copy_mode == CopyMode::single;
 }
 
 void CollectiveQueue::choose_order() {
   const Call& call = active_->call;
-  if (!channels_[0].all_stay_in_place()) {
-    channels_[0].go_on();
-    for (size_t i = 1; i < channels_.size(); ++i) channels_[i].start(call, active_->tiling);
-    return;
-  }
-  Channel* before = nullptr;
-  for (size_t i = 0; i < channels_.size(); ++i) {
-    channels_[i].start_step(call, active_->tiling, i, before);
-    before = &channels_[i];
-  }
+  int64_t window = channels_[0].all_stay_in_place() ? tiles_by_step : 1;
+  channels_[0].go_on(window);
+  for (size_t i = 1; i < channels_.size(); ++i) channels_[i].start(call, active_->tiling, window);
 }
 
 // Blocks that lie one behind the other are one buffer.

@@ -72,6 +72,7 @@ class Communicator final : public Drivable {
   // may use between them: with more ranks than cores a waiting rank yields instead of spinning.
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
+    collectives_.copy_modes().set_crowded(ranks > cores);
     cores_.set_usable(cores);
   }
   // For measurements, see Channel.

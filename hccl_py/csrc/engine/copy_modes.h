@@ -36,6 +36,8 @@ class CopyModes {
   void add_peer(std::shared_ptr<Segment> theirs) { theirs_.push_back(std::move(theirs)); }
   // Some peer can read this process's memory. Before the first call.
   void allow_single() { modes_[1] = CopyMode::single; }
+  // Ranks of the node share cores. Before the first call; the same on all ranks of the node.
+  void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
 
   // Of the next call, the one of this number.
   CopyMode begin(const Call& call, uint64_t sequence);
@@ -91,6 +93,7 @@ class CopyModes {
 
   std::unordered_map<Kind, Trial, Hash> trials_;
   Trial* active_ = nullptr;
+  bool is_crowded_ = false;
   // Those that are tried. Where the kernel may copy, `streamed` was never the fastest. `single` comes before what
   // leaves data outside the caches: after that it took a dozen calls to reach its speed.
   std::array<CopyMode, 3> modes_{CopyMode::cached, CopyMode::streamed, CopyMode::half_streamed};

@@ -104,6 +104,14 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
   }
 }
 
+HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots) {
+  Calls calls;
+  calls.modes.set_crowded(true);
+  CHECK(calls.run_first(CopyModes::long_bytes) == CopyMode::single);
+  calls.plan.reduces = true;
+  CHECK(calls.run_first(CopyModes::min_uncached_bytes) == CopyMode::cached);
+}
+
 HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
   for (size_t num_slow : {2u, 3u}) {
     Calls calls;

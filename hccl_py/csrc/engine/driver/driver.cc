@@ -280,12 +280,12 @@ void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
+  segment_->withdraw();
   collectives_.abandon(held_);
   recorder_.fail_open();
   held_.insert(held_.end(), incoming.begin(), incoming.end());
   held_.insert(held_.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
-  segment_->withdraw();
   point_to_point_.abandon(held_);
   if (failures_.phase() != FailureState::Phase::ended) return;
   FailurePtr why = failures_.failure();

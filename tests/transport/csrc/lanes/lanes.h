@@ -232,6 +232,11 @@ inline Header header_of(uint64_t number, size_t size) {
   return header;
 }
 
+// A moment of about so many nanoseconds, in which this thread keeps its core.
+inline void pass_time(size_t turns) {
+  for (size_t i = 0; i < turns; ++i) asm volatile("" ::: "memory");
+}
+
 class Patience {
  public:
   // Fails the test when its time is up.

@@ -66,6 +66,10 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint32_t> maps_arena;
   // Whether the receiver can read all of the sender's memory. Stored once.
   std::atomic<uint32_t> reads_process;
+  // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst before it looks at
+  // SegmentHeader::withdrawn, and after it has written. A sender whose call fails stores `withdrawn` and then loads
+  // this, seq_cst too: either the writer sees that and writes nothing, or the sender waits for it.
+  std::atomic<uint32_t> writes_reply;
 };
 
 // A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the sender the second.
@@ -105,7 +109,8 @@ struct alignas(64) SegmentHeader {
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
   // Whether a call of the owner failed, so that its announced memory may hold something else. Stored
-  // seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of it.
+  // seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of it, and with
+  // ConsumedCounter::writes_reply.
   std::atomic<uint32_t> withdrawn;
   // Where the owner has this very word, for peers that can read its memory. Stored once.
   std::atomic<uint64_t> owner_address;

@@ -1,7 +1,9 @@
 #include "lanes/shared_memory/shm.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/copy.h"
 
@@ -143,8 +145,24 @@ void ShmLane::detach() {
 
 void ShmLane::abandon() {
   joint_reader_.abandon();
-  if (asked_.number <= received_) return;
-  if (auto offset = arena_->offset_of(asked_.address, asked_.num_bytes)) arena_->retire(*offset);
+  asked_.forget(received_);
+  bool is_remote = false;
+  for (const Reply& reply : asked_.pending()) {
+    is_remote |= reply.is_remote;
+    auto offset = reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
+    if (offset) arena_->retire(*offset);
+  }
+  if (is_remote) wait_for_replies();
+}
+
+// After the segment was withdrawn: until the peer writes nothing any more into the memory of calls. One that was
+// stopped while it wrote, or has died, is waited for one second.
+void ShmLane::wait_for_replies() {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0 &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
 }
 
 // Announced memory may hold anything once a call of its owner failed.
@@ -163,12 +181,18 @@ std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte
   return arena_->offset_of(payload, header.length);
 }
 
+// The number of the peer's message that is to be written where this payload lies; 0: none.
+uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload, bool is_remote) {
+  if (!header.asks) return 0;
+  asked_.forget(received_);
+  Reply reply{received_ + header.kind, const_cast<std::byte*>(payload), header.length, is_remote};
+  if (!asked_.may_add(reply)) return 0;
+  asked_.add(reply);
+  return reply.number;
+}
+
 bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
-  Announcement announcement{offset, 0};
-  if (header.kind != 0 && asked_.number <= received_) {
-    announcement.reply = received_ + header.kind;
-    asked_ = {announcement.reply, const_cast<std::byte*>(payload), header.length};
-  }
+  Announcement announcement{offset, ask_for_reply(header, payload, false)};
   ++num_announced_;
   statistics_.announced.add(1);
   return publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
@@ -181,7 +205,7 @@ bool ShmLane::stays_in_place(const Header& header) const {
 }
 
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
-  Announcement announcement{reinterpret_cast<uint64_t>(payload), 0};
+  Announcement announcement{reinterpret_cast<uint64_t>(payload), ask_for_reply(header, payload, true)};
   ++num_announced_;
   publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
   Sent& sent = sent_slots_[(sent_ - 1) % ring_cells];
@@ -190,8 +214,27 @@ bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
   return true;
 }
 
-bool ShmLane::awaits_reply(const Header& header) const {
-  return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
+// Where the next message is to be written; null: nowhere.
+const Reply* ShmLane::reply_for(const Header& header) {
+  promised_.forget(sent_);
+  const Reply* reply = promised_.find(sent_ + 1);
+  return reply != nullptr && reply->num_bytes == header.length ? reply : nullptr;
+}
+
+void ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
+  if (!reply.is_remote) {
+    check_valid();
+    copy(reply.address, payload, reply.num_bytes);
+    statistics_.announced.add(1);
+    return;
+  }
+  my_consumed_.writes_reply.store(1, std::memory_order_seq_cst);
+  bool is_written = !ends_.theirs->is_withdrawn() &&
+                    their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
+  my_consumed_.writes_reply.store(0, std::memory_order_seq_cst);
+  if (is_written) return;
+  check_valid();
+  throw LaneError(peer(), "its memory cannot be written any more");
 }
 
 bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
@@ -215,10 +258,8 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
   look_at_distance(header);
   if (ring_is_full()) return false;
   if (pushed_bytes_ > 0) return push_parts(header, payload);
-  if (awaits_reply(header)) {
-    check_valid();
-    copy(reply_.address, payload, header.length);
-    statistics_.announced.add(1);
+  if (const Reply* reply = reply_for(header)) {
+    write_reply(*reply, payload);
     return publish(header, nullptr, written, false);
   }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
@@ -249,7 +290,7 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
   for (Lane* lane : lanes) {
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return Shared::apart;
-    if (one.awaits_reply(header) || one.offset_of(header, payload)) return Shared::apart;
+    if (one.reply_for(header) || one.offset_of(header, payload)) return Shared::apart;
     if (one.stays_in_place(header)) return Shared::apart;
   }
   outbox_->reclaim();
@@ -286,15 +327,19 @@ const Header* ShmLane::peek() {
 std::byte* ShmLane::find_payload(const Cell& cell) {
   offered_ = {};
   if (slot_ == written) {
-    bool expected = asked_.number == received_ + 1 && asked_.num_bytes == header_.length;
-    return expected ? asked_.address : nullptr;
+    asked_.forget(received_);
+    const Reply* asked = asked_.find(received_ + 1);
+    return asked != nullptr && asked->num_bytes == header_.length ? asked->address : nullptr;
   }
   Announcement announcement;
   std::memcpy(&announcement, cell.payload, sizeof announcement);
-  if (slot_ == remote) remote_address_ = announcement.offset;
+  if (slot_ == remote && their_memory_) {
+    remote_address_ = announcement.offset;
+    offered_ = {announcement.reply, reinterpret_cast<std::byte*>(announcement.offset), header_.length, true};
+  }
   if (slot_ != announced || !their_arena_) return nullptr;
   std::byte* address = their_arena_->at(announcement.offset, header_.length);
-  if (address != nullptr) offered_ = {announcement.reply, address, header_.length};
+  if (address != nullptr) offered_ = {announcement.reply, address, header_.length, false};
   return address;
 }
 
@@ -379,14 +424,15 @@ void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t n
 }
 
 void ShmLane::release() {
-  if (slot_ == remote) {
+  const Reply* asked = slot_ == written ? asked_.find(received_ + 1) : nullptr;
+  if (slot_ == remote || (asked != nullptr && asked->is_remote)) {
     statistics_.single_copies.add(1);
   } else if (slot_ < in_cell) {
     statistics_.announced.add(1);
   }
   if (stays(slot_)) {
     check_valid();
-    if (offered_.number != 0) reply_ = offered_;
+    if (offered_.number > sent_ && promised_.may_add(offered_)) promised_.add(offered_);
   }
   taken_bytes_ = 0;
   free_cell();

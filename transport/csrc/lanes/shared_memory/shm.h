@@ -6,9 +6,9 @@
 // that is longer than a slot in several, each with a cell, that the receiver takes one after the other.
 // One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
-// An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
 // One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
 // the kernel copy it (remote). A long one whose sender only waits is copied by both (joint_copy.h).
+// What stays where it is may ask for a reply: the receiver writes a later message of its there (replies.h).
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@
 #include "lanes/shared_memory/joint_copy.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/remote_memory.h"
+#include "lanes/shared_memory/replies.h"
 #include "lanes/shared_memory/segment.h"
 
 namespace hccl {
@@ -102,12 +103,6 @@ class ShmLane final : public QueuedLane {
   bool push(const Header& header, const std::byte* payload) override;
 
  private:
-  // The memory for one later message of a lane.
-  struct Reply {
-    uint64_t number = 0;  // of the message's cell; 0: none
-    std::byte* address = nullptr;
-    size_t num_bytes = 0;
-  };
   struct Sent {
     int slot;
     bool shared;
@@ -130,7 +125,10 @@ class ShmLane final : public QueuedLane {
   [[noreturn]] void throw_unreadable() const;
   const std::byte* lend_remote();
   void free_cell();
-  bool awaits_reply(const Header& header) const;
+  uint64_t ask_for_reply(const Header& header, const std::byte* payload, bool is_remote);
+  void wait_for_replies();
+  const Reply* reply_for(const Header& header);
+  void write_reply(const Reply& reply, const std::byte* payload);
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
   // These push, and return true.
@@ -169,9 +167,9 @@ class ShmLane final : public QueuedLane {
   uint64_t remote_address_ = 0;  // of the peeked message's payload
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message
-  Reply asked_;    // where the peer writes one of its messages
-  Reply offered_;  // where the peeked message asks us to write one of ours
-  Reply reply_;    // the same, once that message was released
+  Replies asked_;    // where the peer writes messages of its
+  Reply offered_;    // where the peeked message asks us to write one of ours
+  Replies promised_;  // the same, of messages that were released
 };
 
 }  // namespace hccl

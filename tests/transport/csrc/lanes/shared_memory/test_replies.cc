@@ -1,0 +1,211 @@
+// Messages that are written straight into ordinary memory of their receiver.
+#include "lanes/shared_memory/replies.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "lanes.h"
+
+namespace hccl::test {
+namespace {
+
+constexpr size_t num_bytes = 65536;
+
+struct Pair {
+  std::unique_ptr<Ends> ends = shm_lane_with_slots(num_bytes);
+  std::vector<std::byte> source = payload_of(1, num_bytes), answer = payload_of(2, num_bytes);
+  ShmLane& left = static_cast<ShmLane&>(*ends->left);
+  ShmLane& right = static_cast<ShmLane&>(*ends->right);
+
+  Pair() {
+    for (ShmLane* lane : {&left, &right}) CHECK(lane->read_from(getpid()));
+  }
+  void send(ShmLane& lane, const std::byte* payload, uint16_t kind = 0, size_t size = num_bytes) {
+    Header header;
+    header.length = static_cast<uint32_t>(size);
+    header.kind = kind;
+    header.asks = kind > 0;
+    header.copy_mode = CopyMode::single;
+    lane.post_send(header, payload);
+  }
+  // `left` asks that message `kind` from now on be written to its source.
+  void ask(uint16_t kind = 1) { send(left, source.data(), kind); }
+  void reply() { send(right, answer.data()); }
+  void take(ShmLane& lane) {
+    CHECK(lane.peek() != nullptr && lane.lend() != nullptr);
+    lane.release();
+  }
+  std::atomic<uint32_t>& right_writes() { return ends->segments[1]->consumed(0, 0).writes_reply; }
+};
+
+HCCL_TEST(a_reply_lies_in_the_source_before_its_receiver_looks) {
+  Pair pair;
+  pair.ask();
+  pair.take(pair.right);
+  CHECK(pair.source != pair.answer);
+  pair.reply();
+  CHECK(pair.source == pair.answer && pair.right.settled());
+  CHECK(pair.left.peek() != nullptr && pair.left.lend() == pair.source.data());
+  CHECK(pair.left.receive(pair.source.data()));
+  pair.left.release();
+  CHECK(pair.ends->statistics.single_copies.value() == 2 && pair.ends->statistics.announced.value() == 0);
+  CHECK(pair.right_writes() == 0);
+}
+
+HCCL_TEST(each_of_several_replies_goes_to_its_own_source) {
+  Pair pair;
+  std::vector<std::vector<std::byte>> sources, answers;
+  for (uint64_t i = 0; i < 5; ++i) {
+    sources.push_back(payload_of(i, num_bytes));
+    answers.push_back(payload_of(10 + i, num_bytes));
+  }
+  pair.send(pair.right, pair.answer.data());
+  for (uint16_t i = 0; i < 5; ++i) pair.send(pair.left, sources[i].data(), static_cast<uint16_t>(i + 2));
+  for (int i = 0; i < 5; ++i) pair.take(pair.right);
+  for (const auto& answer : answers) pair.send(pair.right, answer.data());
+  CHECK(sources == answers);
+  pair.take(pair.left);
+  for (const auto& source : sources) {
+    CHECK(pair.left.peek() != nullptr && pair.left.lend() == source.data());
+    pair.left.release();
+  }
+  CHECK(pair.left.flush() && pair.left.settled());
+}
+
+// What does not fit a reply is sent as if nobody had asked.
+HCCL_TEST(a_message_of_another_length_or_number_is_no_reply) {
+  for (uint16_t kind : {uint16_t{1}, uint16_t{2}}) {
+    Pair pair;
+    pair.ask(kind);
+    pair.take(pair.right);
+    size_t size = kind == 1 ? num_bytes - 1 : num_bytes;
+    pair.send(pair.right, pair.answer.data(), 0, size);
+    CHECK(pair.source == payload_of(1, num_bytes));
+    CHECK(pair.left.peek() != nullptr && pair.left.peek()->length == size);
+    CHECK(std::equal(pair.answer.begin(), pair.answer.begin() + static_cast<ptrdiff_t>(size), pair.left.lend()));
+  }
+}
+
+HCCL_TEST(a_reply_that_was_asked_for_too_late_or_twice_is_none) {
+  Pair pair;
+  pair.reply();
+  pair.ask();  // for the message that is on its way
+  pair.ask();  // for the same one
+  pair.take(pair.right);
+  pair.take(pair.right);
+  pair.take(pair.left);
+  CHECK(pair.source == payload_of(1, num_bytes));
+  pair.reply();
+  CHECK(pair.source == payload_of(1, num_bytes));
+  pair.take(pair.left);
+}
+
+HCCL_TEST(only_a_message_that_asks_gets_a_reply) {
+  Pair pair;
+  Header header;  // as send and recv have it
+  header.length = num_bytes;
+  header.kind = 1;
+  header.copy_mode = CopyMode::single;
+  pair.left.post_send(header, pair.source.data());
+  pair.take(pair.right);
+  pair.reply();
+  CHECK(pair.source == payload_of(1, num_bytes));
+}
+
+HCCL_TEST(a_peer_asks_for_no_more_replies_than_a_ring_has_cells) {
+  Replies replies;
+  for (uint64_t number = 1; number <= 64; ++number) {
+    CHECK(replies.may_add({number, nullptr, 1, true}));
+    replies.add({number, nullptr, 1, true});
+  }
+  CHECK(!replies.may_add({65, nullptr, 1, true}));
+  replies.forget(2);
+  CHECK(replies.may_add({65, nullptr, 1, true}) && !replies.may_add({64, nullptr, 1, true}));
+  CHECK(replies.find(2) == nullptr && replies.find(3) != nullptr && replies.find(4) == nullptr);
+}
+
+HCCL_TEST(nothing_is_written_into_a_call_that_has_failed) {
+  Pair pair;
+  pair.ask();
+  pair.take(pair.right);
+  pair.ends->segments[0]->withdraw();
+  CHECK(throws<LaneError>([&] { pair.reply(); }));
+  CHECK(pair.source == payload_of(1, num_bytes) && pair.right_writes() == 0);
+}
+
+HCCL_TEST(memory_that_cannot_be_written_is_named) {
+  Pair pair;
+  void* gone = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(gone != MAP_FAILED);
+  pair.send(pair.left, static_cast<std::byte*>(gone), 1);
+  pair.take(pair.right);
+  bool is_named = false;
+  try {
+    pair.reply();
+  } catch (const LaneError& error) {
+    is_named = std::string(error.what()).find("cannot be written") != std::string::npos;
+  }
+  CHECK(is_named && pair.right_writes() == 0);
+  CHECK(munmap(gone, num_bytes) == 0);
+}
+
+HCCL_TEST(a_failed_call_waits_for_its_writer_but_not_for_long) {
+  Pair pair;
+  pair.right_writes() = 1;
+  pair.left.abandon();  // asked for nothing
+  pair.ask();
+  std::atomic<bool> has_written{false};
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    has_written = true;
+    pair.right_writes() = 0;
+  });
+  pair.left.abandon();
+  CHECK(has_written);
+  writer.join();
+  pair.right_writes() = 1;  // it was stopped
+  auto began = std::chrono::steady_clock::now();
+  pair.left.abandon();
+  auto took = std::chrono::steady_clock::now() - began;
+  CHECK(took >= std::chrono::seconds(1) && took < std::chrono::seconds(5));
+}
+
+// The owner of the memory gives up at all moments of the writer's work, and uses it at once.
+HCCL_TEST(nothing_is_written_after_its_owner_gave_up) {
+  constexpr size_t num_rounds = 3000;
+  int num_written = 0, num_refused = 0;
+  for (size_t round = 0; round < num_rounds; ++round) {
+    Pair pair;
+    pair.ask();
+    pair.take(pair.right);
+    std::atomic<bool> has_begun{false};
+    std::thread writer([&] {
+      has_begun = true;
+      try {
+        pair.reply();
+        ++num_written;
+      } catch (const LaneError&) {
+        ++num_refused;
+      }
+    });
+    while (!has_begun) {}
+    pass_time(round % 1000 * 50);
+    pair.ends->segments[0]->withdraw();
+    pair.left.abandon();
+    std::fill(pair.source.begin(), pair.source.end(), std::byte{0});
+    pass_time(2000);
+    CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    writer.join();
+    CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+  CHECK(num_written > 0 && num_refused > 0);
+}
+
+}  // namespace
+}  // namespace hccl::test
