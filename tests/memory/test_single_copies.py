@@ -135,6 +135,30 @@ def test_ranks_that_may_not_all_read_each_other_take_one_order() -> None:
     assert hidden == 0
 
 
+ON_THE_BOARD = 1 << 14  # float32: of 4 ranks, the first step goes by lane, and the second one by the board
+
+
+def reduce_into_two_buffers(rank: int, n: int, memory: str) -> None:
+    with Communicator() as comm:
+        make = hccl_py.empty if memory == "registered" else np.empty
+        buffers = [make(ON_THE_BOARD, np.float32) for _ in range(2)]
+        total = np.zeros(ON_THE_BOARD, np.float32)
+        for turn in range(SMALL_TURNS):
+            data, before = buffers[turn % 2], total
+            of_all = [_numbers(peer, turn, ON_THE_BOARD) for peer in range(n)]
+            total = np.sum(of_all, axis=0)
+            data[:] = of_all[rank]
+            comm.all_reduce(data)
+            np.testing.assert_array_equal(data, total)
+            if turn > 0:
+                np.testing.assert_array_equal(buffers[(turn + 1) % 2], before)
+
+
+@pytest.mark.parametrize("memory", ["ordinary", "registered"])
+def test_nothing_is_written_into_the_buffer_of_an_earlier_call(memory: str) -> None:
+    run_ranks(reduce_into_two_buffers, 4, memory)
+
+
 def exchange_with_cores(rank: int, n: int) -> None:
     with Communicator() as comm:
         received = np.empty(n * LARGE, np.float32)

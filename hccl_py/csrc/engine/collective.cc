@@ -11,8 +11,8 @@ namespace {
 // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
 constexpr size_t max_board_bytes = post_areas * area_bytes;
 
-// All that is sent in a step comes before what is received in it, and what is sent in the next step right after
-// that: it is still in the cache.
+// A phase is what is received in a step and then sent in the next one, while it is in the cache. The first phase only
+// sends, the last one only receives.
 void add_phases(const Plan& plan, std::vector<size_t>& ends) {
   auto next = plan.ops.begin();
   for (int end : plan.steps) {
@@ -133,7 +133,7 @@ bool Channel::end_step() {
   return true;
 }
 
-// Of the tile. False while a peer has still to read what an average divides.
+// The tile has taken its ops of the phase. False while a peer has still to read what an average divides.
 bool Channel::end_phase() {
   bool is_last = phase_ + 1 == phase_ends_.size();
   if (call_->divide && is_last) {

@@ -49,8 +49,7 @@ class Channel {
   void set_board(Board& board) { board_ = &board; }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  // As many tiles as `window` take a step of the plan before any of them takes the next one; above 1 for a plan
-  // `by_step` only.
+  // `window` tiles run a phase of the plan before any of them begins the next; above 1 for a plan `by_step` only.
   void start(const Call& call, const Tiling& tiling, int64_t window = 1);
   // Stops after the first step of the first tile, in which each rank hears from all others: whether their payloads
   // stay in place too. That tile has a window of its own.

@@ -86,7 +86,7 @@ bool Channel::run_send(const Op& op) {
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = rendezvous_of(op);
-  header.asks = op.rendezvous > 0;
+  header.asks = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
   header.is_only_moved = !call_->plan->reduces;
   header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;

@@ -15,8 +15,8 @@ constexpr uint64_t kind_mask = 0xf;
 // A call of fewer bytes lies in the caches of the ranks that share it, whatever the order.
 constexpr size_t min_bytes_by_step = 4 << 20;
 
-// Tiles that take a step together: ranks that share a core then take turns less often. Their messages stay in place
-// and take no slots, but the cells of a ring.
+// Tiles that run a phase together: ranks that share a core then take turns less often. Their messages stay in place:
+// each takes a cell of a ring, and no slot.
 constexpr int64_t tiles_by_step = 16;
 
 }  // namespace
@@ -71,7 +71,7 @@ void CollectiveQueue::begin() {
   for (Channel& channel : channels_) channel.start(call, active_->tiling);
 }
 
-// Whether several tiles may take a step before any takes the next one. They do if all ranks say so.
+// Whether several tiles may run a phase before any begins the next. They do if all ranks say so.
 bool CollectiveQueue::may_run_by_step(const Call& call) const {
   return is_one_node_ && call.plan->by_step &&
          call.num_bytes() >= min_bytes_by_step && call.copy_mode == CopyMode::single;

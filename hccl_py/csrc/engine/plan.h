@@ -53,8 +53,8 @@ struct Plan {
   // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on: between lanes that
   // take long messages it need not fit a slot.
   bool long_messages = false;
-  // Several tiles may take a step before any takes the next one: it has two steps, without scratch, and in each a
-  // rank hears once from every other. All ranks' plans say the same.
+  // Several tiles may run a phase before any begins the next: it has two steps, without scratch, and in each a rank
+  // hears once from every other. All ranks' plans say the same.
   bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 

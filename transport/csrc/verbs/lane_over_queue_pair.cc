@@ -295,8 +295,8 @@ bool LaneOverQueuePair::awaits_reply(const Header& header) const {
 
 Note LaneOverQueuePair::note_of(const Header& header, const Use& source) {
   Note note{.address = source.address, .rkey = source.rkey};
-  bool asks = traffic_ == Traffic::collectives && header.kind != 0 && header.kind != always_copied;
-  if (asks && asked_.number <= released_) {
+  // Header::kind counts from when the message was posted: one that has waited since then does not ask.
+  if (header.asks && flushed() && asked_.number <= released_) {
     note.reply = released_ + header.kind;
     asked_ = {note.reply, source.address, header.length, source.rkey, source.hold};
   }

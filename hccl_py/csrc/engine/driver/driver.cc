@@ -280,7 +280,7 @@ void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
-  segment_->withdraw();
+  segment_->withdraw();  // first: peers must see it before we wait for what they write
   collectives_.abandon(held_);
   recorder_.fail_open();
   held_.insert(held_.end(), incoming.begin(), incoming.end());

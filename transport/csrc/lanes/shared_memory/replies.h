@@ -12,27 +12,33 @@
 namespace hccl {
 
 struct Reply {
-  uint64_t number = 0;  // of the message that is written there
+  uint64_t number = 0;       // of the message that is written there
+  uint64_t fingerprint = 0;  // of the call that both messages belong to
   std::byte* address = nullptr;
   size_t num_bytes = 0;
   bool is_remote = false;  // in ordinary memory of who asked for it, where only the kernel can write
 };
 
-// Of one direction of a lane, in the order of their messages.
+// The replies that one end of a lane has to write, or waits for, by the number of their message.
 class Replies {
  public:
-  // Whether there is room for it, and it comes after all others. Where not, the message travels as others do.
-  bool may_add(const Reply& reply) const {
-    return pending_.size() < most && (pending_.empty() || pending_.back().number < reply.number);
+  // False: there is no room, or it does not come after all others. Then that message travels as others do.
+  bool add(const Reply& reply) {
+    if (pending_.size() == most || (!pending_.empty() && pending_.back().number >= reply.number)) return false;
+    pending_.push_back(reply);
+    return true;
   }
-  void add(const Reply& reply) { pending_.push_back(reply); }
   // Messages up to `number` have passed.
   void forget(uint64_t number) {
     while (!pending_.empty() && pending_.front().number <= number) pending_.pop_front();
   }
-  // After forget(number - 1): that of this message; null: there is none.
-  const Reply* find(uint64_t number) const {
-    return !pending_.empty() && pending_.front().number == number ? &pending_.front() : nullptr;
+  void clear() { pending_.clear(); }
+  // After forget(number - 1): the reply that this message is; null: it is none.
+  const Reply* find(uint64_t number, uint64_t fingerprint, size_t num_bytes) const {
+    if (pending_.empty()) return nullptr;
+    const Reply& next = pending_.front();
+    bool is_it = next.number == number && next.fingerprint == fingerprint && next.num_bytes == num_bytes;
+    return is_it ? &next : nullptr;
   }
   const std::deque<Reply>& pending() const { return pending_; }
 

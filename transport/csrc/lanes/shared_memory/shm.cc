@@ -152,6 +152,7 @@ void ShmLane::abandon() {
     auto offset = reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
     if (offset) arena_->retire(*offset);
   }
+  asked_.clear();
   if (is_remote) wait_for_replies();
 }
 
@@ -181,14 +182,17 @@ std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte
   return arena_->offset_of(payload, header.length);
 }
 
-// The number of the peer's message that is to be written where this payload lies; 0: none.
+// The number of the peer's message that is to be written where this payload lies; 0: none. Header::kind counts from
+// when the message was posted: one that has waited since then does not ask.
 uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload, bool is_remote) {
-  if (!header.asks) return 0;
+  if (!header.asks || !flushed()) return 0;
   asked_.forget(received_);
-  Reply reply{received_ + header.kind, const_cast<std::byte*>(payload), header.length, is_remote};
-  if (!asked_.may_add(reply)) return 0;
-  asked_.add(reply);
-  return reply.number;
+  Reply reply{.number = received_ + header.kind,
+              .fingerprint = header.fingerprint,
+              .address = const_cast<std::byte*>(payload),
+              .num_bytes = header.length,
+              .is_remote = is_remote};
+  return asked_.add(reply) ? reply.number : 0;
 }
 
 bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
@@ -217,24 +221,23 @@ bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
 // Where the next message is to be written; null: nowhere.
 const Reply* ShmLane::reply_for(const Header& header) {
   promised_.forget(sent_);
-  const Reply* reply = promised_.find(sent_ + 1);
-  return reply != nullptr && reply->num_bytes == header.length ? reply : nullptr;
+  return promised_.find(sent_ + 1, header.fingerprint, header.length);
 }
 
-void ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
+// False: the kernel cannot write there, and the message has to travel as others do.
+bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
   if (!reply.is_remote) {
     check_valid();
     copy(reply.address, payload, reply.num_bytes);
     statistics_.announced.add(1);
-    return;
+    return true;
   }
   my_consumed_.writes_reply.store(1, std::memory_order_seq_cst);
   bool is_written = !ends_.theirs->is_withdrawn() &&
                     their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
   my_consumed_.writes_reply.store(0, std::memory_order_seq_cst);
-  if (is_written) return;
-  check_valid();
-  throw LaneError(peer(), "its memory cannot be written any more");
+  if (!is_written) check_valid();
+  return is_written;
 }
 
 bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
@@ -258,10 +261,8 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
   look_at_distance(header);
   if (ring_is_full()) return false;
   if (pushed_bytes_ > 0) return push_parts(header, payload);
-  if (const Reply* reply = reply_for(header)) {
-    write_reply(*reply, payload);
-    return publish(header, nullptr, written, false);
-  }
+  const Reply* reply = reply_for(header);
+  if (reply != nullptr && write_reply(*reply, payload)) return publish(header, nullptr, written, false);
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   if (stays_in_place(header)) return leave_in_place(header, payload);
   return push_parts(header, payload);
@@ -323,23 +324,36 @@ const Header* ShmLane::peek() {
   return &header_;
 }
 
+void ShmLane::offer_reply(uint64_t number, std::byte* address) {
+  offered_ = {.number = number,
+              .fingerprint = header_.fingerprint,
+              .address = address,
+              .num_bytes = header_.length,
+              .is_remote = slot_ == remote};
+}
+
+// What the peeked message replies to; null: it is no reply.
+const Reply* ShmLane::asked_for() const {
+  return asked_.find(received_ + 1, header_.fingerprint, header_.length);
+}
+
 // Where the payload of an announced or written message lies; nullptr if it lies nowhere.
 std::byte* ShmLane::find_payload(const Cell& cell) {
   offered_ = {};
   if (slot_ == written) {
     asked_.forget(received_);
-    const Reply* asked = asked_.find(received_ + 1);
-    return asked != nullptr && asked->num_bytes == header_.length ? asked->address : nullptr;
+    const Reply* asked = asked_for();
+    return asked != nullptr ? asked->address : nullptr;
   }
   Announcement announcement;
   std::memcpy(&announcement, cell.payload, sizeof announcement);
   if (slot_ == remote && their_memory_) {
     remote_address_ = announcement.offset;
-    offered_ = {announcement.reply, reinterpret_cast<std::byte*>(announcement.offset), header_.length, true};
+    offer_reply(announcement.reply, reinterpret_cast<std::byte*>(announcement.offset));
   }
   if (slot_ != announced || !their_arena_) return nullptr;
   std::byte* address = their_arena_->at(announcement.offset, header_.length);
-  if (address != nullptr) offered_ = {announcement.reply, address, header_.length, false};
+  if (address != nullptr) offer_reply(announcement.reply, address);
   return address;
 }
 
@@ -424,7 +438,7 @@ void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t n
 }
 
 void ShmLane::release() {
-  const Reply* asked = slot_ == written ? asked_.find(received_ + 1) : nullptr;
+  const Reply* asked = slot_ == written ? asked_for() : nullptr;
   if (slot_ == remote || (asked != nullptr && asked->is_remote)) {
     statistics_.single_copies.add(1);
   } else if (slot_ < in_cell) {
@@ -432,7 +446,7 @@ void ShmLane::release() {
   }
   if (stays(slot_)) {
     check_valid();
-    if (offered_.number > sent_ && promised_.may_add(offered_)) promised_.add(offered_);
+    if (offered_.number > sent_) promised_.add(offered_);
   }
   taken_bytes_ = 0;
   free_cell();

@@ -8,7 +8,7 @@
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
 // the kernel copy it (remote). A long one whose sender only waits is copied by both (joint_copy.h).
-// What stays where it is may ask for a reply: the receiver writes a later message of its there (replies.h).
+// What stays where it is may ask for a reply: the receiver writes one of its later messages there (replies.h).
 #pragma once
 
 #include <memory>
@@ -128,7 +128,9 @@ class ShmLane final : public QueuedLane {
   uint64_t ask_for_reply(const Header& header, const std::byte* payload, bool is_remote);
   void wait_for_replies();
   const Reply* reply_for(const Header& header);
-  void write_reply(const Reply& reply, const std::byte* payload);
+  bool write_reply(const Reply& reply, const std::byte* payload);
+  void offer_reply(uint64_t number, std::byte* address);
+  const Reply* asked_for() const;
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
   // These push, and return true.
@@ -167,8 +169,8 @@ class ShmLane final : public QueuedLane {
   uint64_t remote_address_ = 0;  // of the peeked message's payload
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message
-  Replies asked_;    // where the peer writes messages of its
-  Reply offered_;    // where the peeked message asks us to write one of ours
+  Replies asked_;     // where the peer writes some of its messages
+  Reply offered_;     // where the peeked message asks us to write one of ours
   Replies promised_;  // the same, of messages that were released
 };
 

@@ -120,14 +120,14 @@ HCCL_TEST(only_a_message_that_asks_gets_a_reply) {
 
 HCCL_TEST(a_peer_asks_for_no_more_replies_than_a_ring_has_cells) {
   Replies replies;
-  for (uint64_t number = 1; number <= 64; ++number) {
-    CHECK(replies.may_add({number, nullptr, 1, true}));
-    replies.add({number, nullptr, 1, true});
-  }
-  CHECK(!replies.may_add({65, nullptr, 1, true}));
+  auto add = [&](uint64_t number) { return replies.add({number, 7, nullptr, 1, true}); };
+  for (uint64_t number = 1; number <= 64; ++number) CHECK(add(number));
+  CHECK(!add(65));
   replies.forget(2);
-  CHECK(replies.may_add({65, nullptr, 1, true}) && !replies.may_add({64, nullptr, 1, true}));
-  CHECK(replies.find(2) == nullptr && replies.find(3) != nullptr && replies.find(4) == nullptr);
+  CHECK(!add(64) && add(65));
+  CHECK(replies.find(3, 7, 1) != nullptr);
+  CHECK(replies.find(2, 7, 1) == nullptr && replies.find(4, 7, 1) == nullptr);
+  CHECK(replies.find(3, 8, 1) == nullptr && replies.find(3, 7, 2) == nullptr);
 }
 
 HCCL_TEST(nothing_is_written_into_a_call_that_has_failed) {
@@ -139,20 +139,53 @@ HCCL_TEST(nothing_is_written_into_a_call_that_has_failed) {
   CHECK(pair.source == payload_of(1, num_bytes) && pair.right_writes() == 0);
 }
 
-HCCL_TEST(memory_that_cannot_be_written_is_named) {
+// As where a sandbox allows to read other processes and not to write them.
+HCCL_TEST(a_reply_that_cannot_be_written_travels_as_others_do) {
   Pair pair;
-  void* gone = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(gone != MAP_FAILED);
-  pair.send(pair.left, static_cast<std::byte*>(gone), 1);
+  void* unwritable = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(unwritable != MAP_FAILED);
+  pair.send(pair.left, static_cast<std::byte*>(unwritable), 1);
   pair.take(pair.right);
-  bool is_named = false;
-  try {
-    pair.reply();
-  } catch (const LaneError& error) {
-    is_named = std::string(error.what()).find("cannot be written") != std::string::npos;
+  pair.reply();
+  CHECK(pair.right_writes() == 0);
+  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) && pair.source == pair.answer);
+  pair.left.release();
+  CHECK(munmap(unwritable, num_bytes) == 0);
+}
+
+// The k-th next message is counted from when the asking one was posted.
+HCCL_TEST(a_message_that_has_waited_asks_for_nothing) {
+  Pair pair;
+  std::vector<std::byte> others(num_bytes);
+  Header header;
+  header.length = num_bytes;
+  for (int i = 0; i < 3; ++i) pair.left.post_send(header, others.data());  // all slots
+  pair.left.post_send(header, others.data());
+  pair.ask(2);
+  CHECK(!pair.left.flushed());
+  pair.reply();
+  pair.take(pair.left);
+  for (int i = 0; i < 4; ++i) {
+    pair.take(pair.right);
+    pair.left.flush();
   }
-  CHECK(is_named && pair.right_writes() == 0);
-  CHECK(munmap(gone, num_bytes) == 0);
+  pair.take(pair.right);
+  pair.reply();
+  pair.reply();
+  CHECK(pair.source == payload_of(1, num_bytes));
+}
+
+HCCL_TEST(a_reply_of_another_call_is_none) {
+  Pair pair;
+  pair.ask();
+  pair.take(pair.right);
+  Header header;
+  header.length = num_bytes;
+  header.fingerprint = 1;
+  pair.right.post_send(header, pair.answer.data());
+  CHECK(pair.source == payload_of(1, num_bytes));
+  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) && pair.source == pair.answer);
+  pair.left.release();
 }
 
 HCCL_TEST(a_failed_call_waits_for_its_writer_but_not_for_long) {
@@ -169,9 +202,13 @@ HCCL_TEST(a_failed_call_waits_for_its_writer_but_not_for_long) {
   pair.left.abandon();
   CHECK(has_written);
   writer.join();
-  pair.right_writes() = 1;  // it was stopped
+  pair.right_writes() = 1;
+  pair.left.abandon();  // it has waited
+  Pair stopped;
+  stopped.ask();
+  stopped.right_writes() = 1;
   auto began = std::chrono::steady_clock::now();
-  pair.left.abandon();
+  stopped.left.abandon();
   auto took = std::chrono::steady_clock::now() - began;
   CHECK(took >= std::chrono::seconds(1) && took < std::chrono::seconds(5));
 }
