@@ -65,7 +65,7 @@ void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
   }
 }
 
-// In a window, each step brings a message of the peer for each tile.
+// Which of the next messages of the peer is the reply: in a window, each step brings one for each tile.
 uint16_t Channel::rendezvous_of(const Op& op) const {
   if (op.rendezvous <= 0) return static_cast<uint16_t>(op.rendezvous);
   int64_t num_tiles = (window_end_ - window_begin_) / num_channels_, index = (tile_ - window_begin_) / num_channels_;
@@ -86,7 +86,7 @@ bool Channel::run_send(const Op& op) {
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = rendezvous_of(op);
-  header.asks = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
+  header.wants_reply = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
   header.is_only_moved = !call_->plan->reduces;
   header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;

@@ -22,7 +22,7 @@ struct Fixture {
     Header header;
     header.length = static_cast<uint32_t>(length);
     header.kind = kind;
-    header.asks = kind > 0;
+    header.wants_reply = kind > 0;
     header.is_only_moved = is_only_moved;
     return header;
   }

@@ -185,7 +185,7 @@ std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte
 // The number of the peer's message that is to be written where this payload lies; 0: none. Header::kind counts from
 // when the message was posted: one that has waited since then does not ask.
 uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload, bool is_remote) {
-  if (!header.asks || !flushed()) return 0;
+  if (!header.wants_reply || !flushed()) return 0;
   asked_.forget(received_);
   Reply reply{.number = received_ + header.kind,
               .fingerprint = header.fingerprint,

@@ -25,7 +25,7 @@ struct Pair {
     Header header;
     header.length = num_bytes;
     header.kind = kind;
-    header.asks = kind != 0 && kind != always_copied;
+    header.wants_reply = kind != 0 && kind != always_copied;
     return lane.post_send(header, payload);
   }
 };

@@ -30,7 +30,7 @@ struct Pair {
     Header header;
     header.length = static_cast<uint32_t>(size);
     header.kind = kind;
-    header.asks = kind > 0;
+    header.wants_reply = kind > 0;
     header.copy_mode = CopyMode::single;
     lane.post_send(header, payload);
   }
