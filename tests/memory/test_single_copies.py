@@ -98,7 +98,8 @@ def test_collectives_are_right_and_give_the_memory_back(count: int, num_turns: i
     assert all(counts) or not _may_read_each_other(), counts
 
 
-# float32: 54 tiles of 2 ranks or 36 of 3, of which each of two channels takes 16 at once, and one of one element.
+# float32: 54 tiles of 2 ranks or 36 of 3, of which each of two channels takes 16 at once, and one
+# of one element.
 SEVERAL_WINDOWS = 54 * 2 * (1 << 15) + 1
 CALLS_UNTIL_ALL_MODES_ARE_TRIED = 100  # from then on each of three modes for four calls
 
@@ -135,7 +136,8 @@ def test_ranks_that_may_not_all_read_each_other_take_one_order() -> None:
     assert hidden == 0
 
 
-ON_THE_BOARD = 1 << 14  # float32: of 4 ranks, the first step goes by lane, and the second one by the board
+# float32: of 4 ranks, the first step goes by lane, and the second one by the board.
+ON_THE_BOARD = 1 << 14
 
 
 def reduce_into_two_buffers(rank: int, n: int, memory: str) -> None:
