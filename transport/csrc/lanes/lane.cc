@@ -8,7 +8,7 @@ namespace hccl {
 uint64_t QueuedLane::post_send(const Header& header, const std::byte* payload) {
   if (flushed() && push(header, payload)) return ++completed_;
   device_.stalls.add(1);
-  queue_.push_back({header, payload});
+  queue_.push_back({header, payload, num_released()});
   return completed_ + queue_.size() - (detached_ ? 1 : 0);
 }
 

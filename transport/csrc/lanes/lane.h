@@ -164,6 +164,10 @@ class QueuedLane : public Lane {
  protected:
   // True once all of it is sent; false if there is no room now.
   virtual bool push(const Header& header, const std::byte* payload) = 0;
+  // Messages of the peer that were released; of a lane whose messages may want a reply.
+  virtual uint64_t num_released() const { return 0; }
+  // The same when the message that is pushed now was posted: from then on its reply is counted.
+  uint64_t num_released_when_posted() const { return flushed() ? num_released() : queue_.front().num_released; }
   // Whether what is pushed next is a copy that the lane owns.
   bool is_detached() const { return detached_; }
 
@@ -173,6 +177,7 @@ class QueuedLane : public Lane {
   struct Posted {
     Header header;
     const std::byte* payload;
+    uint64_t num_released;  // then
   };
 
   std::deque<Posted> queue_;

@@ -295,9 +295,9 @@ bool LaneOverQueuePair::awaits_reply(const Header& header) const {
 
 Note LaneOverQueuePair::note_of(const Header& header, const Use& source) {
   Note note{.address = source.address, .rkey = source.rkey};
-  // Header::kind counts from when the message was posted: one that has waited since then does not ask.
-  if (header.wants_reply && flushed() && asked_.number <= released_) {
-    note.reply = released_ + header.kind;
+  uint64_t number = num_released_when_posted() + header.kind;
+  if (header.wants_reply && number > released_ && asked_.number <= released_) {
+    note.reply = number;
     asked_ = {note.reply, source.address, header.length, source.rkey, source.hold};
   }
   return note;

@@ -91,6 +91,7 @@ class LaneOverQueuePair final : public QueuedLane {
 
  protected:
   bool push(const Header& header, const std::byte* payload) override;
+  uint64_t num_released() const override { return released_; }
 
  private:
   static constexpr size_t num_slots = LaneSlots::num_slots;

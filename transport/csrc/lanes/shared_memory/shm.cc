@@ -182,17 +182,17 @@ std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte
   return arena_->offset_of(payload, header.length);
 }
 
-// The number of the peer's message that is to be written where this payload lies; 0: none. Header::kind counts from
-// when the message was posted: one that has waited since then does not ask.
+// The number of the peer's message that is to be written where this payload lies; 0: none.
 uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload, bool is_remote) {
-  if (!header.wants_reply || !flushed()) return 0;
+  uint64_t number = num_released_when_posted() + header.kind;
+  if (!header.wants_reply || number <= received_) return 0;
   asked_.forget(received_);
-  Reply reply{.number = received_ + header.kind,
+  Reply reply{.number = number,
               .fingerprint = header.fingerprint,
               .address = const_cast<std::byte*>(payload),
               .num_bytes = header.length,
               .is_remote = is_remote};
-  return asked_.add(reply) ? reply.number : 0;
+  return asked_.add(reply) ? number : 0;
 }
 
 bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
@@ -204,7 +204,7 @@ bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
 
 bool ShmLane::stays_in_place(const Header& header) const {
   return header.copy_mode == CopyMode::single && header.length >= min_single_bytes &&
-         header.kind != always_copied &&
+         header.kind != always_copied && !is_detached() &&
          their_consumed_.reads_process.load(std::memory_order_acquire) != 0;
 }
 

@@ -101,6 +101,7 @@ class ShmLane final : public QueuedLane {
 
  protected:
   bool push(const Header& header, const std::byte* payload) override;
+  uint64_t num_released() const override { return received_; }
 
  private:
   struct Sent {

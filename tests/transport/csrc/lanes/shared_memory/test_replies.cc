@@ -153,26 +153,50 @@ HCCL_TEST(a_reply_that_cannot_be_written_travels_as_others_do) {
   CHECK(munmap(unwritable, num_bytes) == 0);
 }
 
-// The k-th next message is counted from when the asking one was posted.
-HCCL_TEST(a_message_that_has_waited_asks_for_nothing) {
-  Pair pair;
-  std::vector<std::byte> others(num_bytes);
-  Header header;
-  header.length = num_bytes;
-  for (int i = 0; i < 3; ++i) pair.left.post_send(header, others.data());  // all slots
-  pair.left.post_send(header, others.data());
-  pair.ask(2);
-  CHECK(!pair.left.flushed());
-  pair.reply();
-  pair.take(pair.left);
-  for (int i = 0; i < 4; ++i) {
-    pair.take(pair.right);
-    pair.left.flush();
+// The k-th next message is counted from when the one that wants it was posted, however long that waits.
+HCCL_TEST(a_message_that_has_waited_gets_the_same_reply) {
+  for (uint16_t kind : {uint16_t{1}, uint16_t{2}}) {
+    Pair pair;
+    std::vector<std::byte> other(num_bytes);
+    Header header;
+    header.length = num_bytes;
+    for (int i = 0; i < 4; ++i) pair.left.post_send(header, other.data());  // there are three slots
+    pair.ask(kind);
+    CHECK(!pair.left.flushed());
+    pair.send(pair.right, other.data());
+    pair.take(pair.left);
+    for (int i = 0; i < 5; ++i) {
+      pair.take(pair.right);
+      pair.left.flush();
+    }
+    bool is_second = kind == 2;  // the first one came meanwhile
+    for (int i = 0; i < 2; ++i) {
+      pair.reply();
+      CHECK((pair.source == pair.answer) == is_second);
+      pair.take(pair.left);
+    }
   }
-  pair.take(pair.right);
+}
+
+// What a lane has copied to make room is no place for a reply, and not to be read where it lies.
+HCCL_TEST(a_copy_that_waits_does_not_stay_in_place) {
+  Pair pair;
+  for (int i = 0; i < ring_cells; ++i) pair.left.post_send({}, nullptr);
+  pair.ask();
+  CHECK(!pair.left.flushed());
+  pair.left.detach();
+  std::fill(pair.source.begin(), pair.source.end(), std::byte{0});
+  for (int i = 0; i < ring_cells; ++i) {
+    CHECK(pair.right.peek() != nullptr);
+    pair.right.release();
+  }
+  CHECK(pair.left.flush() && pair.left.flushed() && pair.left.settled());
+  CHECK(pair.right.peek() != nullptr);
+  std::vector<std::byte> expected = payload_of(1, num_bytes);
+  CHECK(std::equal(expected.begin(), expected.end(), pair.right.lend()));
+  pair.right.release();
   pair.reply();
-  pair.reply();
-  CHECK(pair.source == payload_of(1, num_bytes));
+  CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
 HCCL_TEST(a_reply_of_another_call_is_none) {
