@@ -10,14 +10,12 @@ namespace hccl {
 namespace {
 
 // The value of an atomic of JointCell. In `reads`, `piece` is the first piece that the receiver has not taken; in
-// `takes` and `wrote`, the first piece that the sender has taken. In `wrote`, `written` is the first piece that it
-// has written.
+// `takes`, the first that the sender has taken, and in `wrote`, the first that it has written.
 struct Word {
   static constexpr uint64_t ended = 0xfff;
 
-  uint64_t number : 40;
+  uint64_t number : 52;
   uint64_t piece : 12;
-  uint64_t written : 12;
 
   static Word load(const std::atomic<uint64_t>& from) {
     return std::bit_cast<Word>(from.load(std::memory_order_seq_cst));
@@ -27,9 +25,7 @@ struct Word {
   }
 };
 
-Word word(uint64_t number, size_t piece, size_t written = 0) {
-  return {number & ((uint64_t{1} << 40) - 1), piece & Word::ended, written & Word::ended};
-}
+Word word(uint64_t number, size_t piece) { return {number & ((uint64_t{1} << 52) - 1), piece & Word::ended}; }
 
 bool is_of(const Word& said, uint64_t number) { return said.number == word(number, 0).number; }
 
@@ -38,8 +34,8 @@ size_t pieces_of(const JointMessage& message) {
 }
 static_assert(max_long_bytes / joint_piece_bytes < Word::ended);
 
-// Of so many pieces that nobody has taken, how many one end takes at once: large parts first, since each costs a call
-// of the kernel, and small ones last, since one end then waits for the other.
+// Of so many pieces that nobody has taken, how many the receiver takes at once. A sender that is there from the
+// start takes the other half.
 size_t share_of(size_t num_pieces) { return std::max<size_t>(1, num_pieces / 2); }
 
 struct Part {
@@ -82,8 +78,8 @@ JointReader::Outcome JointReader::copy(const JointMessage& message, const Remote
   }
   if (is_writing()) return Outcome::unfinished;
   Word wrote = Word::load(theirs_.wrote);
-  size_t written = is_of(wrote, number_) ? wrote.written : pieces_of(message);
-  if (!read(message, num_read_, std::min(written, pieces_of(message)))) return Outcome::unreadable;
+  size_t written = is_of(wrote, number_) ? wrote.piece : pieces_of(message);
+  if (!read(message, num_read_, std::min<size_t>(written, pieces_of(message)))) return Outcome::unreadable;
   number_ = 0;
   return Outcome::copied;
 }
@@ -92,10 +88,7 @@ void JointReader::end_message() { word(number_, Word::ended).store(mine_.reads);
 
 // After end_message(): whether the sender has taken pieces, and has not said yet whether it wrote them.
 bool JointReader::is_writing() const {
-  Word taken = Word::load(theirs_.takes);
-  if (!is_of(taken, number_)) return false;
-  Word wrote = Word::load(theirs_.wrote);
-  return !is_of(wrote, number_) || wrote.piece != taken.piece;
+  return is_of(Word::load(theirs_.takes), number_) && !is_of(Word::load(theirs_.wrote), number_);
 }
 
 void JointReader::abandon() {
@@ -108,26 +101,23 @@ void JointReader::abandon() {
 
 bool JointWriter::take(const JointMessage& message) {
   Word reads = Word::load(theirs_.reads);
-  if (!is_of(reads, message.number)) return false;
-  if (number_ != message.number) {
-    number_ = message.number;
-    taken_ = written_ = pieces_of(message);
-  }
-  if (reads.piece >= taken_ || written_ != taken_) return false;
-  taken_ -= share_of(taken_ - reads.piece);
+  if (number_ == message.number || !is_of(reads, message.number) || reads.piece >= pieces_of(message)) return false;
+  number_ = message.number;
+  taken_ = reads.piece;
   word(number_, taken_).store(mine_.takes);
   return true;
 }
 
 void JointWriter::write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory) {
+  size_t end = pieces_of(message), written = end;
   // The receiver may have gone on to its next message since take() looked.
   Word reads = Word::load(theirs_.reads);
   if (is_of(reads, number_) && reads.piece != Word::ended) {
-    Part part = part_of(message, taken_, written_);
+    Part part = part_of(message, taken_, end);
     uint64_t destination = theirs_.destination.load(std::memory_order_relaxed);
-    if (memory.write(destination + part.at, source + part.at, part.num_bytes)) written_ = taken_;
+    if (memory.write(destination + part.at, source + part.at, part.num_bytes)) written = taken_;
   }
-  word(number_, taken_, written_).store(mine_.wrote);
+  word(number_, written).store(mine_.wrote);
 }
 
 }  // namespace hccl

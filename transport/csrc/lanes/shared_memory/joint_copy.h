@@ -1,5 +1,6 @@
 // A long message that both its ends copy: the receiver reads it out of the sender's process from the
-// front, and a sender that would only wait writes it into the receiver's process from the back.
+// front, half of what is left at a time. A sender that would only wait writes into the receiver's process
+// all that the receiver has not taken: when both begin together, each copies half in one call of the kernel.
 //
 // Each end stores what it takes in a JointCell (segment.h) and then loads what the other end took, both
 // seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy gets
@@ -7,7 +8,7 @@
 //
 // Nothing may be written once the receiver has its message or has given it up. So at its end the receiver
 // stores `ended` and then loads `takes`. If `takes` names this message, the receiver waits until `wrote`
-// names the same piece. If not, the sender takes its piece later, finds `ended` or another message, and
+// does. If not, the sender takes its piece later, finds `ended` or another message, and
 // writes nothing. The receiver reads every piece that the sender did not write.
 #pragma once
 
@@ -58,7 +59,8 @@ class JointWriter {
  public:
   JointWriter(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
 
-  // Takes pieces of the message, if its receiver has begun to read it and has not ended. True: call write().
+  // Takes what is left of the message, once, if its receiver has begun to read it and has not ended.
+  // True: call write().
   bool take(const JointMessage& message);
   // Writes what was taken, unless the receiver has ended meanwhile.
   void write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);
@@ -67,8 +69,7 @@ class JointWriter {
   JointCell& mine_;
   const JointCell& theirs_;
   uint64_t number_ = 0;
-  size_t taken_ = 0;    // first of the pieces that were taken
-  size_t written_ = 0;  // first of the pieces that were written
+  size_t taken_ = 0;  // the first piece that was taken
 };
 
 }  // namespace hccl
