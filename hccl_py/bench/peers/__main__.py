@@ -29,8 +29,8 @@ from hccl_py.bench.peers.contenders import (
     TORCH,
     Contender,
     Start,
+    at_home,
     find,
-    ours_and_gloo,
 )
 from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
 from hccl_py.bench.peers.machine import probe
@@ -52,6 +52,8 @@ examples:
 
 columns:
   ratio      median of the best peer / median of ours; above 1 ours is faster
+  copies     the same data moved by bare copies, of 64 KB or more: nothing waits for anything
+  at most    median of the best peer / median of the copies: the ratio that they leave room for
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
   steady     our starts within 1.5 times the best of them
 
@@ -146,7 +148,7 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     missing: list[str] = []
     environments = Environments.of(given)
     for api in given.api:
-        found += ours_and_gloo(_APIS[api])
+        found += at_home(_APIS[api])
         if _APIS[api] != COMMUNICATOR:
             continue
         for name in PEERS:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,12 @@ from hccl_py.bench.peers.processes import ROOT_MAY, StartError, end_of, output_o
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
 """Ways to call us, and our name among those who are called so."""
+
+COPIES = "copies"
+"""Takes part where Communicator does, as the limit of all: data that moves without a library."""
+
+_MIN_COPIES = 64 << 10
+"""Bytes of a rank's buffer from which on the copies, and not what starts them, take the time."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _DTYPE = "float32"
@@ -80,12 +86,16 @@ class Contender:
     measure: Callable[[Start], list[dict[str, Any]]]
 
 
-def ours_and_gloo(group: str) -> list[Contender]:
-    """Return those that need no environment of their own."""
+def at_home(group: str) -> list[Contender]:
+    """Return those that need no environment of their own: ours, the bare copies, and gloo."""
     mine = version("hccl-py")
     if group == COMMUNICATOR:
         measure = functools.partial(_measure_here, "communicator")
-        return [Contender(OURS[group], group, mine, measure)]
+        numpy_version = f"of the kernel and numpy {version('numpy')}"
+        return [
+            Contender(OURS[group], group, mine, measure),
+            Contender(COPIES, group, numpy_version, _measure_copies),
+        ]
     return [
         Contender(name, group, its_version, functools.partial(_measure_here, f"torch {name}"))
         for name, its_version in (("hccl", mine), ("gloo", f"of torch {version('torch')}"))
@@ -150,6 +160,11 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(start.ranks)]
         run_all([(command, shared | each) for each in own], start.seconds, Path(folder))
         return _result(folder)
+
+
+def _measure_copies(start: Start) -> list[dict[str, Any]]:
+    sizes = tuple(size for size in start.sizes if size >= _MIN_COPIES)
+    return _measure_here("copies", replace(start, sizes=sizes)) if sizes else []
 
 
 def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 A contender's own Python runs this file by its path. An environment that holds an MPI has numpy and
 mpi4py and nothing of ours, so this file imports only numpy and, inside a function, the contender.
 
-The argument is JSON: `api` (communicator, torch hccl, torch gloo or mpi), `op`, `seconds` for all
-sizes together, `calls` of each size (null: as many as the seconds allow), `sizes` as [bytes, input
-count, output count], and `result`, the file that rank 0 writes: one object for each size.
+The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `calls`
+of each size (null: as many as the seconds allow), `sizes` as [bytes, input count, output count],
+and `result`, the file that rank 0 writes: one object for each size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIN_CALLS, _MAX_CALLS = 3, 10_000
 # A block of 100 calls of 0.3 us is over before each rank that shares a core had its turn: it tells
 # who left the barrier last, and what that took the others.
 _MAX_WARMUP = 20
-_ROOT = 0
+ROOT = 0
 _TIMEOUT_S = 120.0
 
 
@@ -44,6 +44,7 @@ class Library(NamedTuple):
         slowest: replaces each float64 by the maximum over ranks, in place.
         barrier: its own.
         close: leaves the group.
+        settle: waits until the calls of all ranks have ended, where a call does not see to that.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class Library(NamedTuple):
     slowest: Callable[[Array], object]
     barrier: Call
     close: Call
+    settle: Call = lambda: None
 
 
 def main() -> None:
@@ -63,7 +65,7 @@ def main() -> None:
         {"bytes": size, **_measure(library, task["op"], counts, seconds, task["calls"])}
         for size, *counts in task["sizes"]
     ]
-    if library.rank == _ROOT:
+    if library.rank == ROOT:
         Path(task["result"]).write_text(json.dumps(results))
     library.barrier()
     library.close()
@@ -128,11 +130,12 @@ def _check(library: Library, op: str, call: Call, input: Array, output: Array) -
     input.fill(library.rank + 1)
     library.barrier()
     call()
+    library.settle()
     total = n * (n + 1) // 2
     first, last = {"broadcast": (1, 1), "all_gather": (1, n), "all_to_all": (1, n)}.get(
         op, (total, total)
     )
-    expected = output.size and not (op == "reduce" and library.rank != _ROOT)
+    expected = output.size and not (op == "reduce" and library.rank != ROOT)
     if expected and (output[0] != first or output[-1] != last):
         raise SystemExit(
             f"{op} on rank {library.rank}: expected {first} to {last} in its output, "
@@ -151,8 +154,8 @@ def open_communicator(*where: Any) -> Library:
     def bind(op: str, input: Array, output: Array) -> Call:
         calls: dict[str, Call] = {
             "all_reduce": partial(communicator.all_reduce, input),
-            "broadcast": partial(communicator.broadcast, input, _ROOT),
-            "reduce": partial(communicator.reduce, input, _ROOT),
+            "broadcast": partial(communicator.broadcast, input, ROOT),
+            "reduce": partial(communicator.reduce, input, ROOT),
             "all_gather": partial(communicator.all_gather, output, input),
             "reduce_scatter": partial(communicator.reduce_scatter, output, input),
             "all_to_all": partial(communicator.all_to_all, output, input),
@@ -178,11 +181,11 @@ def _open_mpi() -> Library:
     def bind(op: str, input: Array, output: Array) -> Call:
         # With its type named, mpi4py need not find it out in each call.
         data, result = [input, mpi.FLOAT], [output, mpi.FLOAT]
-        reduced = (mpi.IN_PLACE, data) if rank == _ROOT else (data, None)
+        reduced = (mpi.IN_PLACE, data) if rank == ROOT else (data, None)
         calls: dict[str, Call] = {
             "all_reduce": partial(world.Allreduce, mpi.IN_PLACE, data),
-            "broadcast": partial(world.Bcast, data, _ROOT),
-            "reduce": partial(world.Reduce, *reduced, mpi.SUM, _ROOT),
+            "broadcast": partial(world.Bcast, data, ROOT),
+            "reduce": partial(world.Reduce, *reduced, mpi.SUM, ROOT),
             "all_gather": partial(world.Allgather, data, result),
             "reduce_scatter": partial(world.Reduce_scatter_block, data, result),
             "all_to_all": partial(world.Alltoall, data, result),
@@ -209,8 +212,8 @@ def _open_torch(backend: str) -> Library:
         data, result = torch.from_numpy(input), torch.from_numpy(output)
         calls: dict[str, Call] = {
             "all_reduce": partial(dist.all_reduce, data),
-            "broadcast": partial(dist.broadcast, data, _ROOT),
-            "reduce": partial(dist.reduce, data, _ROOT),
+            "broadcast": partial(dist.broadcast, data, ROOT),
+            "reduce": partial(dist.reduce, data, ROOT),
             "all_gather": partial(dist.all_gather_single, result, data),
             "reduce_scatter": partial(dist.reduce_scatter_single, result, data),
             "all_to_all": partial(dist.all_to_all_single, result, data),
@@ -231,11 +234,16 @@ def _open_torch(backend: str) -> Library:
     )
 
 
+def _open_copies() -> Library:
+    return import_module("hccl_py.bench.peers.copies").open_copies()  # type: ignore[no-any-return]
+
+
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "communicator": open_communicator,
     "mpi": _open_mpi,
     "torch hccl": partial(_open_torch, "hccl"),
     "torch gloo": partial(_open_torch, "gloo"),
+    "copies": _open_copies,
 }
 
 

@@ -10,7 +10,7 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.plot import size_text
 from hccl_py.bench.collective.output.table import lay_out, number
-from hccl_py.bench.peers.contenders import OURS
+from hccl_py.bench.peers.contenders import COPIES, OURS
 from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
 _NOISY = 2.0
@@ -18,6 +18,7 @@ _STEADY = 1.5
 _UNCACHED = 1 << 20  # below, a share of the speed of memory says nothing
 _DTYPE = "float32"
 _NUM_WORST = 10
+_WANTED = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Cell:
     @property
     def best_peer(self) -> str | None:
         """The peer with the lowest median."""
-        peers = {name: each for name, each in self.spreads.items() if name != OURS[self.group]}
+        no_peers = (OURS[self.group], COPIES)
+        peers = {name: each for name, each in self.spreads.items() if name not in no_peers}
         return min(peers, key=lambda name: peers[name].median, default=None)
 
     @property
@@ -61,6 +63,12 @@ class Cell:
         """The best peer's median by ours; above 1 ours is faster."""
         ours, best = self.ours, self.best_peer
         return self.spreads[best].median / ours.median if ours and best else None
+
+    @property
+    def at_most(self) -> float | None:
+        """The best peer's median by that of bare copies: a ratio that no library is far above."""
+        copies, best = self.spreads.get(COPIES), self.best_peer
+        return self.spreads[best].median / copies.median if copies and best else None
 
     @property
     def noisy(self) -> dict[str, float]:
@@ -129,6 +137,7 @@ def tables(document: dict[str, Any], markdown: bool) -> list[str]:
     heads = ("## " if markdown else "# ", "- " if markdown else "  ")
     lines += ["", f"{heads[0]}Where ours loses", *([""] if markdown else [])]
     lines += [heads[1] + line for line in losses(all_cells)] or [f"{heads[1]}nowhere"]
+    lines += [heads[1] + line for line in _out_of_reach(all_cells)]
     if document["failures"]:
         lines += ["", f"{heads[0]}Starts that failed", *([""] if markdown else [])]
         lines += [heads[1] + line for line in document["failures"]]
@@ -137,13 +146,14 @@ def tables(document: dict[str, Any], markdown: bool) -> list[str]:
 
 def _worst(all_cells: Sequence[Cell], markdown: bool) -> list[str]:
     rated = [(ratio, cell) for cell in all_cells if (ratio := cell.ratio) is not None]
-    table = [["case", "size", "ours", "best peer", "ratio", "steady"]]
+    table = [["case", "size", "ours", "best peer", "ratio", "at most", "steady"]]
     for ratio, cell in sorted(rated, key=lambda each: each[0])[:_NUM_WORST]:
         assert cell.ours is not None and cell.best_peer is not None
         peer = f"{number(cell.spreads[cell.best_peer].median)} us {cell.best_peer}"
         size = size_text(cell.size) if cell.size else ""
         ours = f"{number(cell.ours.median)} us"
-        table.append([cell.title, size, ours, peer, f"{ratio:.2f}x", cell.steady])
+        ratios = (f"{ratio:.2f}x", _limit(cell))
+        table.append([cell.title, size, ours, peer, *ratios, cell.steady])
     return lay_out(table, markdown)
 
 
@@ -161,9 +171,18 @@ def losses(all_cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
+def _out_of_reach(all_cells: Sequence[Cell]) -> list[str]:
+    """Say in how many cells bare copies are too slow for a ratio."""
+    limits = [limit for cell in all_cells if (limit := cell.at_most) is not None]
+    if not limits:
+        return []
+    counts = [f"{wanted}x in {sum(limit < wanted for limit in limits)}" for wanted in _WANTED]
+    return [f"out of reach for bare copies: {', '.join(counts)} of {len(limits)} cells"]
+
+
 def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.starts_us))
-    table = [["size", *names, "ratio", "busbw GB/s", "of memcpy", "steady", ""]]
+    table = [["size", *names, "ratio", "at most", "busbw GB/s", "of memcpy", "steady", ""]]
     for row in rows:
         spreads = row.spreads
         times = [spreads.get(name) for name in names]
@@ -177,6 +196,7 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
                     for it in times
                 ),
                 best,
+                _limit(row),
                 f"{busbw:.2f}" if busbw else "",
                 f"{busbw / copy_gb_per_s:.0%}" if busbw and row.size >= _UNCACHED else "",
                 row.steady,
@@ -184,6 +204,10 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
             ]
         )
     return lay_out(table, markdown)
+
+
+def _limit(cell: Cell) -> str:
+    return "" if cell.at_most is None else f"{cell.at_most:.2f}x"
 
 
 def _note(cell: Cell) -> str:
