@@ -104,7 +104,7 @@ SEVERAL_WINDOWS = 54 * 2 * (1 << 15) + 1
 CALLS_UNTIL_ALL_MODES_ARE_TRIED = 100  # from then on each of three modes for four calls
 
 
-def reduce_in_windows(rank: int, n: int, memory: str) -> int:
+def reduce_in_windows(rank: int, n: int, memory: str) -> tuple[int, int]:
     if memory == "hidden" and rank == n - 1:
         _hide()
     with Communicator() as comm:
@@ -120,18 +120,22 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> int:
             comm.all_reduce(data, op)
             divisor = np.float32(n if op is ReduceOp.AVG else 1)
             np.testing.assert_array_equal(data, np.sum(of_all, axis=0) / divisor)
-        return comm.statistics()["single_copies"]
+        statistics = comm.statistics()
+        return statistics["single_copies"], statistics["replies"]
 
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("memory", ["ordinary", "registered"])
 def test_steps_that_follow_each_other_in_windows(n: int, memory: str) -> None:
     counts = run_ranks(reduce_in_windows, n, memory)
-    assert all(counts) == (memory == "ordinary" and _may_read_each_other()), counts
+    reads = memory == "ordinary" and _may_read_each_other()
+    assert all(bool(single_copies) == reads for single_copies, _ in counts), counts
+    # The kernel takes each tile to the rank that reduces it, and the result back as a reply.
+    assert all(2 * replies == single_copies for single_copies, replies in counts), counts
 
 
 def test_ranks_that_may_not_all_read_each_other_take_one_order() -> None:
-    first, second, hidden = run_ranks(reduce_in_windows, 3, "hidden")
+    first, second, hidden = (copies for copies, _ in run_ranks(reduce_in_windows, 3, "hidden"))
     assert (first and second) or not _may_read_each_other()
     assert hidden == 0
 

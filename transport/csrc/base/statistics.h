@@ -78,7 +78,8 @@ struct Statistics {
   Counter collectives;  // finished without error
   Counter rendezvous;   // of these, with messages that were read or written in registered memory
   Counter announced;    // these messages, sent and received
-  Counter single_copies;  // messages that were copied once, out of the sender's own memory
+  Counter single_copies;  // messages that the kernel copied once, between the memory of two ranks
+  Counter replies;        // of these, results that the sender wrote where this rank wants them
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];

@@ -439,8 +439,10 @@ void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t n
 
 void ShmLane::release() {
   const Reply* asked = slot_ == written ? asked_for() : nullptr;
-  if (slot_ == remote || (asked != nullptr && asked->is_remote)) {
+  bool is_reply = asked != nullptr && asked->is_remote;
+  if (slot_ == remote || is_reply) {
     statistics_.single_copies.add(1);
+    if (is_reply) statistics_.replies.add(1);
   } else if (slot_ < in_cell) {
     statistics_.announced.add(1);
   }
