@@ -12,8 +12,12 @@ namespace hccl {
 
 namespace {
 
-CopyMode fastest_of(const ModeTimes& times_ns) {
-  return static_cast<CopyMode>(std::min_element(times_ns.begin(), times_ns.end()) - times_ns.begin());
+// `now`, or one that is clearly faster.
+CopyMode choose(const ModeTimes& times_ns, CopyMode now, bool is_crowded) {
+  auto fastest = std::min_element(times_ns.begin(), times_ns.end());
+  uint64_t margin = is_crowded ? CopyModes::crowded_margin : CopyModes::margin;
+  if (times_ns[static_cast<size_t>(now)] <= *fastest + *fastest / margin) return now;
+  return static_cast<CopyMode>(fastest - times_ns.begin());
 }
 
 }  // namespace
@@ -31,7 +35,7 @@ CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   if (is_shared || (is_one_way && !is_joint)) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
   bool is_long = is_joint       ? num_bytes >= min_joint_bytes * plan.ops.size()
                  : plan.reduces ? is_uncached && !is_crowded_
-                                : num_bytes >= long_bytes;
+                                : num_bytes >= (is_crowded_ ? min_uncached_bytes : long_bytes);
   return is_long && may_be_single ? CopyMode::single : CopyMode::cached;
 }
 
@@ -44,11 +48,15 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   auto found = trials_.find(kind);
   if (found == trials_.end()) {
     if (trials_.size() == most_kinds) trials_.clear();
-    found = trials_.emplace(kind, Trial()).first;
-    Trial& made = found->second;
-    made.is_long = num_bytes >= long_bytes;
-    made.num_left = first_stay;
+    bool is_long = num_bytes >= long_bytes, is_quick = is_long && !is_crowded_;
+    Trial made;
+    made.later_shape = is_crowded_ ? crowded_calls : is_long ? long_calls : short_calls;
+    made.shape = !is_quick ? made.later_shape : num_bytes < min_quickest_bytes ? quick : quickest;
+    made.num_left = is_crowded_ ? shortest_stay : is_quick ? first_quick_stay : first_stay;
+    made.stay = is_quick ? first_stay : shortest_stay;
     made.choice = usual_mode(*call.plan, num_bytes);
+    made.runs_ahead = call.plan->only_sends();
+    found = trials_.emplace(kind, made).first;
   }
   Trial& trial = found->second;
   if (trial.num_left > 0) {
@@ -58,31 +66,38 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   }
   active_ = &trial;
   if (trial.next == 0) trial.number = sequence;
-  return modes_[trial.next / trial.row_length() % modes_.size()];
+  return modes_[trial.next / trial.shape.calls_in_row % modes_.size()];
 }
 
 void CopyModes::end(uint64_t elapsed_ns) {
   if (active_ == nullptr) return;
   Trial& trial = *std::exchange(active_, nullptr);
-  size_t row = trial.next / trial.row_length();
-  bool counts = trial.next++ % trial.row_length() >= num_ignored;
-  auto mode = static_cast<size_t>(modes_[row % modes_.size()]);
-  if (counts) trial.rows_ns[mode][row / modes_.size()] += elapsed_ns;
-  if (trial.next == trial.rounds() * modes_.size() * trial.row_length()) decide(trial);
+  const Shape& shape = trial.shape;
+  size_t row = trial.next / shape.calls_in_row;
+  bool counts = trial.next++ % shape.calls_in_row >= shape.num_ignored;
+  if (counts) trial.rows_ns[row % modes_.size()][row / modes_.size()] += elapsed_ns;
+  if (trial.next == shape.num_calls()) decide(trial);
 }
 
 // The row in the middle tells: a call may wait for ranks that compute for longer than any copy takes.
 void CopyModes::decide(Trial& trial) {
   ModeTimes times_ns;
   times_ns.fill(std::numeric_limits<uint64_t>::max());
-  for (CopyMode mode : modes_) {
-    auto begin = trial.rows_ns[static_cast<size_t>(mode)].begin(), end = begin + static_cast<ptrdiff_t>(trial.rounds());
+  size_t num_rounds = trial.shape.num_rounds;
+  for (size_t i = 0; i < modes_.size(); ++i) {
+    auto begin = trial.rows_ns[i].begin(), end = begin + static_cast<ptrdiff_t>(num_rounds);
     std::sort(begin, end);
-    times_ns[static_cast<size_t>(mode)] = begin[trial.rounds() / 2];
+    uint64_t& time_ns = times_ns[static_cast<size_t>(modes_[i])];
+    time_ns = std::min(time_ns, begin[num_rounds / 2]);
   }
-  trial.choice = fastest_of(times_ns);
+  trial.choice_before = trial.choice;
+  if (trial.runs_ahead) {
+    for (CopyMode mode : modes_) times_ns[static_cast<size_t>(mode)] = 0;
+  }
+  trial.choice = choose(times_ns, trial.choice_before, is_crowded_);
   trial.num_left = trial.stay;
-  trial.stay = std::min(2 * trial.stay, longest_stay);
+  trial.stay = trial.stay < shortest_stay ? shortest_stay : std::min(2 * trial.stay, longest_stay);
+  trial.shape = trial.later_shape;
   trial.next = 0;
   trial.rows_ns = {};
   mine_->say_trial(trial.number, times_ns);
@@ -100,7 +115,7 @@ void CopyModes::agree(Trial& trial) {
   bool has_all = take(*mine_) && std::all_of(theirs_.begin(), theirs_.end(),
                                              [&](const auto& segment) { return take(*segment); });
   if (!has_all) return;
-  trial.choice = fastest_of(slowest_ns);
+  trial.choice = choose(slowest_ns, trial.choice_before, is_crowded_);
   trial.is_agreed = true;
 }
 

@@ -10,7 +10,7 @@
 namespace hccl::test {
 namespace {
 
-constexpr size_t medium = 1 << 19, num_tried = 3;
+constexpr size_t medium = 1 << 19;
 
 // Calls of one plan, whose times are given by mode, of a rank and another one of its node.
 struct Calls {
@@ -35,37 +35,53 @@ struct Calls {
     modes.end(times_ns[static_cast<size_t>(mode)]);
     return mode;
   }
-  // Of a size; returns the mode of all of them.
-  CopyMode run_first(size_t num_bytes = medium) {
+  // Returns the mode of all of them.
+  CopyMode run_alike(uint64_t num_calls, size_t num_bytes = medium) {
     CopyMode mode = run(num_bytes);
-    for (uint64_t i = 1; i < CopyModes::first_stay; ++i) CHECK(run(num_bytes) == mode);
+    for (uint64_t i = 1; i < num_calls; ++i) CHECK(run(num_bytes) == mode);
     return mode;
   }
-  std::vector<CopyMode> run_trial(size_t num_bytes = medium) {
+  // Until the first trial.
+  CopyMode run_first(size_t num_bytes = medium) {
     bool is_long = num_bytes >= CopyModes::long_bytes;
-    size_t row = is_long ? CopyModes::long_calls_in_row : CopyModes::calls_in_row;
-    size_t rounds = is_long ? CopyModes::num_long_rounds : CopyModes::num_rounds;
+    return run_alike(is_long ? CopyModes::first_quick_stay : CopyModes::first_stay, num_bytes);
+  }
+  std::vector<CopyMode> run_trial(size_t num_bytes = medium, CopyModes::Shape shape = CopyModes::short_calls) {
     std::vector<CopyMode> tried;
-    for (size_t i = 0; i < rounds * num_tried * row; ++i) tried.push_back(run(num_bytes));
+    for (size_t i = 0; i < shape.num_calls(); ++i) tried.push_back(run(num_bytes));
     return tried;
   }
 };
 
+std::vector<CopyMode> in_rows(const std::vector<CopyMode>& modes, CopyModes::Shape shape) {
+  std::vector<CopyMode> expected;
+  for (size_t round = 0; round < shape.num_rounds; ++round) {
+    for (CopyMode mode : modes) expected.insert(expected.end(), shape.calls_in_row, mode);
+  }
+  return expected;
+}
+
 HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
   for (bool has_single : {true, false}) {
-    CopyMode second = has_single ? CopyMode::single : CopyMode::streamed;
-    const CopyMode modes[] = {CopyMode::cached, second, CopyMode::half_streamed};
+    std::vector<CopyMode> modes{CopyMode::cached, has_single ? CopyMode::single : CopyMode::cached, CopyMode::streamed,
+                                CopyMode::half_streamed};
     for (CopyMode fastest : modes) {
-      for (size_t num_bytes : {CopyModes::min_bytes, medium, CopyModes::long_bytes}) {
+      for (size_t num_bytes : {CopyModes::min_bytes, medium}) {
         Calls calls(has_single);
         calls.times_ns[static_cast<size_t>(fastest)] = 600;
-        bool begins_single = has_single && num_bytes >= CopyModes::long_bytes;
-        CHECK(calls.run_first(num_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
-        std::vector<CopyMode> tried = calls.run_trial(num_bytes);
-        size_t row = tried.size() / num_tried /
-                     (num_bytes < CopyModes::long_bytes ? CopyModes::num_rounds : CopyModes::num_long_rounds);
-        for (size_t i = 0; i < tried.size(); ++i) CHECK(tried[i] == modes[i / row % num_tried]);
-        for (int i = 0; i < 100; ++i) CHECK(calls.run(num_bytes) == fastest);
+        CHECK(calls.run_first(num_bytes) == CopyMode::cached);
+        CHECK(calls.run_trial(num_bytes) == in_rows(modes, CopyModes::short_calls));
+        CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == fastest);
+      }
+      for (size_t num_bytes : {CopyModes::long_bytes, CopyModes::min_quickest_bytes}) {
+        Calls calls(has_single);
+        calls.times_ns[static_cast<size_t>(fastest)] = 600;
+        CHECK(calls.run_first(num_bytes) == (has_single ? CopyMode::single : CopyMode::cached));
+        auto first = num_bytes == CopyModes::long_bytes ? CopyModes::quick : CopyModes::quickest;
+        CHECK(calls.run_trial(num_bytes, first) == in_rows(modes, first));
+        CHECK(calls.run_alike(CopyModes::first_stay, num_bytes) == fastest);
+        CHECK(calls.run_trial(num_bytes, CopyModes::long_calls) == in_rows(modes, CopyModes::long_calls));
+        CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == fastest);
       }
     }
   }
@@ -104,22 +120,65 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
   }
 }
 
-HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots) {
+HCCL_TEST(ranks_that_share_cores_take_slots_for_longer_and_try_late) {
   Calls calls;
   calls.modes.set_crowded(true);
-  CHECK(calls.run_first(CopyModes::long_bytes) == CopyMode::single);
-  calls.plan.reduces = true;
-  CHECK(calls.run_first(CopyModes::min_uncached_bytes) == CopyMode::cached);
+  calls.times_ns[2] = 600;
+  for (size_t num_bytes : {medium, CopyModes::long_bytes}) {
+    CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == CopyMode::cached);
+    calls.run_trial(num_bytes, CopyModes::crowded_calls);
+    CHECK(calls.run(num_bytes) == CopyMode::streamed);
+  }
+  CHECK(calls.run(CopyModes::min_uncached_bytes) == CopyMode::single);
+  Calls reducing;
+  reducing.modes.set_crowded(true);
+  reducing.plan.reduces = true;
+  CHECK(reducing.run(CopyModes::min_uncached_bytes) == CopyMode::cached);
+}
+
+HCCL_TEST(a_small_gain_changes_nothing) {
+  for (bool is_crowded : {false, true}) {
+    uint64_t margin = is_crowded ? CopyModes::crowded_margin : CopyModes::margin;
+    for (uint64_t too_little : {1u, 0u}) {
+      Calls calls;
+      calls.modes.set_crowded(is_crowded);
+      calls.times_ns = {1000 * margin + 1000 - too_little, 1000 * margin, 100000, 100000};
+      calls.times_ns[0] += too_little ? 0 : 1;
+      calls.run_alike(is_crowded ? CopyModes::shortest_stay : CopyModes::first_stay);
+      calls.run_trial(medium, is_crowded ? CopyModes::crowded_calls : CopyModes::short_calls);
+      CHECK(calls.run() == (too_little ? CopyMode::cached : CopyMode::half_streamed));
+    }
+  }
+}
+
+// Its calls end while there are slots left, whatever they cost those that read them.
+HCCL_TEST(what_a_rank_takes_that_only_sends_does_not_count) {
+  Calls ranks[2];
+  for (int i = 0; i < 2; ++i) {
+    ranks[i].plan.reduces = true;
+    ranks[i].plan.ops.resize(1);
+    ranks[i].plan.ops[0].kind = i == 0 ? OpKind::send : OpKind::recv;
+    ranks[i].modes.add_peer(ranks[1 - i].segment);
+    ranks[i].theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
+  }
+  ranks[0].times_ns = {2000, 100, 2000, 2000};
+  ranks[1].times_ns = {1000, 1000, 500, 1000};
+  for (Calls& rank : ranks) rank.run_first();
+  ranks[0].run_trial();
+  CHECK(ranks[0].run() == CopyMode::cached);  // the other one has still to say
+  ranks[1].run_trial();
+  for (Calls& rank : ranks) CHECK(rank.run() == CopyMode::streamed);
 }
 
 HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
   for (size_t num_slow : {2u, 3u}) {
     Calls calls;
     calls.run_first();
-    size_t row = CopyModes::calls_in_row;
-    for (size_t i = 0; i < CopyModes::num_rounds * num_tried * row; ++i) {
+    constexpr CopyModes::Shape shape = CopyModes::short_calls;
+    size_t row = shape.calls_in_row;
+    for (size_t i = 0; i < shape.num_calls(); ++i) {
       // The first calls of a row do not count.
-      bool is_slow = i % row < CopyModes::num_ignored || i / row / num_tried < num_slow;
+      bool is_slow = i % row < shape.num_ignored || i / row / num_copy_modes < num_slow;
       calls.times_ns[3] = is_slow ? 9000 : 500;
       calls.run();
     }
@@ -132,7 +191,7 @@ HCCL_TEST(the_slowest_rank_of_a_node_decides) {
   ranks[0].modes.add_peer(ranks[1].segment);
   ranks[1].modes.add_peer(ranks[0].segment);
   for (Calls& rank : ranks) rank.theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
-  ranks[0].times_ns = {900, 900, 1000, 100};  // a root that runs ahead
+  ranks[0].times_ns = {900, 800, 1000, 100};  // a root that runs ahead
   ranks[1].times_ns = {1000, 700, 1000, 2000};
   for (Calls& rank : ranks) rank.run_first();
   ranks[0].run_trial();
@@ -208,7 +267,7 @@ HCCL_TEST(blocks_that_may_differ_count_what_this_rank_gets) {
   call.dtype = DType::float32;
   call.output = {{nullptr, medium / 8}, {nullptr, medium / 8}};
   std::vector<CopyMode> tried;
-  for (size_t i = 0; i < CopyModes::first_stay + 2 * CopyModes::calls_in_row; ++i) {
+  for (size_t i = 0; i < CopyModes::first_stay + 2 * CopyModes::short_calls.calls_in_row; ++i) {
     tried.push_back(calls.modes.begin(call, calls.sequence++));
     calls.modes.end(1000);
   }
@@ -240,7 +299,7 @@ HCCL_TEST(many_kinds_are_forgotten) {
     calls.modes.end(1000);
   }
   calls.run_first();
-  CHECK(calls.run_trial().size() == 120);
+  CHECK(calls.run_trial().back() == CopyMode::half_streamed);
 }
 
 }  // namespace
