@@ -25,6 +25,7 @@ from hccl_py.bench.command_line.values import (
 )
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
+    COPIES,
     OPS,
     TORCH,
     Contender,
@@ -32,6 +33,7 @@ from hccl_py.bench.peers.contenders import (
     at_home,
     find,
 )
+from hccl_py.bench.peers.copies import may_copy
 from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
 from hccl_py.bench.peers.machine import probe
 from hccl_py.bench.peers.picture import draw
@@ -52,7 +54,7 @@ examples:
 
 columns:
   ratio      median of the best peer / median of ours; above 1 ours is faster
-  copies     the same data moved by bare copies, of 64 KB or more: nothing waits for anything
+  copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
   at most    median of the best peer / median of the copies: the ratio that they leave room for
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
   steady     our starts within 1.5 times the best of them
@@ -151,6 +153,9 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
         found += at_home(_APIS[api])
         if _APIS[api] != COMMUNICATOR:
             continue
+        if not may_copy():
+            found = [each for each in found if each.name != COPIES]
+            missing.append("without bare copies: no process may read another's memory here")
         for name in PEERS:
             try:
                 found.append(find(name, environments))

@@ -28,8 +28,8 @@ OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
 COPIES = "copies"
 """Takes part where Communicator does, as the limit of all: data that moves without a library."""
 
-_MIN_COPIES = 64 << 10
-"""Bytes of a rank's buffer from which on the copies, and not what starts them, take the time."""
+_MIN_COPY = 64 << 10
+"""Bytes of a rank's block from which on the copies, and not what starts them, take the time."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _DTYPE = "float32"
@@ -163,7 +163,7 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
 
 
 def _measure_copies(start: Start) -> list[dict[str, Any]]:
-    sizes = tuple(size for size in start.sizes if size >= _MIN_COPIES)
+    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY * start.ranks)
     return _measure_here("copies", replace(start, sizes=sizes)) if sizes else []
 
 

@@ -1,9 +1,9 @@
 """What the data movement of a collective takes alone: no messages, and no rank waits for another.
 
 Each rank does its share of the copies and sums, all ranks at once. What goes from one process to
-another is copied once, by the kernel (`process_vm_readv`, `process_vm_writev`): memory that is not
-shared allows no cheaper way. A rank copies its own block itself. Sums are made a tile at a time,
-out of what was read last.
+another is copied once, by the kernel (`process_vm_readv`, `process_vm_writev`), as is the cheapest
+way for large blocks of memory that is not shared on most machines. A rank copies its own block
+itself. Sums are made a tile at a time, out of what was read last.
 
 - all_gather, all_to_all: a rank reads its block out of each other rank's memory.
 - broadcast: the root writes one block to each other rank, which reads the others.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -32,6 +34,22 @@ def open_copies() -> Library:
     """Open what moves the data; a Communicator tells each rank where the others' memory is."""
     within = open_communicator()
     return within._replace(bind=partial(_bind, within), settle=within.barrier)
+
+
+def may_copy() -> bool:
+    """Tell whether the kernel lets a process of this user read another one's memory."""
+    wait = "print(ctypes.addressof(b), flush=True); sys.stdin.read()"
+    first = "import ctypes, sys; b = ctypes.create_string_buffer(8)"
+    holds = [sys.executable, "-c", f"{first}; {wait}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(holds, text=True, **pipes) as owner:
+        assert owner.stdin and owner.stdout
+        address = int(owner.stdout.readline())
+        reads = f"copies._kernel_copy('process_vm_readv', {owner.pid}, a, {address})()"
+        code = f"import numpy; from hccl_py.bench.peers import copies; a = numpy.zeros(1); {reads}"
+        reader = subprocess.run([sys.executable, "-c", code], capture_output=True)
+        owner.stdin.close()
+    return reader.returncode == 0
 
 
 class _Extent(ctypes.Structure):
@@ -111,8 +129,9 @@ def _kernel_copy(function: str, pid: int, here: Array, there: int) -> Call:
     num_bytes = here.nbytes
 
     def call() -> None:
-        if copy(*arguments) != num_bytes:
-            why = os.strerror(ctypes.get_errno())
+        copied = copy(*arguments)
+        if copied != num_bytes:
+            why = os.strerror(ctypes.get_errno()) if copied < 0 else f"{copied} were copied"
             raise SystemExit(f"{function} of {num_bytes} bytes of process {pid}: {why}")
 
     return call

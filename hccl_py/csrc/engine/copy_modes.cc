@@ -12,12 +12,15 @@ namespace hccl {
 
 namespace {
 
+CopyMode fastest_of(const ModeTimes& times_ns) {
+  return static_cast<CopyMode>(std::min_element(times_ns.begin(), times_ns.end()) - times_ns.begin());
+}
+
 // `now`, or one that is clearly faster.
-CopyMode choose(const ModeTimes& times_ns, CopyMode now, bool is_crowded) {
-  auto fastest = std::min_element(times_ns.begin(), times_ns.end());
-  uint64_t margin = is_crowded ? CopyModes::crowded_margin : CopyModes::margin;
-  if (times_ns[static_cast<size_t>(now)] <= *fastest + *fastest / margin) return now;
-  return static_cast<CopyMode>(fastest - times_ns.begin());
+CopyMode choose(const ModeTimes& times_ns, CopyMode now, uint64_t margin) {
+  CopyMode fastest = fastest_of(times_ns);
+  uint64_t fastest_ns = times_ns[static_cast<size_t>(fastest)];
+  return times_ns[static_cast<size_t>(now)] <= fastest_ns + fastest_ns / margin ? now : fastest;
 }
 
 }  // namespace
@@ -32,7 +35,10 @@ CopyMode CopyModes::usual_mode(const Plan& plan, size_t num_bytes) const {
   bool is_uncached = num_bytes >= min_uncached_bytes;
   bool may_be_single = modes_[1] == CopyMode::single;
   bool is_joint = is_one_way && !plan.reduces && may_be_single;
-  if (is_shared || (is_one_way && !is_joint)) return is_uncached ? CopyMode::half_streamed : CopyMode::cached;
+  if (is_shared || (is_one_way && !is_joint)) {
+    if (!is_uncached) return CopyMode::cached;
+    return plan.reduces && !is_crowded_ ? CopyMode::sender_streamed : CopyMode::receiver_streamed;
+  }
   bool is_long = is_joint       ? num_bytes >= min_joint_bytes * plan.ops.size()
                  : plan.reduces ? is_uncached && !is_crowded_
                                 : num_bytes >= (is_crowded_ ? min_uncached_bytes : long_bytes);
@@ -48,14 +54,16 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   auto found = trials_.find(kind);
   if (found == trials_.end()) {
     if (trials_.size() == most_kinds) trials_.clear();
-    bool is_long = num_bytes >= long_bytes, is_quick = is_long && !is_crowded_;
+    bool is_long = num_bytes >= long_bytes, is_quick = is_long && !is_crowded_ && num_bytes < max_quick_bytes;
     Trial made;
     made.later_shape = is_crowded_ ? crowded_calls : is_long ? long_calls : short_calls;
-    made.shape = !is_quick ? made.later_shape : num_bytes < min_quickest_bytes ? quick : quickest;
+    made.shape = is_quick ? quick : made.later_shape;
     made.num_left = is_crowded_ ? shortest_stay : is_quick ? first_quick_stay : first_stay;
     made.stay = is_quick ? first_stay : shortest_stay;
     made.choice = usual_mode(*call.plan, num_bytes);
+    const std::vector<Op>& ops = call.plan->ops;
     made.runs_ahead = call.plan->only_sends();
+    made.sends = std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::send; });
     found = trials_.emplace(kind, made).first;
   }
   Trial& trial = found->second;
@@ -79,43 +87,44 @@ void CopyModes::end(uint64_t elapsed_ns) {
   if (trial.next == shape.num_calls()) decide(trial);
 }
 
-// The row in the middle tells: a call may wait for ranks that compute for longer than any copy takes.
+// The row in the middle tells, or the faster one of two: a call may wait for ranks that compute for longer than any
+// copy takes.
 void CopyModes::decide(Trial& trial) {
-  ModeTimes times_ns;
-  times_ns.fill(std::numeric_limits<uint64_t>::max());
+  trial.times_ns.fill(std::numeric_limits<uint64_t>::max());
   size_t num_rounds = trial.shape.num_rounds;
-  for (size_t i = 0; i < modes_.size(); ++i) {
+  for (size_t i = modes_.size(); i-- > 0;) {  // where `cached` stands twice, its own place counts
     auto begin = trial.rows_ns[i].begin(), end = begin + static_cast<ptrdiff_t>(num_rounds);
     std::sort(begin, end);
-    uint64_t& time_ns = times_ns[static_cast<size_t>(modes_[i])];
-    time_ns = std::min(time_ns, begin[num_rounds / 2]);
+    trial.times_ns[static_cast<size_t>(modes_[i])] = trial.runs_ahead ? 0 : begin[(num_rounds - 1) / 2];
   }
+  mine_->say_trial(trial.number, {trial.times_ns, trial.sends ? static_cast<uint64_t>(trial.choice) : num_copy_modes});
   trial.choice_before = trial.choice;
-  if (trial.runs_ahead) {
-    for (CopyMode mode : modes_) times_ns[static_cast<size_t>(mode)] = 0;
-  }
-  trial.choice = choose(times_ns, trial.choice_before, is_crowded_);
+  trial.margin = trial.shape.margin;
+  trial.choice = choose(trial.times_ns, trial.choice_before, trial.margin);
   trial.num_left = trial.stay;
   trial.stay = trial.stay < shortest_stay ? shortest_stay : std::min(2 * trial.stay, longest_stay);
   trial.shape = trial.later_shape;
   trial.next = 0;
   trial.rows_ns = {};
-  mine_->say_trial(trial.number, times_ns);
   trial.is_agreed = false;
 }
 
 // Until all have said what their trial took, or where they had other calls, a rank's own choice serves.
 void CopyModes::agree(Trial& trial) {
-  ModeTimes slowest_ns{};
-  auto take = [&](const Segment& segment) {
-    std::optional<ModeTimes> times_ns = segment.trial(trial.number);
-    for (size_t i = 0; times_ns && i < num_copy_modes; ++i) slowest_ns[i] = std::max(slowest_ns[i], (*times_ns)[i]);
-    return times_ns.has_value();
-  };
-  bool has_all = take(*mine_) && std::all_of(theirs_.begin(), theirs_.end(),
-                                             [&](const auto& segment) { return take(*segment); });
-  if (!has_all) return;
-  trial.choice = choose(slowest_ns, trial.choice_before, is_crowded_);
+  ModeTimes slowest_ns = trial.times_ns;
+  std::optional<uint64_t> now;
+  if (trial.sends) now = static_cast<uint64_t>(trial.choice_before);
+  bool was_one = true;
+  for (const auto& segment : theirs_) {
+    std::optional<TrialReport> report = segment->trial(trial.number);
+    if (!report) return;
+    for (size_t i = 0; i < num_copy_modes; ++i) slowest_ns[i] = std::max(slowest_ns[i], report->times_ns[i]);
+    if (report->mode >= num_copy_modes) continue;
+    was_one = was_one && (!now || *now == report->mode);
+    now = report->mode;
+  }
+  bool may_stay = was_one && now;
+  trial.choice = may_stay ? choose(slowest_ns, static_cast<CopyMode>(*now), trial.margin) : fastest_of(slowest_ns);
   trial.is_agreed = true;
 }
 

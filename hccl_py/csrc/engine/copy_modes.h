@@ -7,9 +7,10 @@
 // so a quick trial comes first.
 //
 // A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the same order, so
-// they try the same mode at the same time. Each then says what it took, and all choose by the slowest rank of
-// their node: where ranks chose apart, calls took up to twice as long. A rank that only sends, such as the root of a
-// broadcast, says nothing: it runs ahead, and sees little of what a mode costs its readers.
+// they try the same mode at the same time. Each then says what it took and which mode it had before, and all choose
+// alike by what the slowest rank of their node took: where ranks chose apart, calls took up to twice as long. A rank
+// that only sends, such as the root of a broadcast, says nothing: it runs ahead, and sees little of what a mode
+// costs its readers.
 #pragma once
 
 #include <algorithm>
@@ -50,26 +51,26 @@ class CopyModes {
   // A call of fewer bytes has no large payloads.
   static constexpr size_t min_bytes = 32768;
   // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take depends on
-  // the mode before, so they do not count.
+  // the mode before, so they do not count. A mode stays unless another one is faster by more than one part in `margin`
+  // of the other's time.
   struct Shape {
     size_t calls_in_row, num_ignored, num_rounds;
+    uint64_t margin;
     size_t num_calls() const { return calls_in_row * num_rounds * num_copy_modes; }
   };
-  static constexpr Shape short_calls{8, 2, 5}, long_calls{4, 2, 3}, quick{2, 1, 1}, quickest{1, 0, 1};
+  static constexpr Shape short_calls{8, 2, 5, 8}, long_calls{4, 2, 3, 8}, quick{2, 1, 2, 4};
   // Ranks that share a core run ahead of each other by many calls.
-  static constexpr Shape crowded_calls{32, 16, 3};
+  static constexpr Shape crowded_calls{32, 16, 3, 3};
   static constexpr size_t max_rounds = 5;
   static constexpr size_t long_bytes = 1 << 20;
   // A call of as many bytes does not stay in a core's cache.
   static constexpr size_t min_uncached_bytes = 4 << 20;
-  // One of as many leaves nothing there that the mode before has brought.
-  static constexpr size_t min_quickest_bytes = 16 << 20;
+  // Of calls of as many bytes a quick trial would cost more than it gains.
+  static constexpr size_t max_quick_bytes = 16 << 20;
   // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first are slower.
   static constexpr uint64_t first_stay = 100, first_quick_stay = 2;
   // Calls until the next trial; doubles each time. After a quick one they are `first_stay`.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
-  // A mode stays if no other is faster by more than this part of the other's time: single rows differ as much.
-  static constexpr uint64_t margin = 8, crowded_margin = 3;
 
  private:
   struct Trial {
@@ -77,10 +78,13 @@ class CopyModes {
     Shape shape, later_shape;
     size_t next = 0;  // call of the trial
     CopyMode choice = CopyMode::cached, choice_before = CopyMode::cached;
+    uint64_t margin;      // of the trial that has ended
+    ModeTimes times_ns;   // that this rank said then
     uint64_t number = 0;  // of its first call: the same on all ranks
     uint64_t stay;        // calls from the end of this trial to the next one
     uint64_t num_left;    // calls until the next trial
     bool runs_ahead;      // this rank only sends: what it takes says how full its slots are
+    bool sends;
     bool is_agreed = true;
   };
   struct Kind {
@@ -106,8 +110,8 @@ class CopyModes {
   bool is_crowded_ = false;
   // Those that are tried. `single` comes before what leaves data outside the caches: after that it took a dozen
   // calls to reach its speed. Where the kernel may not copy, `cached` stands in its place: all ranks take as many calls.
-  std::array<CopyMode, num_copy_modes> modes_{CopyMode::cached, CopyMode::cached, CopyMode::streamed,
-                                              CopyMode::half_streamed};
+  std::array<CopyMode, num_copy_modes> modes_{CopyMode::cached, CopyMode::cached, CopyMode::sender_streamed,
+                                              CopyMode::streamed, CopyMode::receiver_streamed};
   const std::shared_ptr<Segment> mine_;
   std::vector<std::shared_ptr<Segment>> theirs_;
 };

@@ -65,7 +65,7 @@ struct Plan {
   }
   // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
   size_t slots_needed() const;
-  // This rank receives nothing, and so waits for its readers.
+  // This rank receives nothing and copies nothing itself, and so waits for its readers.
   bool only_sends() const;
 };
 

@@ -12,13 +12,19 @@ namespace {
 
 constexpr size_t medium = 1 << 19;
 
+ModeTimes all_alike(uint64_t time_ns = 1000) {
+  ModeTimes times_ns;
+  times_ns.fill(time_ns);
+  return times_ns;
+}
+
 // Calls of one plan, whose times are given by mode, of a rank and another one of its node.
 struct Calls {
   std::shared_ptr<Segment> segment = Segment::create({}), theirs = Segment::create({});
   CopyModes modes{segment};
   Plan plan;
   uint64_t sequence = 0;
-  std::vector<uint64_t> times_ns = {1000, 1000, 1000, 1000};
+  ModeTimes times_ns = all_alike();
 
   explicit Calls(bool has_single = true) {
     plan.peers = {0, 2};
@@ -27,6 +33,7 @@ struct Calls {
     modes.add_peer(theirs);
     if (has_single) modes.allow_single();
   }
+  uint64_t& time_of(CopyMode mode) { return times_ns[static_cast<size_t>(mode)]; }
   CopyMode run(size_t num_bytes = medium) {
     Call call;
     call.plan = &plan;
@@ -43,8 +50,8 @@ struct Calls {
   }
   // Until the first trial.
   CopyMode run_first(size_t num_bytes = medium) {
-    bool is_long = num_bytes >= CopyModes::long_bytes;
-    return run_alike(is_long ? CopyModes::first_quick_stay : CopyModes::first_stay, num_bytes);
+    bool is_quick = num_bytes >= CopyModes::long_bytes && num_bytes < CopyModes::max_quick_bytes;
+    return run_alike(is_quick ? CopyModes::first_quick_stay : CopyModes::first_stay, num_bytes);
   }
   std::vector<CopyMode> run_trial(size_t num_bytes = medium, CopyModes::Shape shape = CopyModes::short_calls) {
     std::vector<CopyMode> tried;
@@ -63,23 +70,24 @@ std::vector<CopyMode> in_rows(const std::vector<CopyMode>& modes, CopyModes::Sha
 
 HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
   for (bool has_single : {true, false}) {
-    std::vector<CopyMode> modes{CopyMode::cached, has_single ? CopyMode::single : CopyMode::cached, CopyMode::streamed,
-                                CopyMode::half_streamed};
+    std::vector<CopyMode> modes{CopyMode::cached, has_single ? CopyMode::single : CopyMode::cached,
+                                CopyMode::sender_streamed, CopyMode::streamed, CopyMode::receiver_streamed};
     for (CopyMode fastest : modes) {
       for (size_t num_bytes : {CopyModes::min_bytes, medium}) {
         Calls calls(has_single);
-        calls.times_ns[static_cast<size_t>(fastest)] = 600;
+        calls.time_of(fastest) = 600;
         CHECK(calls.run_first(num_bytes) == CopyMode::cached);
         CHECK(calls.run_trial(num_bytes) == in_rows(modes, CopyModes::short_calls));
         CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == fastest);
       }
-      for (size_t num_bytes : {CopyModes::long_bytes, CopyModes::min_quickest_bytes}) {
+      for (size_t num_bytes : {CopyModes::long_bytes, CopyModes::max_quick_bytes}) {
         Calls calls(has_single);
-        calls.times_ns[static_cast<size_t>(fastest)] = 600;
+        calls.time_of(fastest) = 600;
         CHECK(calls.run_first(num_bytes) == (has_single ? CopyMode::single : CopyMode::cached));
-        auto first = num_bytes == CopyModes::long_bytes ? CopyModes::quick : CopyModes::quickest;
-        CHECK(calls.run_trial(num_bytes, first) == in_rows(modes, first));
-        CHECK(calls.run_alike(CopyModes::first_stay, num_bytes) == fastest);
+        if (num_bytes < CopyModes::max_quick_bytes) {
+          CHECK(calls.run_trial(num_bytes, CopyModes::quick) == in_rows(modes, CopyModes::quick));
+          CHECK(calls.run_alike(CopyModes::first_stay, num_bytes) == fastest);
+        }
         CHECK(calls.run_trial(num_bytes, CopyModes::long_calls) == in_rows(modes, CopyModes::long_calls));
         CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == fastest);
       }
@@ -94,13 +102,13 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
     CopyMode with_single, without;
   } cases[] = {
       {{{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::cached},
-      {{{OpKind::send, 0, 1, {}, {}}}, true, CopyMode::half_streamed, CopyMode::half_streamed},
-      {{{OpKind::send, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::half_streamed},
+      {{{OpKind::send, 0, 1, {}, {}}}, true, CopyMode::sender_streamed, CopyMode::sender_streamed},
+      {{{OpKind::send, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::receiver_streamed},
       {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, true, CopyMode::single, CopyMode::cached},
       {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
        false,
-       CopyMode::half_streamed,
-       CopyMode::half_streamed},
+       CopyMode::receiver_streamed,
+       CopyMode::receiver_streamed},
   };
   for (auto& one : cases) {
     for (bool has_single : {true, false}) {
@@ -123,7 +131,7 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
 HCCL_TEST(ranks_that_share_cores_take_slots_for_longer_and_try_late) {
   Calls calls;
   calls.modes.set_crowded(true);
-  calls.times_ns[2] = 600;
+  calls.time_of(CopyMode::streamed) = 600;
   for (size_t num_bytes : {medium, CopyModes::long_bytes}) {
     CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == CopyMode::cached);
     calls.run_trial(num_bytes, CopyModes::crowded_calls);
@@ -138,15 +146,17 @@ HCCL_TEST(ranks_that_share_cores_take_slots_for_longer_and_try_late) {
 
 HCCL_TEST(a_small_gain_changes_nothing) {
   for (bool is_crowded : {false, true}) {
-    uint64_t margin = is_crowded ? CopyModes::crowded_margin : CopyModes::margin;
-    for (uint64_t too_little : {1u, 0u}) {
+    CopyModes::Shape shape = is_crowded ? CopyModes::crowded_calls : CopyModes::short_calls;
+    uint64_t margin = shape.margin;
+    for (bool too_little : {true, false}) {
       Calls calls;
       calls.modes.set_crowded(is_crowded);
-      calls.times_ns = {1000 * margin + 1000 - too_little, 1000 * margin, 100000, 100000};
-      calls.times_ns[0] += too_little ? 0 : 1;
+      calls.times_ns = all_alike(100000);
+      calls.time_of(CopyMode::receiver_streamed) = 1000 * margin;
+      calls.time_of(CopyMode::cached) = 1000 * margin + 1000 + (too_little ? 0 : 1);
       calls.run_alike(is_crowded ? CopyModes::shortest_stay : CopyModes::first_stay);
-      calls.run_trial(medium, is_crowded ? CopyModes::crowded_calls : CopyModes::short_calls);
-      CHECK(calls.run() == (too_little ? CopyMode::cached : CopyMode::half_streamed));
+      calls.run_trial(medium, shape);
+      CHECK(calls.run() == (too_little ? CopyMode::cached : CopyMode::receiver_streamed));
     }
   }
 }
@@ -159,10 +169,11 @@ HCCL_TEST(what_a_rank_takes_that_only_sends_does_not_count) {
     ranks[i].plan.ops.resize(1);
     ranks[i].plan.ops[0].kind = i == 0 ? OpKind::send : OpKind::recv;
     ranks[i].modes.add_peer(ranks[1 - i].segment);
-    ranks[i].theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
+    ranks[i].theirs->say_trial(CopyModes::first_stay, {all_alike(1), num_copy_modes});
   }
-  ranks[0].times_ns = {2000, 100, 2000, 2000};
-  ranks[1].times_ns = {1000, 1000, 500, 1000};
+  ranks[0].times_ns = all_alike(2000);
+  ranks[0].time_of(CopyMode::receiver_streamed) = 100;
+  ranks[1].time_of(CopyMode::streamed) = 500;
   for (Calls& rank : ranks) rank.run_first();
   ranks[0].run_trial();
   CHECK(ranks[0].run() == CopyMode::cached);  // the other one has still to say
@@ -179,7 +190,7 @@ HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
     for (size_t i = 0; i < shape.num_calls(); ++i) {
       // The first calls of a row do not count.
       bool is_slow = i % row < shape.num_ignored || i / row / num_copy_modes < num_slow;
-      calls.times_ns[3] = is_slow ? 9000 : 500;
+      calls.time_of(CopyMode::single) = is_slow ? 9000 : 500;
       calls.run();
     }
     CHECK(calls.run() == (num_slow == 2 ? CopyMode::single : CopyMode::cached));
@@ -190,20 +201,36 @@ HCCL_TEST(the_slowest_rank_of_a_node_decides) {
   Calls ranks[2];
   ranks[0].modes.add_peer(ranks[1].segment);
   ranks[1].modes.add_peer(ranks[0].segment);
-  for (Calls& rank : ranks) rank.theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
-  ranks[0].times_ns = {900, 800, 1000, 100};  // a root that runs ahead
-  ranks[1].times_ns = {1000, 700, 1000, 2000};
+  for (Calls& rank : ranks) rank.theirs->say_trial(CopyModes::first_stay, {all_alike(1), num_copy_modes});
+  ranks[0].time_of(CopyMode::single) = 100;  // this one sees little of what it costs
+  ranks[1].time_of(CopyMode::single) = 2000;
+  for (Calls& rank : ranks) rank.time_of(CopyMode::receiver_streamed) = 800;
   for (Calls& rank : ranks) rank.run_first();
   ranks[0].run_trial();
   CHECK(ranks[0].run() == CopyMode::single);  // the other one has still to say
   ranks[1].run_trial();
-  for (Calls& rank : ranks) CHECK(rank.run() == CopyMode::half_streamed);
+  for (Calls& rank : ranks) CHECK(rank.run() == CopyMode::receiver_streamed);
+}
+
+HCCL_TEST(ranks_that_had_different_modes_take_the_fastest) {
+  for (bool other_sends : {true, false}) {
+    Calls calls;
+    TrialReport theirs{all_alike(), other_sends ? static_cast<uint64_t>(CopyMode::streamed) : num_copy_modes};
+    theirs.times_ns[static_cast<size_t>(CopyMode::single)] = 990;
+    calls.theirs->say_trial(CopyModes::first_stay, theirs);
+    calls.time_of(CopyMode::single) = 980;
+    calls.run_first();
+    calls.run_trial();
+    CHECK(calls.run() == (other_sends ? CopyMode::single : CopyMode::cached));
+  }
 }
 
 HCCL_TEST(ranks_with_other_calls_choose_alone) {
   Calls calls;
-  calls.theirs->say_trial(7, {1, 1000, 1000, 1000});
-  calls.times_ns[3] = 500;
+  ModeTimes slow_single = all_alike();
+  slow_single[static_cast<size_t>(CopyMode::single)] = 9000;
+  calls.theirs->say_trial(CopyModes::first_stay + trial_cells, {slow_single, 0});  // in the same cell
+  calls.time_of(CopyMode::single) = 500;
   calls.run_first();
   calls.run_trial();
   for (int i = 0; i < 100; ++i) CHECK(calls.run() == CopyMode::single);
@@ -212,8 +239,8 @@ HCCL_TEST(ranks_with_other_calls_choose_alone) {
 HCCL_TEST(what_one_rank_cannot_do_none_chooses) {
   Calls calls, others(false);
   calls.modes.add_peer(others.segment);
-  calls.theirs->say_trial(CopyModes::first_stay, {1, 1, 1, 1});
-  calls.times_ns[3] = 500;
+  calls.theirs->say_trial(CopyModes::first_stay, {all_alike(1), num_copy_modes});
+  calls.time_of(CopyMode::single) = 500;
   for (Calls* rank : {&others, &calls}) {
     rank->run_first();
     rank->run_trial();
@@ -233,7 +260,8 @@ HCCL_TEST(a_rank_alone_on_its_node_tries_nothing) {
 
 HCCL_TEST(small_and_compressed_calls_take_the_first) {
   Calls calls;
-  calls.times_ns = {1000, 1, 1, 1};
+  calls.times_ns = all_alike(1);
+  calls.time_of(CopyMode::cached) = 1000;
   for (int i = 0; i < 100; ++i) CHECK(calls.run(CopyModes::min_bytes - 1) == CopyMode::cached);
   Call call;
   call.plan = &calls.plan;
@@ -247,15 +275,15 @@ HCCL_TEST(small_and_compressed_calls_take_the_first) {
 
 HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
   Calls calls;
-  calls.times_ns[1] = 100;
+  calls.time_of(CopyMode::receiver_streamed) = 100;
   calls.run_first();
   calls.run_trial();
-  calls.times_ns[1] = 2000;
-  CHECK(calls.run() == CopyMode::half_streamed);
+  calls.time_of(CopyMode::receiver_streamed) = 2000;
+  CHECK(calls.run() == CopyMode::receiver_streamed);
   calls.run_first(medium / 2);
   calls.run_trial(medium / 2);
   CHECK(calls.run(medium / 2) == CopyMode::cached);
-  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::half_streamed);
+  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::receiver_streamed);
   calls.run_trial();
   CHECK(calls.run() == CopyMode::cached);
 }
@@ -285,11 +313,13 @@ HCCL_TEST(a_failed_call_says_nothing) {
   calls.modes.begin(call, calls.sequence++);
   calls.modes.abandon();
   calls.modes.end(1);
-  CHECK(calls.run_trial().front() == CopyMode::cached);
+  CHECK(calls.run_trial().back() == CopyMode::receiver_streamed);
+  CHECK(calls.run_alike(CopyModes::shortest_stay) == CopyMode::cached);
 }
 
 HCCL_TEST(many_kinds_are_forgotten) {
   Calls calls;
+  calls.run_alike(CopyModes::first_stay - 1);
   std::vector<Plan> plans(1000);
   for (Plan& plan : plans) {
     Call call;
@@ -298,8 +328,8 @@ HCCL_TEST(many_kinds_are_forgotten) {
     calls.modes.begin(call, calls.sequence++);
     calls.modes.end(1000);
   }
-  calls.run_first();
-  CHECK(calls.run_trial().back() == CopyMode::half_streamed);
+  CHECK(calls.run_first() == CopyMode::cached);  // the count begins again
+  CHECK(calls.run_trial().back() == CopyMode::receiver_streamed);
 }
 
 }  // namespace

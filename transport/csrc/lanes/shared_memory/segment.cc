@@ -133,17 +133,19 @@ TrialCell& Segment::trial_cell(uint64_t number) const {
   return reinterpret_cast<TrialCell*>(base_ + trials_at)[number % trial_cells];
 }
 
-std::optional<ModeTimes> Segment::trial(uint64_t number) const {
+std::optional<TrialReport> Segment::trial(uint64_t number) const {
   const TrialCell& cell = trial_cell(number);
   if (cell.number.load(std::memory_order_acquire) != number + 1) return std::nullopt;
-  ModeTimes times_ns;
-  for (size_t i = 0; i < num_copy_modes; ++i) times_ns[i] = cell.times_ns[i].load(std::memory_order_relaxed);
-  return times_ns;
+  TrialReport report;
+  for (size_t i = 0; i < num_copy_modes; ++i) report.times_ns[i] = cell.times_ns[i].load(std::memory_order_relaxed);
+  report.mode = cell.mode.load(std::memory_order_relaxed);
+  return report;
 }
 
-void Segment::say_trial(uint64_t number, const ModeTimes& times_ns) {
+void Segment::say_trial(uint64_t number, const TrialReport& report) {
   TrialCell& cell = trial_cell(number);
-  for (size_t i = 0; i < num_copy_modes; ++i) cell.times_ns[i].store(times_ns[i], std::memory_order_relaxed);
+  for (size_t i = 0; i < num_copy_modes; ++i) cell.times_ns[i].store(report.times_ns[i], std::memory_order_relaxed);
+  cell.mode.store(report.mode, std::memory_order_relaxed);
   cell.number.store(number + 1, std::memory_order_release);
 }
 

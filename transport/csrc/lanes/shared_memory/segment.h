@@ -37,7 +37,7 @@ inline constexpr size_t inline_bytes = 88;
 inline constexpr size_t post_cells = 256;
 inline constexpr size_t post_areas = 8;
 inline constexpr size_t area_bytes = 16384;
-inline constexpr size_t trial_cells = 64;
+inline constexpr size_t trial_cells = 512;
 
 // Where a payload lies that takes no slot: in the cell, in the sender's arena, already at its
 // destination, of a post in messages by lane, or elsewhere in the sender's memory.
@@ -90,12 +90,19 @@ struct alignas(64) StepCounter {
 // Nanoseconds of calls in each CopyMode.
 using ModeTimes = std::array<uint64_t, num_copy_modes>;
 
+// What a rank says after a trial of copy modes.
+struct TrialReport {
+  ModeTimes times_ns;
+  uint64_t mode;  // its own before the trial, as a number; num_copy_modes: it sends nothing
+};
+
 // What a trial of copy modes took its owner, see engine/copy_modes.h. `number`, stored last with release, pairs
 // with the load in Segment::trial. A later trial may overwrite what is being read; what comes of that is a choice
 // by wrong times.
 struct alignas(64) TrialCell {
   std::atomic<uint64_t> number;  // plus one; 0: none
   std::array<std::atomic<uint64_t>, num_copy_modes> times_ns;
+  std::atomic<uint64_t> mode;
 };
 
 struct alignas(64) SegmentHeader {
@@ -136,8 +143,8 @@ class Segment final : public SleepFlag {
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
   // What the owner's trial of this number took, once it has said so.
-  std::optional<ModeTimes> trial(uint64_t number) const;
-  void say_trial(uint64_t number, const ModeTimes& times_ns);
+  std::optional<TrialReport> trial(uint64_t number) const;
+  void say_trial(uint64_t number, const TrialReport& report);
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;

@@ -40,7 +40,7 @@ int Outbox::write(const Header& header, std::span<const std::byte> payload, int 
   readers_[slot] = num_readers;
   std::byte* to = segment_->slot(channel_, slot);
   bool is_far = header.length >= min_far_bytes && distance_.is_far();
-  if (is_far || header.copy_mode == CopyMode::streamed) {
+  if (is_far || sender_streams(header.copy_mode)) {
     copy_past_caches(to, payload.data(), payload.size());
   } else {
     copy(to, payload.data(), payload.size());
@@ -429,8 +429,7 @@ bool ShmLane::receive_parts(std::byte* destination) {
 }
 
 void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const {
-  bool is_streamed = header_.copy_mode == CopyMode::streamed || header_.copy_mode == CopyMode::half_streamed;
-  if (is_streamed) {
+  if (receiver_streams(header_.copy_mode)) {
     copy_past_caches(destination, payload, num_bytes);
   } else {
     copy(destination, payload, num_bytes);
