@@ -1,9 +1,9 @@
 """What the data movement of a collective takes alone: no messages, and no rank waits for another.
 
 Each rank does its share of the copies and sums, all ranks at once. What goes from one process to
-another is copied once, by the kernel (`process_vm_readv`, `process_vm_writev`), as is the cheapest
-way for large blocks of memory that is not shared on most machines. A rank copies its own block
-itself. Sums are made a tile at a time, out of what was read last.
+another is copied once, by the kernel (`process_vm_readv`, `process_vm_writev`): on most machines
+the cheapest way for large blocks, where memory is not shared. A rank copies its own block itself.
+Sums are made a tile at a time, out of what was read last.
 
 - all_gather, all_to_all: a rank reads its block out of each other rank's memory.
 - broadcast: the root writes one block to each other rank, which reads the others.
@@ -47,8 +47,12 @@ def may_copy() -> bool:
         address = int(owner.stdout.readline())
         reads = f"copies._kernel_copy('process_vm_readv', {owner.pid}, a, {address})()"
         code = f"import numpy; from hccl_py.bench.peers import copies; a = numpy.zeros(1); {reads}"
-        reader = subprocess.run([sys.executable, "-c", code], capture_output=True)
+        reader = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        )
         owner.stdin.close()
+    if reader.returncode and "process_vm_readv" not in reader.stderr:
+        raise RuntimeError(f"expected a process that reads another's memory: {reader.stderr}")
     return reader.returncode == 0
 
 

@@ -172,12 +172,12 @@ def losses(all_cells: Sequence[Cell]) -> list[str]:
 
 
 def _out_of_reach(all_cells: Sequence[Cell]) -> list[str]:
-    """Say in how many cells one would have to be faster than bare copies for a ratio."""
+    """Say in how many cells bare copies would not reach a ratio."""
     limits = [limit for cell in all_cells if (limit := cell.at_most) is not None]
     if not limits:
         return []
     counts = [f"{wanted}x in {sum(limit < wanted for limit in limits)}" for wanted in _WANTED]
-    return [f"faster than bare copies would be: {', '.join(counts)} of {len(limits)} cells"]
+    return [f"bare copies themselves would miss {', '.join(counts)} of {len(limits)} cells"]
 
 
 def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[str]:

@@ -9,8 +9,9 @@
 // A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the same order, so
 // they try the same mode at the same time. Each then says what it took and which mode it had before, and all choose
 // alike by what the slowest rank of their node took: where ranks chose apart, calls took up to twice as long. A rank
-// that only sends, such as the root of a broadcast, says nothing: it runs ahead, and sees little of what a mode
-// costs its readers.
+// that only sends, such as the root of a broadcast, says that no mode took any time: it runs ahead, and sees little
+// of what a mode costs its readers. Calls whose blocks may differ in size count apart on each rank, and may be tried
+// at different times.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class CopyModes {
 
   // Another rank of the node. Before the first call.
   void add_peer(std::shared_ptr<Segment> theirs) { theirs_.push_back(std::move(theirs)); }
-  // Some peer can read this process's memory. Before the first call.
+  // This process can read some peer's memory. Before the first call.
   void allow_single() { modes_[1] = CopyMode::single; }
   // Ranks of the node share cores. Before the first call; the same on all ranks of the node.
   void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
@@ -51,8 +52,7 @@ class CopyModes {
   // A call of fewer bytes has no large payloads.
   static constexpr size_t min_bytes = 32768;
   // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take depends on
-  // the mode before, so they do not count. A mode stays unless another one is faster by more than one part in `margin`
-  // of the other's time.
+  // the mode before, so they do not count. A mode stays unless it takes more than 1/`margin` longer than the fastest.
   struct Shape {
     size_t calls_in_row, num_ignored, num_rounds;
     uint64_t margin;
@@ -78,8 +78,8 @@ class CopyModes {
     Shape shape, later_shape;
     size_t next = 0;  // call of the trial
     CopyMode choice = CopyMode::cached, choice_before = CopyMode::cached;
-    uint64_t margin;      // of the trial that has ended
-    ModeTimes times_ns;   // that this rank said then
+    uint64_t margin = 0;    // of the trial that has ended
+    ModeTimes times_ns{};   // that this rank said then
     uint64_t number = 0;  // of its first call: the same on all ranks
     uint64_t stay;        // calls from the end of this trial to the next one
     uint64_t num_left;    // calls until the next trial
@@ -109,7 +109,8 @@ class CopyModes {
   Trial* active_ = nullptr;
   bool is_crowded_ = false;
   // Those that are tried. `single` comes before what leaves data outside the caches: after that it took a dozen
-  // calls to reach its speed. Where the kernel may not copy, `cached` stands in its place: all ranks take as many calls.
+  // calls to reach its speed. Where the kernel may not copy, `cached` stands in its place, so that all ranks take as
+  // many calls.
   std::array<CopyMode, num_copy_modes> modes_{CopyMode::cached, CopyMode::cached, CopyMode::sender_streamed,
                                               CopyMode::streamed, CopyMode::receiver_streamed};
   const std::shared_ptr<Segment> mine_;

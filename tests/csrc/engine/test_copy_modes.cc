@@ -197,6 +197,31 @@ HCCL_TEST(a_gain_that_most_rows_do_not_see_changes_nothing) {
   }
 }
 
+// A rank that is late once makes a call take long in one of the two rounds.
+HCCL_TEST(a_quick_trial_counts_the_faster_round) {
+  for (bool is_much : {true, false}) {
+    Calls calls;
+    calls.run_first(CopyModes::long_bytes);
+    constexpr CopyModes::Shape shape = CopyModes::quick;
+    for (size_t i = 0; i < shape.num_calls(); ++i) {
+      calls.times_ns = all_alike(i < shape.num_calls() / 2 ? 1000 : 5000);
+      calls.time_of(CopyMode::cached) = i < shape.num_calls() / 2 ? 9000 : is_much ? 700 : 900;
+      calls.run(CopyModes::long_bytes);
+    }
+    CHECK(calls.run(CopyModes::long_bytes) == (is_much ? CopyMode::cached : CopyMode::single));
+  }
+}
+
+HCCL_TEST(a_rank_that_sends_nothing_has_no_mode_of_its_own) {
+  Calls calls;
+  calls.plan.ops = {{OpKind::recv, 0, 1, {}, {}}};
+  calls.theirs->say_trial(CopyModes::first_stay, {all_alike(1), static_cast<uint64_t>(CopyMode::streamed)});
+  calls.time_of(CopyMode::single) = 950;
+  calls.run_first();
+  calls.run_trial();
+  CHECK(calls.run() == CopyMode::streamed);  // what the sender had is as good
+}
+
 HCCL_TEST(the_slowest_rank_of_a_node_decides) {
   Calls ranks[2];
   ranks[0].modes.add_peer(ranks[1].segment);
@@ -216,7 +241,6 @@ HCCL_TEST(ranks_that_had_different_modes_take_the_fastest) {
   for (bool other_sends : {true, false}) {
     Calls calls;
     TrialReport theirs{all_alike(), other_sends ? static_cast<uint64_t>(CopyMode::streamed) : num_copy_modes};
-    theirs.times_ns[static_cast<size_t>(CopyMode::single)] = 990;
     calls.theirs->say_trial(CopyModes::first_stay, theirs);
     calls.time_of(CopyMode::single) = 980;
     calls.run_first();
@@ -228,7 +252,7 @@ HCCL_TEST(ranks_that_had_different_modes_take_the_fastest) {
 HCCL_TEST(ranks_with_other_calls_choose_alone) {
   Calls calls;
   ModeTimes slow_single = all_alike();
-  slow_single[static_cast<size_t>(CopyMode::single)] = 9000;
+  slow_single[static_cast<size_t>(CopyMode::single)] = 90000;  // of a row
   calls.theirs->say_trial(CopyModes::first_stay + trial_cells, {slow_single, 0});  // in the same cell
   calls.time_of(CopyMode::single) = 500;
   calls.run_first();
