@@ -142,9 +142,7 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> tuple[int, int, int]:
 def test_steps_that_follow_each_other_in_windows(n: int, memory: str) -> None:
     counts = run_ranks(reduce_in_windows, n, memory)
     reads = memory == "ordinary" and _may_read_each_other()
-    assert all(bool(copies) == bool(all_copies) == reads for copies, _, all_copies in counts), (
-        counts
-    )
+    assert all(bool(first) == bool(later) == reads for first, _, later in counts), counts
     # The kernel takes each tile to the rank that reduces it, and the result back as a reply.
     assert all(2 * replies == copies for copies, replies, _ in counts), counts
 

@@ -41,8 +41,8 @@ def may_copy() -> bool:
     wait = "print(ctypes.addressof(b), flush=True); sys.stdin.read()"
     first = "import ctypes, sys; b = ctypes.create_string_buffer(8)"
     holds = [sys.executable, "-c", f"{first}; {wait}"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(holds, text=True, **pipes) as owner:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(holds, text=True, stdin=pipe, stdout=pipe) as owner:
         assert owner.stdin and owner.stdout
         address = int(owner.stdout.readline())
         reads = f"copies._kernel_copy('process_vm_readv', {owner.pid}, a, {address})()"
