@@ -5,7 +5,6 @@ receiver out of it. `process_vm_readv` copies once, in the kernel, which looks u
 sender. One process does either here, so "twice" is the work of both ranks.
 """
 
-import ctypes
 import mmap
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.kernel_copy import READ, kernel_copy
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -27,10 +27,6 @@ _SLOT_BYTES = 128 << 10
 _ROUNDS = 7
 _BYTES_PER_ROUND = 128 << 20
 _TIMEOUT_S = 60.0
-
-
-class _Extent(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("num_bytes", ctypes.c_size_t))
 
 
 def main() -> None:
@@ -42,15 +38,15 @@ def main() -> None:
     sender.start()
     if not here.poll(_TIMEOUT_S):
         raise TimeoutError(f"the sending process did not start in {_TIMEOUT_S:g} s")
-    source, huge_source = here.recv()
+    pid, source, huge_source = here.recv()
     print(f"{'bytes':>9}  {'readv':>8}  {'huge pages':>10}  {'twice':>8}  us, medians of {_ROUNDS}")
     mine = np.ones(max(_SIZES), np.uint8)
     received = np.ones(max(_SIZES), np.uint8)
     slots = np.frombuffer(mmap.mmap(-1, 8 * _SLOT_BYTES), np.uint8)
     for size in _SIZES:
         ways: tuple[Callable[[int], None], ...] = (
-            partial(_read, sender.pid, source, received[:size]),
-            partial(_read, sender.pid, huge_source, received[:size]),
+            partial(_read, pid, source, received[:size]),
+            partial(_read, pid, huge_source, received[:size]),
             partial(_copy_twice, mine, slots, received[:size]),
         )
         times: list[list[float]] = [[] for _ in ways]
@@ -70,16 +66,12 @@ def _hold(pipe: Connection, num_bytes: int) -> None:
     huge.madvise(mmap.MADV_HUGEPAGE)
     pages = np.frombuffer(huge, np.uint8)
     pages[:] = 1
-    pipe.send((memory.ctypes.data, pages.ctypes.data))
+    pipe.send((os.getpid(), memory.ctypes.data, pages.ctypes.data))
     pipe.poll(None)
 
 
-def _read(pid: int | None, source: int, destination: _Bytes, at: int) -> None:
-    local = _Extent(destination.ctypes.data, destination.nbytes)
-    remote = _Extent(source + at, destination.nbytes)
-    num_read = _LIBC.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-    if num_read != destination.nbytes:
-        raise OSError(ctypes.get_errno(), f"process_vm_readv: {os.strerror(ctypes.get_errno())}")
+def _read(pid: int, source: int, destination: _Bytes, at: int) -> None:
+    kernel_copy(READ, pid, destination, source + at)()
 
 
 def _copy_twice(source: _Bytes, slots: _Bytes, destination: _Bytes, at: int) -> None:
@@ -98,18 +90,6 @@ def _time_us(way: Callable[[int], None], size: int) -> float:
     for number in range(num_messages):
         way(places[number % len(places)])
     return (time.perf_counter() - begin) / num_messages * 1e6
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.process_vm_readv.restype = ctypes.c_ssize_t
-_LIBC.process_vm_readv.argtypes = (
-    ctypes.c_int,
-    ctypes.POINTER(_Extent),
-    ctypes.c_ulong,
-    ctypes.POINTER(_Extent),
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Sums are made a tile at a time, out of what was read last.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from functools import partial
 
 import numpy as np
 
+from hccl_py.bench.kernel_copy import READ, WRITE, kernel_copy
 from hccl_py.bench.peers.program import ROOT, Array, Call, Library, open_communicator
 
 _TILE = 32768
@@ -45,8 +45,8 @@ def may_copy() -> bool:
     with subprocess.Popen(holds, text=True, stdin=pipe, stdout=pipe) as owner:
         assert owner.stdin and owner.stdout
         address = int(owner.stdout.readline())
-        reads = f"copies._kernel_copy('process_vm_readv', {owner.pid}, a, {address})()"
-        code = f"import numpy; from hccl_py.bench.peers import copies; a = numpy.zeros(1); {reads}"
+        reads = f"kernel_copy(READ, {owner.pid}, numpy.zeros(1), {address})()"
+        code = f"import numpy; from {kernel_copy.__module__} import READ, kernel_copy; {reads}"
         reader = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
         )
@@ -54,10 +54,6 @@ def may_copy() -> bool:
     if reader.returncode and "process_vm_readv" not in reader.stderr:
         raise RuntimeError(f"expected a process that reads another's memory: {reader.stderr}")
     return reader.returncode == 0
-
-
-class _Extent(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("num_bytes", ctypes.c_size_t))
 
 
 def _bind(within: Library, op: str, input: Array, output: Array) -> Call:
@@ -70,12 +66,12 @@ def _bind(within: Library, op: str, input: Array, output: Array) -> Call:
     larger = [max(input.size, output.size) * i // n for i in range(n + 1)]
     mine = slice(larger[rank], larger[rank + 1])
 
-    def copy(function: str, here: Array, peer: int, buffer: int, first: int) -> Call:
+    def copy(function: Callable[..., int], here: Array, peer: int, buffer: int, first: int) -> Call:
         pid, *addresses = (int(number) for number in where[peer])
-        return _kernel_copy(function, pid, here, addresses[buffer] + first * _FLOAT_BYTES)
+        return kernel_copy(function, pid, here, addresses[buffer] + first * _FLOAT_BYTES)
 
     def read(into: Array, peer: int, first: int) -> Call:
-        return copy("process_vm_readv", into, peer, 0, first)
+        return copy(READ, into, peer, 0, first)
 
     def sums(into: Array, targets: list[int]) -> Iterator[Call]:
         scratch = np.empty(_TILE, np.float32)
@@ -89,13 +85,13 @@ def _bind(within: Library, op: str, input: Array, output: Array) -> Call:
                 yield partial(np.add, own, theirs, out=tile)
                 own = tile
             for peer in targets:
-                yield copy("process_vm_writev", tile, peer, 1, first)
+                yield copy(WRITE, tile, peer, 1, first)
 
     def steps() -> Iterator[Call]:
         if op == "broadcast" and rank == ROOT:
             for peer in others:
                 span = slice(larger[peer], larger[peer + 1])
-                yield copy("process_vm_writev", input[span], peer, 1, span.start)
+                yield copy(WRITE, input[span], peer, 1, span.start)
         elif op == "broadcast":
             for begin, end in ((0, mine.start), (mine.stop, input.size)):
                 if begin < end:
@@ -122,24 +118,3 @@ def _bind(within: Library, op: str, input: Array, output: Array) -> Call:
             step()
 
     return call
-
-
-def _kernel_copy(function: str, pid: int, here: Array, there: int) -> Call:
-    """Return the call that copies between an array of this process and an address of another."""
-    local = _Extent(here.ctypes.data, here.nbytes)
-    remote = _Extent(there, here.nbytes)
-    arguments = (pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-    copy: Callable[..., int] = _LIBC[function]
-    num_bytes = here.nbytes
-
-    def call() -> None:
-        copied = copy(*arguments)
-        if copied != num_bytes:
-            why = os.strerror(ctypes.get_errno()) if copied < 0 else f"{copied} were copied"
-            raise SystemExit(f"{function} of {num_bytes} bytes of process {pid}: {why}")
-
-    return call
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-"""Of an item, unlike an attribute, each look makes a function of its own."""
