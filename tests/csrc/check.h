@@ -6,18 +6,18 @@
 #include <vector>
 
 // What follows the condition, as for printf, says more.
-#define CHECK(condition, ...)                                                     \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
+#define CHECK(condition, ...)                                                      \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
       std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      __VA_OPT__(std::fprintf(stderr, __VA_ARGS__);)                              \
-      std::abort();                                                               \
-    }                                                                             \
+      __VA_OPT__(std::fprintf(stderr, __VA_ARGS__);)                               \
+      std::abort();                                                                \
+    }                                                                              \
   } while (false)
 
 // Begins the definition of a test: HCCL_TEST(name) { ... }
-#define HCCL_TEST(name)                                      \
-  void name();                                               \
+#define HCCL_TEST(name)                                          \
+  void name();                                                   \
   const ::hccl::test::Registered registered_##name{#name, name}; \
   void name()
 

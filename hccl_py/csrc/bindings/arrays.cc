@@ -6,8 +6,8 @@ namespace hccl {
 
 namespace {
 
-// PyArrayObject_fields of numpy/ndarraytypes.h, which numpy's own macros read inside of every extension
-// module: it stays as it is for as long as modules need not be compiled again.
+// PyArrayObject_fields of numpy/ndarraytypes.h, which numpy's own macros read inside of every
+// extension module: it stays as it is for as long as modules need not be compiled again.
 struct NumpyArray {
   PyObject_HEAD
   char* data;
@@ -59,7 +59,8 @@ bool is_laid_out_as_known(const nb::object& numpy) {
   auto matches = [](const nb::object& one, int ndim, int flags) {
     const auto& read = *reinterpret_cast<NumpyArray*>(one.ptr());
     constexpr int both = numpy_c_contiguous | numpy_writeable;
-    return nb::int_(reinterpret_cast<uintptr_t>(read.data)).equal(one.attr("ctypes").attr("data")) &&
+    return nb::int_(reinterpret_cast<uintptr_t>(read.data))
+               .equal(one.attr("ctypes").attr("data")) &&
            read.ndim == ndim && read.shape[0] == nb::cast<intptr_t>(one.attr("shape")[0]) &&
            read.shape[1] == nb::cast<intptr_t>(one.attr("shape")[1]) &&
            read.dtype == one.attr("dtype").ptr() && (read.flags & both) == flags;

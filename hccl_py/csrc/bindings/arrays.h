@@ -1,5 +1,5 @@
-// Reads numpy arrays and torch tensors by their C structures. An attribute of a tensor in Python takes
-// as long as a tenth of a small call.
+// Reads numpy arrays and torch tensors by their C structures. An attribute of a tensor in Python
+// takes as long as a tenth of a small call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,8 +19,8 @@ bool is_contiguous(const DLTensor& tensor);
 struct ArrayView {
   std::byte* address = nullptr;
   size_t count = 0;
-  // Equal for arrays of one Python type only if their elements are of one type: numpy's dtype object,
-  // or the number of DLPack's.
+  // Equal for arrays of one Python type only if their elements are of one type: numpy's dtype
+  // object, or the number of DLPack's.
   uintptr_t element = 0;
 };
 
@@ -31,8 +31,8 @@ class ArrayReader {
 
   // From now on reads objects of exactly this type, if it is one of those above.
   void learn(PyTypeObject* type);
-  // False unless the object is of a type that was learnt, and C-contiguous memory of the host that may
-  // be written.
+  // False unless the object is of a type that was learnt, and C-contiguous memory of the host that
+  // may be written.
   bool read(PyObject* object, ArrayView& view) const;
 
  private:
@@ -42,7 +42,7 @@ class ArrayReader {
     Export export_tensor;  // null: of numpy
   };
 
-  nanobind::object ndarray_;  // none: not laid out like that
+  nanobind::object ndarray_;           // none: not laid out like that
   nanobind::object is_neg_, is_conj_;  // names
   std::vector<Type> types_;
   std::vector<nanobind::object> kept_;

@@ -23,8 +23,8 @@ using Counts = nanobind::typed<nanobind::dict, nanobind::str, uint64_t>;
 
 inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// calls.cc: Plan, Prepared, Work and RecordedCall, and the entries run_..., start_... and record_... of
-// `communicator`.
+// calls.cc: Plan, Prepared, Work and RecordedCall, and the entries run_..., start_... and
+// record_... of `communicator`.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
 // known_calls.cc: KnownCalls, FastPath and remembered(), which answer calls without a Python frame.
 void bind_known_calls(nanobind::module_& module);
@@ -64,8 +64,8 @@ void bind_emulation(nanobind::module_& module);
 // simulation.cc: World, Programs and VirtualTime.
 void bind_simulation(nanobind::module_& module);
 
-// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain, RdmaQueuePair,
-// RdmaRegistrations and RdmaLaneEnd.
+// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain,
+// RdmaQueuePair, RdmaRegistrations and RdmaLaneEnd.
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,

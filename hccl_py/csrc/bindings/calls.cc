@@ -123,8 +123,13 @@ void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op
       (compression != 0 && static_cast<DType>(dtype) != DType::float32)) {
     throw std::invalid_argument("no such compression, or not of these elements");
   }
-  new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
-                      fingerprint, divide, static_cast<Compression>(compression)};
+  new (self) Prepared{std::move(plan),
+                      static_cast<DType>(dtype),
+                      static_cast<ReduceOp>(op),
+                      count,
+                      fingerprint,
+                      divide,
+                      static_cast<Compression>(compression)};
 }
 
 RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
@@ -215,8 +220,8 @@ using Row = std::array<int, 12>;
 std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
                                 std::vector<uint8_t> compressed, std::vector<int> steps,
                                 int data_chunks, int scratch_slots, int max_chunk_span,
-                                size_t min_message_bytes, bool long_messages, bool by_step, bool reduces,
-                                int rank, int world_size) {
+                                size_t min_message_bytes, bool long_messages, bool by_step,
+                                bool reduces, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   plan->ops.reserve(ops.size());
   for (const Row& row : ops) {
@@ -244,11 +249,10 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
 
 void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::class_<Plan>(module, "Plan");
-  module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"),
-             nb::arg("compressed"), nb::arg("steps"), nb::arg("data_chunks"),
-             nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("min_message_bytes"),
-             nb::arg("long_messages"), nb::arg("by_step"), nb::arg("reduces"), nb::arg("rank"),
-             nb::arg("world_size"));
+  module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("compressed"),
+             nb::arg("steps"), nb::arg("data_chunks"), nb::arg("scratch_slots"),
+             nb::arg("max_chunk_span"), nb::arg("min_message_bytes"), nb::arg("long_messages"),
+             nb::arg("by_step"), nb::arg("reduces"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)

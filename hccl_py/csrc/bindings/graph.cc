@@ -18,8 +18,8 @@ namespace hccl {
 namespace {
 
 using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
-// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, copies, communicator, first,
-// last, whether it blocks.
+// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, copies, communicator,
+// first, last, whether it blocks.
 using Copy = std::tuple<uint64_t, uint64_t, size_t>;
 using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
 
@@ -59,7 +59,8 @@ class BoundGraph {
     for (const RecordedCall* call : calls) buffers_.push_back(call->buffers);
   }
 
-  // Whether `object`, which call `number` uses, could be read; then each replay looks where it lies.
+  // Whether `object`, which call `number` uses, could be read; then each replay looks where it
+  // lies.
   bool watch(nb::object object, int number) {
     reader_.learn(Py_TYPE(object.ptr()));
     ArrayView view;

@@ -106,8 +106,9 @@ namespace {
 
 using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
 
-// Where objects of `type` keep an attribute that is one of its `__slots__`, in bytes from their start; 0
-// if it is none. To look an attribute up by its name takes 250 instructions, of 3,700 of a small call.
+// Where objects of `type` keep an attribute that is one of its `__slots__`, in bytes from their
+// start; 0 if it is none. To look an attribute up by its name takes 250 instructions, of 3,700 of a
+// small call.
 Py_ssize_t offset_of_slot(PyTypeObject* type, PyObject* name) {
   nb::object found = nb::steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), name));
   if (!found.is_valid()) PyErr_Clear();
@@ -122,13 +123,13 @@ nb::object read_slot(PyObject* object, Py_ssize_t offset) {
 
 // The way of one Collectives to the engine.
 struct FastPath {
-  nb::object state;   // CommunicatorState
+  nb::object state;            // CommunicatorState
   Py_ssize_t core, timeout_s;  // its slots
-  nb::object known;   // KnownCalls
-  nb::object groups;    // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object known;            // KnownCalls
+  nb::object groups;  // CALLS of call_group.py: a call may have to be collected while there are any
   nb::object captures;  // CAPTURES of graphs/recording.py: or recorded
-  nb::object errors;  // CallErrors
-  nb::object work;    // the class Work, of calls in the background; None: calls block
+  nb::object errors;    // CallErrors
+  nb::object work;      // the class Work, of calls in the background; None: calls block
 };
 
 // A method that answers known calls itself, and hands all others to the function that it wraps. The
@@ -318,9 +319,9 @@ nb::object make_remembered_type() {
                          {Py_tp_dealloc, reinterpret_cast<void*>(free_remembered)},
                          {Py_tp_members, members},
                          {0, nullptr}};
-  PyType_Spec spec = {"hccl_py.transport._core.Remembered", sizeof(Remembered), 0,
-                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-                      slots};
+  PyType_Spec spec = {
+      "hccl_py.transport._core.Remembered", sizeof(Remembered), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
   return nb::steal(PyType_FromSpec(&spec));
 }
 
@@ -352,28 +353,32 @@ void bind_known_calls(nb::module_& module) {
            nb::arg("blocks") = nb::none(), nb::arg("apart") = false, nb::arg("data") = 0)
       .def("clear", &KnownCalls::clear);
   nb::class_<FastPath>(module, "FastPath")
-      .def("__init__",
-           [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known,
-              AnyByAny groups, AnyByAny captures, nb::object errors, nb::object work) {
-             Py_ssize_t core = offset_of_slot(Py_TYPE(state.ptr()), names.core);
-             Py_ssize_t timeout_s = offset_of_slot(Py_TYPE(state.ptr()), names.timeout_s);
-             if (core == 0 || timeout_s == 0) throw nb::type_error("state: expected its slots");
-             new (self) FastPath{std::move(state),    core,
-                                 timeout_s,           nb::borrow(known),
-                                 std::move(groups),   std::move(captures),
-                                 std::move(errors),   std::move(work)};
-           },
-           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
-           nb::arg("errors"), nb::arg("work").none());
+      .def(
+          "__init__",
+          [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known, AnyByAny groups,
+             AnyByAny captures, nb::object errors, nb::object work) {
+            Py_ssize_t core = offset_of_slot(Py_TYPE(state.ptr()), names.core);
+            Py_ssize_t timeout_s = offset_of_slot(Py_TYPE(state.ptr()), names.timeout_s);
+            if (core == 0 || timeout_s == 0) throw nb::type_error("state: expected its slots");
+            new (self) FastPath{std::move(state),  core,
+                                timeout_s,         nb::borrow(known),
+                                std::move(groups), std::move(captures),
+                                std::move(errors), std::move(work)};
+          },
+          nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
+          nb::arg("errors"), nb::arg("work").none());
   nb::object type = make_remembered_type();
   auto* graph_type = reinterpret_cast<PyTypeObject*>(module.attr("Graph").ptr());
-  names = {PyUnicode_InternFromString("_fast_path"), PyUnicode_InternFromString("core"),
+  names = {PyUnicode_InternFromString("_fast_path"),
+           PyUnicode_InternFromString("core"),
            PyUnicode_InternFromString("timeout_s"),
-           reinterpret_cast<PyTypeObject*>(nb::type<FastPath>().ptr()), graph_type,
+           reinterpret_cast<PyTypeObject*>(nb::type<FastPath>().ptr()),
+           graph_type,
            reinterpret_cast<PyTypeObject*>(nb::type<Communicator>().ptr())};
   module.attr("Method") = nb::type_var("Method");
-  module.def("remembered", [type](nb::object method) { return remember(type, std::move(method)); },
-             nb::arg("method"), nb::sig("def remembered(method: Method) -> Method"));
+  module.def(
+      "remembered", [type](nb::object method) { return remember(type, std::move(method)); },
+      nb::arg("method"), nb::sig("def remembered(method: Method) -> Method"));
 }
 
 }  // namespace hccl

@@ -1,5 +1,5 @@
-// Calls by the arguments that a caller passed. What a method of hccl_py/collectives.py found out about
-// these arguments holds for all that are described alike, so it need not be found out again.
+// Calls by the arguments that a caller passed. What a method of hccl_py/collectives.py found out
+// about these arguments holds for all that are described alike, so it need not be found out again.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,8 +21,8 @@ class KnownCalls {
   static constexpr size_t most_arguments = 3, most_listed = 64;
 
   // An array by its Python type, its element type and its count; a list of arrays that are alike in
-  // these, by them and its length. Anything else is an int, by identity: small numbers and members of
-  // an enum are one object each.
+  // these, by them and its length. Anything else is an int, by identity: small numbers and members
+  // of an enum are one object each.
   struct Argument {
     PyTypeObject* type = nullptr;  // null: no array
     uintptr_t value = 0;
@@ -56,8 +56,8 @@ class KnownCalls {
                 Addresses& addresses) const;
   // Null: unknown. Valid until Python code runs, or another thread.
   const Call* find(const Key& key) const;
-  // Notes a call: its method's name, then all arguments. `blocks`: how many outputs, how many inputs,
-  // and the length of each. The engine has checked nothing of it.
+  // Notes a call: its method's name, then all arguments. `blocks`: how many outputs, how many
+  // inputs, and the length of each. The engine has checked nothing of it.
   void learn(const AnyTuple& call, nanobind::object prepared, nanobind::object blocks, bool apart,
              uint64_t data);
   void clear() { calls_ = nullptr; }

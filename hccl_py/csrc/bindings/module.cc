@@ -11,8 +11,8 @@
 
 #include <vector>
 
-#include "perftest/bindings.h"
 #include "base/signal_bell.h"
+#include "perftest/bindings.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
@@ -31,10 +31,15 @@ std::shared_ptr<Communicator> make_communicator(std::shared_ptr<ProgressThread> 
                                                 int num_channels, int num_slots, size_t slot_bytes,
                                                 std::shared_ptr<Arena> arena, bool checksum,
                                                 double path_timeout_s) {
-  CommunicatorOptions options{
-      .rank = rank, .world_size = world_size, .num_channels = num_channels, .num_slots = num_slots,
-      .slot_bytes = slot_bytes, .local_ranks = std::move(local_ranks), .arena = std::move(arena),
-      .checksum = checksum, .path_timeout_s = path_timeout_s};
+  CommunicatorOptions options{.rank = rank,
+                              .world_size = world_size,
+                              .num_channels = num_channels,
+                              .num_slots = num_slots,
+                              .slot_bytes = slot_bytes,
+                              .local_ranks = std::move(local_ranks),
+                              .arena = std::move(arena),
+                              .checksum = checksum,
+                              .path_timeout_s = path_timeout_s};
   return Communicator::create(options, std::move(progress));
 }
 
@@ -103,12 +108,15 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
            [](Communicator& communicator, const std::shared_ptr<RdmaRegistrations>& memory) {
              communicator.add_memory(memory);
            })
-      .def("take_device_changes",
-           [](Communicator& c) { return c.connections().take_device_changes(); }, Released())
+      .def(
+          "take_device_changes",
+          [](Communicator& c) { return c.connections().take_device_changes(); }, Released())
       .def("repair_fd", [](Communicator& c) { return c.connections().repair_fd(); })
-      .def("take_broken", [](Communicator& c) { return plain(c.take_broken()); }, Released())
-      .def("take_wanted",
-           [](Communicator& c) { return plain(c.connections().take_wanted()); }, Released())
+      .def(
+          "take_broken", [](Communicator& c) { return plain(c.take_broken()); }, Released())
+      .def(
+          "take_wanted", [](Communicator& c) { return plain(c.connections().take_wanted()); },
+          Released())
       .def("note_refusal", &Communicator::note_refusal, Released())
       .def("note_unreachable", &Communicator::note_unreachable, Released())
       .def("replace_connection",
@@ -121,9 +129,9 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("caller", &Communicator::caller)
       .def("poll", &Communicator::poll, Released())
       .def("has_undelivered", &Communicator::has_undelivered, Released())
-      .def("close",
-           [](Communicator& c, const std::string& error) { c.close(error, check_signals); },
-           nb::arg("error") = "", Released());
+      .def(
+          "close", [](Communicator& c, const std::string& error) { c.close(error, check_signals); },
+          nb::arg("error") = "", Released());
 }
 
 // The address of a C-contiguous buffer, writable if it has to be. Throws what becomes ValueError or
@@ -164,11 +172,12 @@ NB_MODULE(_core, module) {
   module.def("address_of", &address_of);
   // For a forked child: what belongs to its parent must not say goodbye in the parent's name.
   module.def("leak", [](nb::object object) { object.inc_ref(); });
-  module.def("multiply",
-             [](int dtype, uint64_t to, uint64_t from, size_t count, double factor) {
-               return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
-             },
-             Released());
+  module.def(
+      "multiply",
+      [](int dtype, uint64_t to, uint64_t from, size_t count, double factor) {
+        return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
+      },
+      Released());
   module.def("reduce_instruction_set", &reduce_instruction_set);
   module.def("reduce_supported", [](int dtype, int op) {
     return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));

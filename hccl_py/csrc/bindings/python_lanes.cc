@@ -114,7 +114,8 @@ constexpr size_t python_slot_bytes = 131072;  // as transport/providers/interfac
 // ask: every other turn of the driver costs one poll.
 class PythonLane final : public QueuedLane {
  public:
-  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: closed after it.
+  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: closed after
+  // it.
   PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics,
              const nb::object& provider = {})
       : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
@@ -170,7 +171,7 @@ class PythonLane final : public QueuedLane {
   nb::object lane_, provider_, send_, receive_;
   const int fd_;
   // What the object answered last; its descriptor becomes readable when that has changed.
-  bool full_ = false;  // send: no room
+  bool full_ = false;     // send: no room
   bool drained_ = false;  // receive: nothing there
   // The message that is lent. It is kept until the next one is received, because to release it
   // takes the GIL; `view_` refers to no object where there is none.
@@ -258,8 +259,8 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<std::unique_ptr<Lane>> added;
   for (const nb::object& lane : lanes) {
-    added.push_back(std::make_unique<PythonLane>(
-        peer, lane, communicator.options().slot_bytes, communicator.statistics()));
+    added.push_back(std::make_unique<PythonLane>(peer, lane, communicator.options().slot_bytes,
+                                                 communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(added), {std::move(control)});
 }
@@ -274,22 +275,21 @@ std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provide
 void bind_python_lanes(nb::module_& module) {
   // Its methods are the subclass's own; base/stream.h says what they do. `send` and `receive` raise
   // ConnectionError when the other end is gone, at the end of the stream too.
-  nb::class_<Stream, PyStream>(module, "Stream")
-      .def(nb::init<>())
-      .def("fd", [](Stream&) -> int { throw std::logic_error("a Stream without fd()"); });
+  nb::class_<Stream, PyStream>(module, "Stream").def(nb::init<>()).def("fd", [](Stream&) -> int {
+    throw std::logic_error("a Stream without fd()");
+  });
   // A signal handler's exception leaves a lane as itself.
-  nb::register_exception_translator(
-      [](const std::exception_ptr& pointer, void*) {
-        try {
-          std::rethrow_exception(pointer);
-        } catch (const LaneInterrupted& interrupted) {
-          try {
-            std::rethrow_exception(interrupted.cause);
-          } catch (nb::python_error& error) {
-            error.restore();
-          }
-        }
-      });
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const LaneInterrupted& interrupted) {
+      try {
+        std::rethrow_exception(interrupted.cause);
+      } catch (nb::python_error& error) {
+        error.restore();
+      }
+    }
+  });
 }
 
 }  // namespace hccl

@@ -58,8 +58,8 @@ std::vector<LoggedCall> call_log(Communicator& engine, uint64_t first, uint64_t 
   return result;
 }
 
-// All counters, by device and of stragglers: "calls" (calls, waiting, moving, elements by kind) and "peers"
-// (waited for, times last by rank).
+// All counters, by device and of stragglers: "calls" (calls, waiting, moving, elements by kind) and
+// "peers" (waited for, times last by rank).
 AnyDict statistics(Communicator& engine) {
   const Statistics& s = engine.statistics();
   nb::dict result;
@@ -77,8 +77,8 @@ AnyDict statistics(Communicator& engine) {
   result["provider"] = device_statistics(s.provider);
   nb::list calls, peers;
   for (const CallStatistics& kind : s.calls) {
-    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
-                                kind.moving_ns.value(), kind.elements.value()));
+    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(), kind.moving_ns.value(),
+                                kind.elements.value()));
   }
   for (int rank = 0; rank < engine.options().world_size; ++rank) {
     const Stragglers::Peer& peer = engine.stragglers().of(rank);
@@ -89,7 +89,8 @@ AnyDict statistics(Communicator& engine) {
   return result;
 }
 
-// Nanoseconds of copying, reducing, and sending and receiving over a wire, in the calls that Profile counts.
+// Nanoseconds of copying, reducing, and sending and receiving over a wire, in the calls that
+// Profile counts.
 nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t> profile(Communicator& engine) {
   const Profile& p = engine.statistics().profile;
   return nb::make_tuple(p.copy_ns.value(), p.reduce_ns.value(), p.wire_ns.value());
@@ -207,9 +208,12 @@ void bind_reports(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def("apply_diagnosis", &Communicator::apply_diagnosis, Released())
       .def("ended_peers", [](Communicator& c) { return c.connections().ended_peers(); })
       .def("progress", &Communicator::progress_made, Released())
-      .def("abort",
-           [](Communicator& c, std::string reason, Cause cause) { c.abort(cause, std::move(reason)); },
-           nb::arg("reason"), nb::arg("cause") = Cause::aborted, Released())
+      .def(
+          "abort",
+          [](Communicator& c, std::string reason, Cause cause) {
+            c.abort(cause, std::move(reason));
+          },
+          nb::arg("reason"), nb::arg("cause") = Cause::aborted, Released())
       .def("records", &records)
       .def("call_log", &call_log)
       .def("statistics", &statistics)

@@ -25,8 +25,9 @@ using LinkRow = std::tuple<double, double, double, double, double, int, int>;
 
 Link link_of(const LinkRow& row) {
   auto [latency_us, message_us, us_per_mib, wire_us_per_mib, burst_us, wiring, capacity] = row;
-  return {latency_us, message_us, us_per_mib, wire_us_per_mib, burst_us,
-          static_cast<Wiring>(wiring), capacity};
+  return {latency_us,      message_us, us_per_mib,
+          wire_us_per_mib, burst_us,   static_cast<Wiring>(wiring),
+          capacity};
 }
 
 }  // namespace
@@ -42,10 +43,11 @@ void bind_simulation(nb::module_& module) {
       .def_rw("reduce_us_per_mib", &World::reduce_us_per_mib)
       .def_rw("result_us_per_mib", &World::result_us_per_mib)
       .def_rw("memory_us_per_mib", &World::memory_us_per_mib)
-      .def("set_links", [](World& world, const LinkRow& up, const LinkRow& out) {
-        world.scale_up = link_of(up);
-        world.scale_out = link_of(out);
-      })
+      .def("set_links",
+           [](World& world, const LinkRow& up, const LinkRow& out) {
+             world.scale_up = link_of(up);
+             world.scale_out = link_of(out);
+           })
       .def("add_node_link", [](World& world, int from, int to, double us_per_mib) {
         world.node_links.push_back({from, to, us_per_mib});
       });
@@ -54,9 +56,10 @@ void bind_simulation(nb::module_& module) {
            [](Programs* self, int move, std::vector<std::vector<int>> groups) {
              new (self) Programs(static_cast<Move>(move), std::move(groups));
            })
-      .def("add", [](Programs& self, const Rows& ops,
-                     const Peers& peers) { self.add({ops.data(), ops.size()},
-                                                    {peers.data(), peers.size()}); })
+      .def("add",
+           [](Programs& self, const Rows& ops, const Peers& peers) {
+             self.add({ops.data(), ops.size()}, {peers.data(), peers.size()});
+           })
       .def("match", [](Programs& self) -> std::optional<std::tuple<int, int, int>> {
         auto found = self.match();
         if (!found) return std::nullopt;
@@ -65,21 +68,21 @@ void bind_simulation(nb::module_& module) {
   nb::class_<VirtualTime>(module, "VirtualTime")
       .def("__init__",
            [](VirtualTime* self, const World& world, const Programs& programs,
-              std::vector<int> simulated, int num_calls, int num_tiles,
-              int64_t patience_messages) {
+              std::vector<int> simulated, int num_calls, int num_tiles, int64_t patience_messages) {
              new (self) VirtualTime(world, programs, std::move(simulated),
                                     {num_calls, num_tiles, patience_messages});
            })
-      .def("run",
-           [](VirtualTime& self) -> std::optional<std::tuple<int, int, int>> {
-             auto stuck = self.run([] {
-               nb::gil_scoped_acquire acquired;
-               check_signals();
-             });
-             if (!stuck) return std::nullopt;
-             return std::tuple(stuck->rank, stuck->op, stuck->num_others);
-           },
-           Released())
+      .def(
+          "run",
+          [](VirtualTime& self) -> std::optional<std::tuple<int, int, int>> {
+            auto stuck = self.run([] {
+              nb::gil_scoped_acquire acquired;
+              check_signals();
+            });
+            if (!stuck) return std::nullopt;
+            return std::tuple(stuck->rank, stuck->op, stuck->num_others);
+          },
+          Released())
       .def("ended_us", &VirtualTime::ended_us)
       .def("num_messages", &VirtualTime::num_messages)
       .def("left_out", [](const VirtualTime& self) {

@@ -83,11 +83,11 @@ size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
 }
 
 template <class Pair>
-void post_send(Pair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
-               uint32_t rkey, uint64_t remote_address, const Pieces& pieces) {
+void post_send(Pair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm, uint32_t rkey,
+               uint64_t remote_address, const Pieces& pieces) {
   ScatterGather list[max_scatter_gather];
-  SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address,
-                      {list, gather(pieces, list)}};
+  SendRequest request{wr_id,          static_cast<Opcode>(opcode), flags, imm, rkey,
+                      remote_address, {list, gather(pieces, list)}};
   nb::gil_scoped_release release;
   pair.post_send(request);
 }
@@ -167,7 +167,8 @@ std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<ProgressThread> progr
 template <class Pair>
 void bind_queue_pair(nb::class_<Pair>& pair) {
   pair.def("number", &Pair::number)
-      .def("state", [](Pair& self) { return static_cast<int>(self.state()); }, Released())
+      .def(
+          "state", [](Pair& self) { return static_cast<int>(self.state()); }, Released())
       .def("reason", &Pair::reason, Released())
       .def("attach", &Pair::attach, Released())
       .def("set_attributes",
@@ -177,8 +178,7 @@ void bind_queue_pair(nb::class_<Pair>& pair) {
              self.set_attributes(attributes);
            })
       .def(
-          "modify",
-          [](Pair& self, int state) { self.modify(static_cast<QueuePairState>(state)); },
+          "modify", [](Pair& self, int state) { self.modify(static_cast<QueuePairState>(state)); },
           Released())
       .def("post_send", &post_send<Pair>)
       .def("post_recv", &post_recv<Pair>)
@@ -200,20 +200,19 @@ void bind_domain(nb::class_<Domain>& domain) {
 
 void bind_rdma(nb::module_& module) {
   nb::class_<RdmaDevice>(module, "RdmaDevice")
-      .def(
-          "__init__",
-          [](RdmaDevice* device, const std::string& name, std::array<uint8_t, 4> route) {
-            new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
-          })
+      .def("__init__",
+           [](RdmaDevice* device, const std::string& name, std::array<uint8_t, 4> route) {
+             new (device) RdmaDevice(name, {route[0], route[1], route[2], route[3]});
+           })
       .def("mtu", &RdmaDevice::mtu)
       .def("lid", &RdmaDevice::lid);
   nb::class_<RdmaDomain> domain(module, "RdmaDomain");
   domain.def(nb::init<std::shared_ptr<RdmaDevice>>());
   bind_domain(domain);
   nb::class_<RdmaPeer>(module, "RdmaPeer")
-      .def("__init__", [](RdmaPeer* peer, std::array<uint8_t, 16> gid, uint32_t qp_num,
-                          uint32_t psn, size_t mtu,
-                          uint16_t lid) { new (peer) RdmaPeer{gid, qp_num, psn, mtu, lid}; });
+      .def("__init__",
+           [](RdmaPeer* peer, std::array<uint8_t, 16> gid, uint32_t qp_num, uint32_t psn,
+              size_t mtu, uint16_t lid) { new (peer) RdmaPeer{gid, qp_num, psn, mtu, lid}; });
   nb::class_<RdmaQueuePair> pair(module, "RdmaQueuePair");
   bind_queue_pair(pair);
   pair.def("psn", &RdmaQueuePair::psn)
@@ -227,9 +226,10 @@ void bind_rdma(nb::module_& module) {
   nb::class_<RdmaRegistrations>(module, "RdmaRegistrations")
       .def_static(
           "create",
-          [](std::shared_ptr<RdmaDomain> its_domain, std::shared_ptr<Arena> arena, MemoryWatch* watch,
-             size_t max_bytes) {
-            return RdmaRegistrations::create(std::move(its_domain), std::move(arena), watch, max_bytes);
+          [](std::shared_ptr<RdmaDomain> its_domain, std::shared_ptr<Arena> arena,
+             MemoryWatch* watch, size_t max_bytes) {
+            return RdmaRegistrations::create(std::move(its_domain), std::move(arena), watch,
+                                             max_bytes);
           },
           nb::arg("domain"), nb::arg("arena"), nb::arg("watch").none(), nb::arg("max_bytes"))
       .def("num_bytes", &RdmaRegistrations::num_bytes, Released());
@@ -251,12 +251,11 @@ void bind_underlying_lanes(nb::module_& module) {
       .def(nb::init<std::shared_ptr<Arena>>())
       .def("segment_fd", &ShmEndpoint::segment_fd)
       .def("doorbell_fd", &ShmEndpoint::doorbell_fd)
-      .def("connect",
-           [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd, int arena_fd,
-              int control_fd) {
-             return endpoint.connect(rank, {Descriptor(segment_fd), Descriptor(doorbell_fd),
-                                            Descriptor(arena_fd), Descriptor(control_fd)});
-           });
+      .def("connect", [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd,
+                         int arena_fd, int control_fd) {
+        return endpoint.connect(rank, {Descriptor(segment_fd), Descriptor(doorbell_fd),
+                                       Descriptor(arena_fd), Descriptor(control_fd)});
+      });
   module.def("tcp_underlying_lane", [](int fd) { return tcp_underlying_lane(Descriptor(fd)); });
   module.def("python_underlying_lane", &python_underlying_lane);
   module.def("loopback_underlying_lanes", &loopback_underlying_lanes);
@@ -303,8 +302,8 @@ void add_rdma_peer(Communicator& communicator, int peer,
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (const auto& end : ends) {
-    auto lane = std::make_unique<LaneOverQueuePair>(peer, end->take_slots(),
-                                                    communicator.statistics());
+    auto lane =
+        std::make_unique<LaneOverQueuePair>(peer, end->take_slots(), communicator.statistics());
     const RdmaLaneEnd::Registrations& devices = end->registrations();
     LaneOverQueuePair::Memories memories(devices.begin(), devices.end());
     if (lanes.size() + 1 == ends.size()) {

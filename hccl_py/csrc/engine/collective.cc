@@ -11,12 +11,13 @@ namespace {
 // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
 constexpr size_t max_board_bytes = post_areas * area_bytes;
 
-// A phase is what is received in a step and then sent in the next one, while it is in the cache. The first phase only
-// sends, the last one only receives.
+// A phase is what is received in a step and then sent in the next one, while it is in the cache.
+// The first phase only sends, the last one only receives.
 void add_phases(const Plan& plan, std::vector<size_t>& ends) {
   auto next = plan.ops.begin();
   for (int end : plan.steps) {
-    next = std::find_if(next, plan.ops.begin() + end, [](const Op& op) { return op.kind != OpKind::send; });
+    next = std::find_if(next, plan.ops.begin() + end,
+                        [](const Op& op) { return op.kind != OpKind::send; });
     ends.push_back(static_cast<size_t>(next - plan.ops.begin()));
     next = plan.ops.begin() + end;
   }
@@ -85,7 +86,10 @@ void Channel::open_window() {
   int64_t num_tiles = 1;
   if (window_ > 1) {
     int64_t end = tiling_->num_tiles();
-    if (tiling_->tile_of(call_->data, end - 1).count < static_cast<size_t>(call_->plan->data_chunks)) --end;
+    if (tiling_->tile_of(call_->data, end - 1).count <
+        static_cast<size_t>(call_->plan->data_chunks)) {
+      --end;
+    }
     num_tiles = std::clamp((end - tile_ + num_channels_ - 1) / num_channels_, num_tiles, window_);
   }
   window_begin_ = tile_;
@@ -133,7 +137,8 @@ bool Channel::end_step() {
   return true;
 }
 
-// The tile has taken its ops of the phase. False while a peer has still to read what an average divides.
+// The tile has taken its ops of the phase. False while a peer has still to read what an average
+// divides.
 bool Channel::end_phase() {
   bool is_last = phase_ + 1 == phase_ends_.size();
   if (call_->divide && is_last) {
@@ -170,9 +175,11 @@ bool Channel::flush() {
     moved = backlog_.flush();
   }
   // Its taking what we sent is the first sign of a rank that has nothing to send.
-  if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) stragglers_.arrive(awaited, 0);
-  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
-  // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
+  if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) {
+    stragglers_.arrive(awaited, 0);
+  }
+  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would
+  // have to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
   bool last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
   if (last && !moved) moved = backlog_.settle();
   if (backlog_.empty()) borrowed_.clear();

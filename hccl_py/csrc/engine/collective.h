@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "lanes/shared_memory/board.h"
-#include "lanes/lane.h"
 #include "engine/failure/failure.h"
-#include "engine/stragglers.h"
 #include "engine/plan.h"
+#include "engine/stragglers.h"
+#include "lanes/lane.h"
+#include "lanes/shared_memory/board.h"
 #include "reduce/reduce.h"
 
 namespace hccl {
@@ -49,10 +49,11 @@ class Channel {
   void set_board(Board& board) { board_ = &board; }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  // `window` tiles run a phase of the plan before any of them begins the next; above 1 for a plan `by_step` only.
+  // `window` tiles run a phase of the plan before any of them begins the next; above 1 for a plan
+  // `by_step` only.
   void start(const Call& call, const Tiling& tiling, int64_t window = 1);
-  // Stops after the first step of the first tile, in which each rank hears from all others: whether their payloads
-  // stay in place too. That tile has a window of its own.
+  // Stops after the first step of the first tile, in which each rank hears from all others: whether
+  // their payloads stay in place too. That tile has a window of its own.
   void ask(const Call& call, const Tiling& tiling, int64_t window);
   bool is_asking() const { return is_asking_; }
   bool has_asked() const;
@@ -132,8 +133,8 @@ class Channel {
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
   bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
   std::span<const int> peers_of(const Op& op) const {
-    return std::span(call_->plan->peers).subspan(static_cast<size_t>(op.peers_begin),
-                                                 static_cast<size_t>(op.num_peers));
+    return std::span(call_->plan->peers)
+        .subspan(static_cast<size_t>(op.peers_begin), static_cast<size_t>(op.num_peers));
   }
 
   const int rank_;
@@ -154,10 +155,10 @@ class Channel {
   size_t phase_ = 0, next_op_ = 0;
   size_t item_size_ = 1;
   bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
-  bool on_board_ = false;    // this tile takes its steps there
-  size_t step_ = 0;          // of the plan; on the board only
-  bool has_posted_ = false;  // in this step
-  bool lacks_room_ = false;  // for a post
+  bool on_board_ = false;      // this tile takes its steps there
+  size_t step_ = 0;            // of the plan; on the board only
+  bool has_posted_ = false;    // in this step
+  bool lacks_room_ = false;    // for a post
   // A message for several lanes waits until then for a slot of its own; else never.
   Deadline room_deadline_ = Deadline::max();
   bool may_wait_for_room_ = true;

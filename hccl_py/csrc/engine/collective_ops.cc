@@ -19,7 +19,8 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   return failure;
 }
 
-// A copy of that much inside a rank's own memory does not stay in a cache until somebody reads all of it.
+// A copy of that much inside a rank's own memory does not stay in a cache until somebody reads all
+// of it.
 constexpr size_t min_uncached_bytes = 4 << 20;
 
 // Many ranks that share a core take turns in less.
@@ -65,10 +66,12 @@ void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
   }
 }
 
-// Which of the next messages of the peer is the reply: in a window, each step brings one for each tile.
+// Which of the next messages of the peer is the reply: in a window, each step brings one for each
+// tile.
 uint16_t Channel::rendezvous_of(const Op& op) const {
   if (op.rendezvous <= 0) return static_cast<uint16_t>(op.rendezvous);
-  int64_t num_tiles = (window_end_ - window_begin_) / num_channels_, index = (tile_ - window_begin_) / num_channels_;
+  int64_t num_tiles = (window_end_ - window_begin_) / num_channels_,
+          index = (tile_ - window_begin_) / num_channels_;
   return static_cast<uint16_t>((op.rendezvous - 1) * num_tiles + index + 1);
 }
 
@@ -94,9 +97,9 @@ bool Channel::run_send(const Op& op) {
   return send_by_lanes(peers_of(op), header, payload);
 }
 
-// Whether a message for several lanes that found no slot waits for one: to write it for each lane alone
-// would take as many copies. Not for long, and then no more in this call: one lane's reader may free its
-// slots only after another lane has got this very message.
+// Whether a message for several lanes that found no slot waits for one: to write it for each lane
+// alone would take as many copies. Not for long, and then no more in this call: one lane's reader
+// may free its slots only after another lane has got this very message.
 bool Channel::waits_for_room() {
   if (on_board_ || !may_wait_for_room_) return false;
   Deadline now = Clock::now();
@@ -105,8 +108,8 @@ bool Channel::waits_for_room() {
   return may_wait_for_room_;
 }
 
-// To all of `peers`; on the board, to those that it does not reach, or, once it has posted that they
-// get it by lane, to those that it does. False: all of it later.
+// To all of `peers`; on the board, to those that it does not reach, or, once it has posted that
+// they get it by lane, to those that it does. False: all of it later.
 bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
                             const std::byte* payload) {
   auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
@@ -130,8 +133,9 @@ bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
   return true;
 }
 
-// Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent out of
-// `data` is left there as its receivers decode it. Null while an earlier send still reads that.
+// Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent
+// out of `data` is left there as its receivers decode it. Null while an earlier send still reads
+// that.
 const std::byte* Channel::encode_source(const Op& op, const Span& span) {
   bool of_data = op.source.buffer == Buffer::data && op.source.scratch < 0;
   if (of_data && !may_overwrite(span)) return nullptr;
@@ -321,7 +325,8 @@ bool overlap(const Span& a, const Span& b, size_t item_size) {
 
 }  // namespace
 
-// What this rank adds to a reduction into `destination`. Where the caller's buffers overlap, that is moved there.
+// What this rank adds to a reduction into `destination`. Where the caller's buffers overlap, that
+// is moved there.
 const std::byte* Channel::part_of(const Op& op, const Span& destination) {
   Span source = resolve(op.source);
   require_same_length(source, destination);

@@ -9,8 +9,8 @@ Stage Channel::stage() const {
   if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
   const std::vector<Op>& ops = call_->plan->ops;
   size_t op = std::min(next_op_, ops.size() - 1);
-  return {op_names[static_cast<size_t>(ops[op].kind)], static_cast<int64_t>(op) + 1, static_cast<int64_t>(ops.size()),
-          tile_ + 1, tiling_->num_tiles()};
+  return {op_names[static_cast<size_t>(ops[op].kind)], static_cast<int64_t>(op) + 1,
+          static_cast<int64_t>(ops.size()), tile_ + 1, tiling_->num_tiles()};
 }
 
 std::vector<int> Channel::waiting_for() const {
@@ -36,9 +36,11 @@ std::vector<int> Channel::waiting_for() const {
       if (peek(peer) == nullptr) return false;
       if (posted(peer) != nullptr) return true;
       Lane& from = *lanes_[static_cast<size_t>(peer)];
-      // A recv may have taken half of a message on a socket, of a long one, or of one that both ends copy.
+      // A recv may have taken half of a message on a socket, of a long one, or of one that both
+      // ends copy.
       if (op.kind != OpKind::recv) return from.lend() != nullptr;
-      return from.shares_payload() && from.peek()->length <= slot_bytes_ && !from.peek()->sender_waits;
+      return from.shares_payload() && from.peek()->length <= slot_bytes_ &&
+             !from.peek()->sender_waits;
     } catch (const LaneError&) {
       return false;
     }
@@ -53,10 +55,13 @@ double Channel::tiles_done(const Tiling& tiling) const {
   int64_t end = call_ == nullptr ? std::max<int64_t>(tiling.num_tiles(), index_) : window_begin_;
   int64_t num_tiles = (end - index_ + num_channels_ - 1) / num_channels_;
   if (call_ == nullptr) return static_cast<double>(num_tiles);
-  auto count = [this](int64_t upto) { return static_cast<size_t>((upto - window_begin_) / num_channels_); };
-  size_t ops_done = count(window_end_) * phase_begin() + count(tile_) * (phase_end() - phase_begin()) +
-                    (next_op_ - phase_begin());
-  return static_cast<double>(num_tiles) + static_cast<double>(ops_done) / static_cast<double>(phase_ends_.back());
+  auto count = [this](int64_t upto) {
+    return static_cast<size_t>((upto - window_begin_) / num_channels_);
+  };
+  size_t ops_done = count(window_end_) * phase_begin() +
+                    count(tile_) * (phase_end() - phase_begin()) + (next_op_ - phase_begin());
+  return static_cast<double>(num_tiles) +
+         static_cast<double>(ops_done) / static_cast<double>(phase_ends_.back());
 }
 
 }  // namespace hccl

@@ -15,8 +15,8 @@ constexpr uint64_t kind_mask = 0xf;
 // A call of fewer bytes lies in the caches of the ranks that share it, whatever the order.
 constexpr size_t min_bytes_by_step = 4 << 20;
 
-// Tiles that run a phase together: ranks that share a core then take turns less often. Their messages stay in place:
-// each takes a cell of a ring, and no slot.
+// Tiles that run a phase together: ranks that share a core then take turns less often. Their
+// messages stay in place: each takes a cell of a ring, and no slot.
 constexpr int64_t tiles_by_step = 16;
 
 }  // namespace
@@ -73,8 +73,8 @@ void CollectiveQueue::begin() {
 
 // Whether several tiles may run a phase before any begins the next. They do if all ranks say so.
 bool CollectiveQueue::may_run_by_step(const Call& call) const {
-  return is_one_node_ && call.plan->by_step &&
-         call.num_bytes() >= min_bytes_by_step && call.copy_mode == CopyMode::single;
+  return is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&
+         call.copy_mode == CopyMode::single;
 }
 
 void CollectiveQueue::choose_order() {
@@ -168,9 +168,9 @@ bool CollectiveQueue::is_late(Deadline now) const {
 
 bool CollectiveQueue::waits_for(int peer) const {
   return active_ && std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
-    std::vector<int> ranks = channel.waiting_for();
-    return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
-  });
+           std::vector<int> ranks = channel.waiting_for();
+           return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+         });
 }
 
 void CollectiveQueue::measure(CallProgress& progress) const {

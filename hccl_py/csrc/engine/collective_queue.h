@@ -9,9 +9,9 @@
 
 #include "engine/collective.h"
 #include "engine/copy_modes.h"
-#include "engine/stragglers.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
+#include "engine/stragglers.h"
 #include "verbs/registered_memory.h"
 
 namespace hccl {
@@ -19,8 +19,8 @@ namespace hccl {
 class CollectiveQueue {
  public:
   // `segment`: of this rank. `recorder` and `statistics` outlive this.
-  CollectiveQueue(int rank, int world_size, int num_channels, std::shared_ptr<Segment> segment, Recorder& recorder,
-                  Statistics& statistics);
+  CollectiveQueue(int rank, int world_size, int num_channels, std::shared_ptr<Segment> segment,
+                  Recorder& recorder, Statistics& statistics);
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
@@ -28,14 +28,17 @@ class CollectiveQueue {
   void set_one_node() { is_one_node_ = true; }
   CopyModes& copy_modes() { return copy_modes_; }
   // Is told of the buffers of each call. Before the first request.
-  void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
+  void add_memory(std::shared_ptr<RegisteredMemory> memory) {
+    memories_.push_back(std::move(memory));
+  }
   // Times the parts of all calls; else only of those that are compressed.
   void start_profile() { is_profiled_ = true; }
 
   void push(const RequestPtr& request) { waiting_.push_back(request); }
   bool idle() const { return !active_ && waiting_.empty(); }
   const Request* active() const { return active_.get(); }
-  // Moves what can move. True if anything did. `may_spin`: a turn is short. Throws LaneError, Mismatch.
+  // Moves what can move. True if anything did. `may_spin`: a turn is short. Throws LaneError,
+  // Mismatch.
   bool advance(bool may_spin);
   // Whether something sent waits for room, or until peers have read it.
   bool unflushed() const;

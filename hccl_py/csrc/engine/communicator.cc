@@ -39,14 +39,17 @@ Communicator::Communicator(const CommunicatorOptions& options,
       progress_thread_(std::move(progress)),
       doorbell_(new_event()),
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
-      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, statistics_),
+      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size,
+             statistics_),
       collectives_(options.rank, options.world_size, options.num_channels, segment_, recorder_,
                    statistics_),
       point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_),
       cores_(options.rank, segment_) {
   connections_.watch_bell(doorbell_.get());
   collectives_.channels()[0].set_board(board_);
-  if (static_cast<int>(options.local_ranks.size()) == options.world_size) collectives_.set_one_node();
+  if (static_cast<int>(options.local_ranks.size()) == options.world_size) {
+    collectives_.set_one_node();
+  }
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
@@ -311,7 +314,9 @@ void Communicator::poll() {
 
 bool Communicator::has_undelivered() {
   for (Deadline until = Clock::now() + turn_time; !submissions_.try_drive();) {
-    if (driver_.load(std::memory_order_relaxed) != std::thread::id()) return false;  // a call drives
+    if (driver_.load(std::memory_order_relaxed) != std::thread::id()) {
+      return false;  // a call drives
+    }
     if (Clock::now() >= until) return true;  // another thread's turn, which may have lost its core
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -332,7 +337,8 @@ CallProgress Communicator::progress_made() {
   }
   uint64_t submitted = submissions_.sequence();
   std::unique_lock lock(asks_mutex_);
-  answered_.wait_for(lock, answer_time, [&] { return num_answers_ != before || !asked(ask_progress); });
+  answered_.wait_for(lock, answer_time,
+                     [&] { return num_answers_ != before || !asked(ask_progress); });
   CallProgress made = progress_made_;
   // A rank that has called has arrived, even if its driver waits for a core.
   made.submitted = submitted;
@@ -385,7 +391,8 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
   check_connections();
   announce_sleep(sleep);
   sleep.watch(connections_.epoll_fd());
-  sleep.limit(std::min(next_deadline(), Clock::now() + milliseconds(Connections::longest_sleep_ms)));
+  sleep.limit(
+      std::min(next_deadline(), Clock::now() + milliseconds(Connections::longest_sleep_ms)));
   bool stay_awake = progress_or_fail(true) || !has_work();
   submissions_.stop_driving();
   return !stay_awake;
@@ -421,8 +428,8 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   if (interruption) std::rethrow_exception(interruption);
 }
 
-// Waits until the kernels of peers of other nodes have all that was sent, for a limited time: a socket
-// that is closed while the peer still writes to it takes back what is on its way.
+// Waits until the kernels of peers of other nodes have all that was sent, for a limited time: a
+// socket that is closed while the peer still writes to it takes back what is on its way.
 void Communicator::deliver_rest(const Interrupt& interrupt) {
   double limit_s = std::min(options_.path_timeout_s, longest_delivery_s);
   Deadline until = Clock::now() + duration_of(limit_s);

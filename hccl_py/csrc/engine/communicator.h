@@ -1,4 +1,5 @@
-// The engine of one communicator: made, connected rank by rank, then moved by whichever thread waits.
+// The engine of one communicator: made, connected rank by rank, then moved by whichever thread
+// waits.
 //
 //   Submissions      requests on their way here, and which thread drives
 //   CollectiveQueue  collectives, one at a time     }
@@ -6,8 +7,8 @@
 //   Connections      peers: how they end, and paths }
 //   FailureState     what ends all of this
 //
-// A driver never blocks outside sleep(): what takes time is a state with a deadline, checked in turn
-// with those of the calls, with abort and close, and with the caller's signals.
+// A driver never blocks outside sleep(): what takes time is a state with a deadline, checked in
+// turn with those of the calls, with abort and close, and with the caller's signals.
 #pragma once
 
 #include <atomic>
@@ -68,8 +69,9 @@ class Communicator final : public Drivable {
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
   // What its lanes have registered, or will: is told of the buffers of calls.
   void add_memory(const std::shared_ptr<RegisteredMemory>& memory);
-  // All ranks of this host, other nodes' and communicators' too where known, and the cores that they
-  // may use between them: with more ranks than cores a waiting rank yields instead of spinning.
+  // All ranks of this host, other nodes' and communicators' too where known, and the cores that
+  // they may use between them: with more ranks than cores a waiting rank yields instead of
+  // spinning.
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
     collectives_.copy_modes().set_crowded(ranks > cores);
@@ -80,7 +82,8 @@ class Communicator final : public Drivable {
   // Times the parts of its collectives from now on. Before the first call.
   void start_profile();
 
-  // A request to be filled: the last one given back, if there is one, with its plan. Python's lock is held.
+  // A request to be filled: the last one given back, if there is one, with its plan. Python's lock
+  // is held.
   RequestPtr take_request();
   void give_back(RequestPtr request);
 
@@ -88,11 +91,11 @@ class Communicator final : public Drivable {
   // Runs a request to its end on this thread, or waits for the one that drives. Throws
   // CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt) { run({&request, 1}, interrupt); }
-  // The same with several, submitted in their order and at once: throws the failure of the first that
-  // failed, when all have ended.
+  // The same with several, submitted in their order and at once: throws the failure of the first
+  // that failed, when all have ended.
   void run(std::span<const RequestPtr> requests, const Interrupt& interrupt);
-  // Submits a request of little data and takes microseconds at most, so Python's lock may stay held.
-  // True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
+  // Submits a request of little data and takes microseconds at most, so Python's lock may stay
+  // held. True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
   bool run_briefly(const RequestPtr& request);
   void finish(const RequestPtr& request, const Interrupt& interrupt);
   // Hands a request over; the buffers must live until it is done.
@@ -122,7 +125,8 @@ class Communicator final : public Drivable {
   // first connection that a lane wants.
   void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
-  // connections that broke have to be brought back. Not if calls are under way that no thread awaits.
+  // connections that broke have to be brought back. Not if calls are under way that no thread
+  // awaits.
   bool has_undelivered();
 
   // ---- what is known of it; any thread
@@ -215,13 +219,13 @@ class Communicator final : public Drivable {
   Board board_;
   CollectiveQueue collectives_;
   PointToPoint point_to_point_;
-  RequestPtr spare_;  // of the last blocking call, for the next one
+  RequestPtr spare_;                               // of the last blocking call, for the next one
   std::vector<std::shared_ptr<Outbox>> outboxes_;  // by channel
 
   // The driving thread's.
   Cores cores_;
   std::vector<RequestPtr> accepted_;
-  std::vector<RequestPtr> held_;  // that end with the failure
+  std::vector<RequestPtr> held_;     // that end with the failure
   uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()
   unsigned num_turns_ = 0;           // of the progress thread
   bool close_afterwards_ = false;    // close() was called inside an interrupt of the driver

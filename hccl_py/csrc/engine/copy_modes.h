@@ -2,16 +2,17 @@
 //
 // It depends on the processor, its caches, how far apart the cores are, the pages that the payload
 // lies in, and how many ranks share a core. Thresholds that were measured on one machine made calls
-// take up to twice as long on another. So after some calls of a kind, in the mode that is mostly best, the
-// next ones try each mode in turns, and a mode that is clearly faster stays for a while. Of long calls few are made,
-// so a quick trial comes first.
+// take up to twice as long on another. So after some calls of a kind, in the mode that is mostly
+// best, the next ones try each mode in turns, and a mode that is clearly faster stays for a while.
+// Of long calls few are made, so a quick trial comes first.
 //
-// A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the same order, so
-// they try the same mode at the same time. Each then says what it took and which mode it had before, and all choose
-// alike by what the slowest rank of their node took: where ranks chose apart, calls took up to twice as long. A rank
-// that only sends, such as the root of a broadcast, says that no mode took any time: it runs ahead, and sees little
-// of what a mode costs its readers. Calls whose blocks may differ in size count apart on each rank, and may be tried
-// at different times.
+// A mode is the sender's, and a receiver takes what comes. All ranks make the same calls in the
+// same order, so they try the same mode at the same time. Each then says what it took and which
+// mode it had before, and all choose alike by what the slowest rank of their node took: where ranks
+// chose apart, calls took up to twice as long. A rank that only sends, such as the root of a
+// broadcast, says that no mode took any time: it runs ahead, and sees little of what a mode costs
+// its readers. Calls whose blocks may differ in size count apart on each rank, and may be tried at
+// different times.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +52,9 @@ class CopyModes {
 
   // A call of fewer bytes has no large payloads.
   static constexpr size_t min_bytes = 32768;
-  // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take depends on
-  // the mode before, so they do not count. A mode stays unless it takes more than 1/`margin` longer than the fastest.
+  // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take
+  // depends on the mode before, so they do not count. A mode stays unless it takes more than
+  // 1/`margin` longer than the fastest.
   struct Shape {
     size_t calls_in_row, num_ignored, num_rounds;
     uint64_t margin;
@@ -67,7 +69,8 @@ class CopyModes {
   static constexpr size_t min_uncached_bytes = 4 << 20;
   // Of calls of as many bytes a quick trial would cost more than it gains.
   static constexpr size_t max_quick_bytes = 16 << 20;
-  // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first are slower.
+  // Calls before the first trial: few calls of a kind do not bear the cost of one, and the first
+  // are slower.
   static constexpr uint64_t first_stay = 100, first_quick_stay = 2;
   // Calls until the next trial; doubles each time. After a quick one they are `first_stay`.
   static constexpr uint64_t shortest_stay = 1000, longest_stay = 16000;
@@ -78,12 +81,12 @@ class CopyModes {
     Shape shape, later_shape;
     size_t next = 0;  // call of the trial
     CopyMode choice = CopyMode::cached, choice_before = CopyMode::cached;
-    uint64_t margin = 0;    // of the trial that has ended
-    ModeTimes times_ns{};   // that this rank said then
-    uint64_t number = 0;  // of its first call: the same on all ranks
-    uint64_t stay;        // calls from the end of this trial to the next one
-    uint64_t num_left;    // calls until the next trial
-    bool runs_ahead;      // this rank only sends: what it takes says how full its slots are
+    uint64_t margin = 0;   // of the trial that has ended
+    ModeTimes times_ns{};  // that this rank said then
+    uint64_t number = 0;   // of its first call: the same on all ranks
+    uint64_t stay;         // calls from the end of this trial to the next one
+    uint64_t num_left;     // calls until the next trial
+    bool runs_ahead;       // this rank only sends: what it takes says how full its slots are
     bool sends;
     bool is_agreed = true;
   };
@@ -108,11 +111,12 @@ class CopyModes {
   std::unordered_map<Kind, Trial, Hash> trials_;
   Trial* active_ = nullptr;
   bool is_crowded_ = false;
-  // Those that are tried. `single` comes before what leaves data outside the caches: after that it took a dozen
-  // calls to reach its speed. Where the kernel may not copy, `cached` stands in its place, so that all ranks take as
-  // many calls.
-  std::array<CopyMode, num_copy_modes> modes_{CopyMode::cached, CopyMode::cached, CopyMode::sender_streamed,
-                                              CopyMode::streamed, CopyMode::receiver_streamed};
+  // Those that are tried. `single` comes before what leaves data outside the caches: after that it
+  // took a dozen calls to reach its speed. Where the kernel may not copy, `cached` stands in its
+  // place, so that all ranks take as many calls.
+  std::array<CopyMode, num_copy_modes> modes_{CopyMode::cached, CopyMode::cached,
+                                              CopyMode::sender_streamed, CopyMode::streamed,
+                                              CopyMode::receiver_streamed};
   const std::shared_ptr<Segment> mine_;
   std::vector<std::shared_ptr<Segment>> theirs_;
 };

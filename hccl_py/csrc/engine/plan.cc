@@ -30,7 +30,9 @@ bool hears_once_in_each_step(const Plan& plan, int rank, int world_size) {
         ++messages.at(static_cast<size_t>(plan.peers[static_cast<size_t>(peer)]));
       }
     }
-    if (std::any_of(messages.begin(), messages.end(), [](int number) { return number != 1; })) return false;
+    if (std::any_of(messages.begin(), messages.end(), [](int number) { return number != 1; })) {
+      return false;
+    }
     begin = end;
   }
   return true;
@@ -67,14 +69,16 @@ void Plan::validate(int rank, int world_size) const {
               (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
           "steps");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
-  require(!long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
-          "long messages");
-  require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2), "steps of their own");
+  require(
+      !long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
+      "long messages");
+  require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2),
+          "steps of their own");
   for (const Op& op : ops) {
-    require(op.peers_begin >= 0 && op.num_peers >= 0 &&
-                static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <=
-                    peers.size(),
-            "peers");
+    require(
+        op.peers_begin >= 0 && op.num_peers >= 0 &&
+            static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <= peers.size(),
+        "peers");
     for (int i = 0; i < op.num_peers; ++i) {
       int peer = peers[static_cast<size_t>(op.peers_begin + i)];
       require(peer >= 0 && peer < world_size && peer != rank, "peer");
@@ -124,8 +128,7 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
     size_t least = divide_up(divide_up(plan.min_message_bytes, item_size_), span);
     size_t most = slot_elements / span;
-    size_t chunk =
-        std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
+    size_t chunk = std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
     tile_elements_ = chunk * chunks;
     num_tiles_ = std::max<int64_t>(1, divide_up(call.data.count, tile_elements_));
     return;
@@ -137,7 +140,9 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     for (const Span& block : *blocks) longest = std::max(longest, block.count);
   }
   for (const Span& block : call.output) {
-    if (span > 1 && block.count != longest) throw std::invalid_argument("blocks of several lengths");
+    if (span > 1 && block.count != longest) {
+      throw std::invalid_argument("blocks of several lengths");
+    }
   }
   num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
 }

@@ -14,9 +14,9 @@ enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
 inline constexpr const char* op_names[] = {"send", "recv", "recv_reduce", "copy"};
 enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
-// Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on. Chunks
-// of `data` take one slot together. Blocks take a slot each; several in a row, which only scratch
-// holds, have one length and lie end to end.
+// Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on.
+// Chunks of `data` take one slot together. Blocks take a slot each; several in a row, which only
+// scratch holds, have one length and lie end to end.
 struct ChunkRef {
   Buffer buffer = Buffer::data;
   int begin = 0;
@@ -42,19 +42,19 @@ struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
   std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
-  // Where its steps end, as numbers of ops; empty: it has none. What is sent in a step is received in
-  // it, and the ranks of a node take the same steps.
+  // Where its steps end, as numbers of ops; empty: it has none. What is sent in a step is received
+  // in it, and the ranks of a node take the same steps.
   std::vector<int> steps;
-  int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
+  int data_chunks = 0;  // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
-  // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on: between lanes that
-  // take long messages it need not fit a slot.
+  // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on:
+  // between lanes that take long messages it need not fit a slot.
   bool long_messages = false;
-  // Several tiles may run a phase before any begins the next: it has two steps, without scratch, and in each a rank
-  // hears once from every other. All ranks' plans say the same.
+  // Several tiles may run a phase before any begins the next: it has two steps, without scratch,
+  // and in each a rank hears once from every other. All ranks' plans say the same.
   bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 
@@ -85,12 +85,13 @@ struct Call {
   ReduceOp op = ReduceOp::sum;
   // What float32 travels as on the plan's compressed edges; none: as it is on all.
   Compression compression = Compression::none;
-  // What compressing `data` lost in the call before and will lose in this one, by position; or null.
+  // What compressing `data` lost in the call before and will lose in this one, by position; or
+  // null.
   std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks; 0: blocks may differ
   CopyMode copy_mode = CopyMode::cached;  // of its payloads
-  bool divide = false;     // avg: at the end `data`, or output block 0, by the number of ranks
+  bool divide = false;  // avg: at the end `data`, or output block 0, by the number of ranks
 
   // The total, or where there is none what this rank gives or gets.
   size_t num_bytes() const;
@@ -111,8 +112,8 @@ class Tiling {
   Tiling(const Call& call, size_t slot_bytes, int num_channels);
 
   int64_t num_tiles() const { return num_tiles_; }
-  // Whether these are the tiles of a call, known to be of the same plan. To cut them takes several divisions,
-  // a tenth of a small call.
+  // Whether these are the tiles of a call, known to be of the same plan. To cut them takes several
+  // divisions, a tenth of a small call.
   bool fits(const Call& call) const {
     return call.plan->data_chunks > 0 && num_tiles_ > 0 && count_ == call.data.count &&
            item_size_ == size_of(call.dtype);

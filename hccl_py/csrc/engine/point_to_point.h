@@ -1,9 +1,9 @@
 // send and recv with tags, on a channel of their own.
 //
 // A message up to eager_bytes_ travels with its envelope. A longer one announces itself
-// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in fragments
-// straight into the receive's buffer. So any number of transfers in any order make progress, and
-// a message without a posted receive occupies at most eager_bytes_ each.
+// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in
+// fragments straight into the receive's buffer. So any number of transfers in any order make
+// progress, and a message without a posted receive occupies at most eager_bytes_ each.
 #pragma once
 
 #include <list>
@@ -11,9 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lanes/lane.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
+#include "lanes/lane.h"
 #include "verbs/registered_memory.h"
 
 namespace hccl {
@@ -28,7 +28,9 @@ class PointToPoint {
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
   // Is told of the buffers of long transfers. Before the first request.
-  void add_memory(std::shared_ptr<RegisteredMemory> memory) { memories_.push_back(std::move(memory)); }
+  void add_memory(std::shared_ptr<RegisteredMemory> memory) {
+    memories_.push_back(std::move(memory));
+  }
 
   void post(const RequestPtr& request);
   // Moves what can move. True if anything did. Throws LaneError.
@@ -39,8 +41,8 @@ class PointToPoint {
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.
   RequestPtr expire(Deadline now);
-  // Forgets every request, and appends those that have not ended to `unfinished`; for a communicator
-  // that has failed.
+  // Forgets every request, and appends those that have not ended to `unfinished`; for a
+  // communicator that has failed.
   void abandon(std::vector<RequestPtr>& unfinished);
   // Frees the lanes.
   void close();

@@ -101,8 +101,8 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
   }
 }
 
-void Recorder::end(const Request& request, CallState how, uint64_t ended_ns,
-                   const Waiting& waiting, bool is_rendezvous) {
+void Recorder::end(const Request& request, CallState how, uint64_t ended_ns, const Waiting& waiting,
+                   bool is_rendezvous) {
   uint64_t* words = words_of(request.record);
   if (words[id] != request.record) return;
   Change change(words);
@@ -133,10 +133,19 @@ std::optional<CallRecord> Recorder::read(uint64_t number) const {
     if (!is_whole || copy[version] & 1) continue;
     if (copy[id] != number) return std::nullopt;
     Waiting waiting{copy[waited], copy[waited_until], static_cast<int>(copy[straggler])};
-    return CallRecord{number, static_cast<RequestKind>(copy[kind]),
-                      static_cast<CallState>(copy[state]), copy[rendezvous] != 0, copy[sequence],
-                      copy[fingerprint], static_cast<int>(copy[peer]), copy[bytes_in],
-                      copy[bytes_out], copy[submitted], copy[started], copy[ended], waiting};
+    return CallRecord{number,
+                      static_cast<RequestKind>(copy[kind]),
+                      static_cast<CallState>(copy[state]),
+                      copy[rendezvous] != 0,
+                      copy[sequence],
+                      copy[fingerprint],
+                      static_cast<int>(copy[peer]),
+                      copy[bytes_in],
+                      copy[bytes_out],
+                      copy[submitted],
+                      copy[started],
+                      copy[ended],
+                      waiting};
   }
   return std::nullopt;
 }

@@ -1,11 +1,11 @@
 // The flight recorder: the last collectives, sends and receives of one communicator.
 //
 // Only the driver writes, so nothing is locked, and nothing is allocated after the beginning. Any
-// thread may read. Each record carries a version, which is odd while the record is written. A reader
-// loads the version, copies the record, and keeps the copy if the version is still the same even
-// number. All words are atomic. Stores of words (release) stay behind the store of the odd version;
-// loads of words (acquire) stay before the second load of the version. So a reader that has seen one
-// word of a later call also sees its odd version.
+// thread may read. Each record carries a version, which is odd while the record is written. A
+// reader loads the version, copies the record, and keeps the copy if the version is still the same
+// even number. All words are atomic. Stores of words (release) stay behind the store of the odd
+// version; loads of words (acquire) stay before the second load of the version. So a reader that
+// has seen one word of a later call also sees its odd version.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct CallRecord {
   uint64_t submitted_ns = 0;  // by the caller
   uint64_t started_ns = 0;    // collective: its turn came; transfer: the other side was there
   uint64_t ended_ns = 0;
-  Waiting waiting;            // collective
+  Waiting waiting;  // collective
 };
 
 class Recorder {
@@ -65,8 +65,22 @@ class Recorder {
   // Of a record. Plain words that calloc() hands out, so that no page stands behind them until they
   // are written; each access of another thread is atomic, as described above.
   enum Word {
-    version, id, kind, state, sequence, fingerprint, peer, bytes_in,
-    bytes_out, submitted, started, ended, rendezvous, waited, waited_until, straggler,
+    version,
+    id,
+    kind,
+    state,
+    sequence,
+    fingerprint,
+    peer,
+    bytes_in,
+    bytes_out,
+    submitted,
+    started,
+    ended,
+    rendezvous,
+    waited,
+    waited_until,
+    straggler,
     num_words
   };
 

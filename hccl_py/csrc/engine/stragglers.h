@@ -1,13 +1,13 @@
 // Splits the time of a running collective: waiting for stragglers, and moving data.
 //
-// A wait ends with a message. The first message of a sender in this call means that this rank waited
-// for that sender; unless the sender had waited itself: each message reports how long stragglers have
-// held up its sender so far, and which of them longest. So a straggler is named over any number of
-// hops, and no clocks are compared. A later wait counts only as far as the message that ends it reports
-// waiting that was not known here; else data was on its way.
+// A wait ends with a message. The first message of a sender in this call means that this rank
+// waited for that sender; unless the sender had waited itself: each message reports how long
+// stragglers have held up its sender so far, and which of them longest. So a straggler is named
+// over any number of hops, and no clocks are compared. A later wait counts only as far as the
+// message that ends it reports waiting that was not known here; else data was on its way.
 //
-// Waits of about a microsecond or less are not seen, so that a call whose ranks are all there reads no
-// clock for this. Touched by the driver only, but for the counters.
+// Waits of about a microsecond or less are not seen, so that a call whose ranks are all there reads
+// no clock for this. Touched by the driver only, but for the counters.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@ namespace hccl {
 // Adds the time that it exists to a part of the profile, if there is one.
 class Timed {
  public:
-  Timed(Profile* profile, Counter Profile::*part)
+  Timed(Profile* profile, Counter Profile::* part)
       : counter_(profile == nullptr ? nullptr : &(profile->*part)) {
     if (counter_ != nullptr) began_ = Clock::now();
   }

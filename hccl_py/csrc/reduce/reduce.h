@@ -36,28 +36,28 @@ constexpr size_t encoded_bytes(Compression compression, size_t count) {
   switch (compression) {
     case Compression::none: return count * sizeof(float);
     case Compression::bf16: return count * 2;
-    case Compression::int8:
-      return count + (count + int8_block - 1) / int8_block * sizeof(float);
+    case Compression::int8: return count + (count + int8_block - 1) / int8_block * sizeof(float);
   }
   return 0;
 }
 
 // Encodes float32 elements:
-//   bf16: each rounded to nearest even, infinities and NaN kept. Off by at most 2^-8 of the element.
-//   int8: for each block its scale (float32, the largest magnitude / 127, cut to 16 bits so that every
-//   product with it is exact), then each element / scale, rounded to nearest even. Off by at most
-//   1/253 of the block's largest magnitude, or 2^-127. A block that holds an infinity or a NaN
-//   becomes NaN as a whole.
-// With a `residual` (`count` float32 elements; may be null) its elements are added first, and become
-// what the encoding lost; 0 where that is no number. Nothing overlaps.
+//   bf16: each rounded to nearest even, infinities and NaN kept. Off by at most 2^-8 of the
+//   element. int8: for each block its scale (float32, the largest magnitude / 127, cut to 16 bits
+//   so that every product with it is exact), then each element / scale, rounded to nearest even.
+//   Off by at most 1/253 of the block's largest magnitude, or 2^-127. A block that holds an
+//   infinity or a NaN becomes NaN as a whole.
+// With a `residual` (`count` float32 elements; may be null) its elements are added first, and
+// become what the encoding lost; 0 where that is no number. Nothing overlaps.
 void encode(Compression compression, std::byte* to, const std::byte* from, std::byte* residual,
             size_t count);
 
-// Decodes `count` elements from encoded_bytes() bytes, whatever these are, to the same bits on every
-// processor.
+// Decodes `count` elements from encoded_bytes() bytes, whatever these are, to the same bits on
+// every processor.
 void decode(Compression compression, std::byte* to, const std::byte* from, size_t count);
 
-// Name of the instruction set the kernels chose on this processor, e.g. "avx512", "avx2", "generic".
+// Name of the instruction set the kernels chose on this processor, e.g. "avx512", "avx2",
+// "generic".
 const char* reduce_instruction_set();
 
 }  // namespace hccl

@@ -1,6 +1,6 @@
 // The encodings of float32 that reduce.h describes. Included only by reduce_kernels.h, under its
-// rules. A quotient is never contracted with the sum that rounds it, and the products that a residual
-// is computed from are exact: every table gives the same bits.
+// rules. A quotient is never contracted with the sum that rounds it, and the products that a
+// residual is computed from are exact: every table gives the same bits.
 
 constexpr size_t float_lanes = vector_bytes / sizeof(float);
 

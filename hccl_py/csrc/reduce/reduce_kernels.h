@@ -29,38 +29,54 @@ constexpr size_t vector_bytes = HCCL_VECTOR_BYTES;
 // overflow, so that they wrap.
 struct Sum {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a + b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a + b;
+  }
 };
 // Divides what it has summed up by the number of sources.
 struct Average : Sum {};
 struct Product {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a * b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a * b;
+  }
 };
 struct Quotient {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a / b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a / b;
+  }
 };
 // A NaN on either side is kept; of equal values (zeros of both signs) the first.
 struct Min {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return ((b < a) | (b != b)) ? b : a; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return ((b < a) | (b != b)) ? b : a;
+  }
 };
 struct Max {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return ((b > a) | (b != b)) ? b : a; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return ((b > a) | (b != b)) ? b : a;
+  }
 };
 struct BitAnd {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a & b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a & b;
+  }
 };
 struct BitOr {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a | b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a | b;
+  }
 };
 struct BitXor {
   template <class V>
-  static HCCL_INLINE V apply(V a, V b) { return a ^ b; }
+  static HCCL_INLINE V apply(V a, V b) {
+    return a ^ b;
+  }
 };
 
 template <class Format, size_t lanes>

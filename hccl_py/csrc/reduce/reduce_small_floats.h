@@ -1,8 +1,8 @@
 // The floats of 8 bits, and of 16 with the exponent of IEEE, by their numbers. Included only by
 // reduce_kernels.h, under its rules, after reduce_formats.h, whose concept of a format they follow.
 
-// An IEEE-like float with a sign, `fraction` bits of fraction and the others of exponent. Magnitudes
-// are signed integers because SSE2 compares no others.
+// An IEEE-like float with a sign, `fraction` bits of fraction and the others of exponent.
+// Magnitudes are signed integers because SSE2 compares no others.
 //
 // Magnitudes above `largest` are no numbers; those that round beyond it become `overflow`, a NaN
 // becomes `nan`, both with the sign that it has. `unsigned_zero`: the code of -0 is the only NaN.
@@ -16,7 +16,7 @@ struct SmallFloat {
   static constexpr int shift = 23 - fraction;
   static constexpr int32_t rebias = (127 - bias) << 23;
   static constexpr int32_t implied_one = 1 << 23;
-  static constexpr bool has_infinity = overflow > largest && overflow != nan;
+  static constexpr bool has_infinity = overflow > largest&& overflow != nan;
 
   template <size_t lanes>
   static HCCL_INLINE Vector<float, lanes> load(const std::byte* from) {

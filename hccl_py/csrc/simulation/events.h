@@ -9,8 +9,8 @@ namespace hccl::simulation {
 
 struct Event {
   double at;
-  // Orders events at one time by what alike ranks have in common: local rank, then message; looks at
-  // a rank come before its messages.
+  // Orders events at one time by what alike ranks have in common: local rank, then message; looks
+  // at a rank come before its messages.
   uint64_t order;
   uint64_t number;  // in the order of pushing, which decides the rest
   int what;

@@ -15,9 +15,7 @@ int slot_among(const std::vector<int>& sources, int source) {
   return is_there ? static_cast<int>(found - sources.begin()) : -1;
 }
 
-bool receives(const Op& op) {
-  return op.kind == OpKind::recv || op.kind == OpKind::recv_reduce;
-}
+bool receives(const Op& op) { return op.kind == OpKind::recv || op.kind == OpKind::recv_reduce; }
 
 }  // namespace
 
@@ -42,7 +40,12 @@ void Programs::add(std::span<const int32_t> ops, std::span<const int32_t> peers)
   int first = 0;
   for (size_t at = 0; at + op_columns <= ops.size(); at += op_columns) {
     const int32_t* row = &ops[at];
-    program.ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], row[3], first, row[6],
+    program.ops.push_back({static_cast<OpKind>(row[0]),
+                           row[1],
+                           row[2],
+                           row[3],
+                           first,
+                           row[6],
                            {row[4] / bytes_per_mib, row[5] / bytes_per_mib}});
     int index = static_cast<int>(program.ops.size()) - 1;
     program.op_of.insert(program.op_of.end(), row[6], index);

@@ -1,8 +1,8 @@
 // The plans of all ranks, with the bytes of their chunks.
 //
 // Most plans of a large world are one plan, moved: a *move* takes group k of ranks to group k + s
-// (modulo their number) or k XOR s, and keeps places in groups. Then only the plans of the first group
-// are kept, and the peers of another rank are those of its place there, moved.
+// (modulo their number) or k XOR s, and keeps places in groups. Then only the plans of the first
+// group are kept, and the peers of another rank are those of its place there, moved.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };  
 
 struct Op {
   OpKind kind;
-  int space;       // whose `begin` to `end` a send reads, or another op writes; 0: never overwritten
+  int space;  // whose `begin` to `end` a send reads, or another op writes; 0: never overwritten
   int begin, end;
-  int first;       // of its messages, in the plan
+  int first;  // of its messages, in the plan
   int num_peers;
-  double mib[2];   // in a full tile, and in the last one
+  double mib[2];  // in a full tile, and in the last one
 };
 
 struct Program {
@@ -47,8 +47,8 @@ class Programs {
   // Of each group the ranks by place; without a move each rank is a group.
   Programs(Move move, std::vector<std::vector<int>> groups);
 
-  // Adds the plan of the next rank of the first group, or without a move of the next rank. Each row of
-  // `ops`: kind, space, begin, end, bytes in a full tile and in the last one, number of peers.
+  // Adds the plan of the next rank of the first group, or without a move of the next rank. Each row
+  // of `ops`: kind, space, begin, end, bytes in a full tile and in the last one, number of peers.
   void add(std::span<const int32_t> ops, std::span<const int32_t> peers);
   // To be called after the last `add`.
   std::optional<Unmatched> match();

@@ -5,8 +5,8 @@
 // them is left out, and their time is added to the result.
 //
 // Ranks that are not alike may never repeat themselves exactly. After many messages the rest is
-// counted by the mean time of the last two thirds of the tiles. By how much the two differ from each
-// other says by how much the result may be off.
+// counted by the mean time of the last two thirds of the tiles. By how much the two differ from
+// each other says by how much the result may be off.
 #pragma once
 
 #include <cstdint>

@@ -230,7 +230,8 @@ std::optional<double> VirtualTime::go_on(Rank& rank, int number, double now) {
   bool has_moved = false;
   while (channel.is_running) {
     // Ops without elements are left out.
-    while (channel.at < static_cast<int>(ops.size()) && mib(ops[channel.at], channel.is_last) == 0) {
+    while (channel.at < static_cast<int>(ops.size()) &&
+           mib(ops[channel.at], channel.is_last) == 0) {
       ++channel.at;
     }
     if (channel.at == static_cast<int>(ops.size())) {
@@ -267,7 +268,8 @@ double VirtualTime::send(Rank& rank, int number, const Op& op, double at) {
     double moved = local && is_written ? 0.0 : size;
     is_written |= local;
     const Link& way = link(local);
-    at = spend(rank, at, {way.message_us + way.us_per_mib * moved, world_.memory_us_per_mib * moved});
+    at = spend(rank, at,
+               {way.message_us + way.us_per_mib * moved, world_.memory_us_per_mib * moved});
     size_t place = lane_of(standing_for(peer), rank.program->slot_of[message], number);
     Lane& lane = lanes_[place];
     Sent sent{at, index, message, static_cast<uint8_t>(number), channel.is_last};

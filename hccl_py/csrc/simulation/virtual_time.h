@@ -1,6 +1,7 @@
 // Runs ranks in virtual time, under the engine's rules.
 //
-// - A rank is one thread. It runs the ops of a channel until one must wait, then those of the other.
+// - A rank is one thread. It runs the ops of a channel until one must wait, then those of the
+// other.
 // - A send costs the thread its messages, one by one, and completes in the background. A message
 //   leaves when its lane has room, takes its wires, and is there after the latency.
 // - A receive takes its messages as they come, then reduces. (The engine reads them in rank order,
@@ -63,7 +64,8 @@ class VirtualTime {
  private:
   static constexpr int num_channels = 2;
 
-  // A message that a receive may take: when it is there, and what it costs the thread and the memory.
+  // A message that a receive may take: when it is there, and what it costs the thread and the
+  // memory.
   struct Arrival {
     double at, thread_us, memory_us;
   };
@@ -83,8 +85,8 @@ class VirtualTime {
     int tile = 0, at = 0;
     int missing = no_message;  // messages that a receive still has to take; no_message: not begun
     bool is_running = false, is_last = false;
-    std::pmr::vector<Arrival> arrived;       // a heap
-    std::unordered_map<int, int> unsent;     // by op, how many of its messages have no room yet
+    std::pmr::vector<Arrival> arrived;    // a heap
+    std::unordered_map<int, int> unsent;  // by op, how many of its messages have no room yet
   };
   struct Rank {
     explicit Rank(std::pmr::memory_resource* memory) : channels{Channel(memory), Channel(memory)} {}

@@ -28,7 +28,7 @@ struct NodeLink {
 };
 
 struct World {
-  std::vector<int> node_of;     // by rank, as are the next two
+  std::vector<int> node_of;  // by rank, as are the next two
   std::vector<int> local_rank;
   std::vector<double> late_us;
   std::vector<int> machine_of;  // by node

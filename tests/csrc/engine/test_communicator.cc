@@ -93,7 +93,8 @@ HCCL_TEST(a_rank_that_leaves_is_noticed) {
 }
 
 // Rank 0 reduces what ranks 1 and 2 send. Rank 2 leaves when it has sent; rank 1 sends only when
-// rank 0 has long gone to sleep over it: that rank 2 left must not fail rank 0, which has all of it.
+// rank 0 has long gone to sleep over it: that rank 2 left must not fail rank 0, which has all of
+// it.
 HCCL_TEST(what_a_rank_sent_before_it_left_counts) {
   World world({0, 0, 0});
   std::vector<std::vector<float>> data;

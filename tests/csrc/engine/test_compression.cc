@@ -1,5 +1,5 @@
-// Compressed edges between threads as ranks: every rank ends with the same bits, near the sum, and a
-// message of the wrong length ends the communicator.
+// Compressed edges between threads as ranks: every rank ends with the same bits, near the sum, and
+// a message of the wrong length ends the communicator.
 #include <cmath>
 
 #include "ranks.h"
@@ -7,8 +7,8 @@
 namespace hccl::test {
 namespace {
 
-// A mesh whose edges between nodes are compressed; the sends of the second step that go to other nodes
-// come first.
+// A mesh whose edges between nodes are compressed; the sends of the second step that go to other
+// nodes come first.
 std::shared_ptr<Plan> compressed_mesh(int me, const std::vector<int>& nodes) {
   auto plan = std::make_shared<Plan>();
   int n = static_cast<int>(nodes.size());

@@ -1,6 +1,6 @@
-// What becomes of single connections between hosts: acknowledgements that stop half-way, lost probes,
-// control connections that break, how a peer that died is told from one that is out of reach, and lanes
-// whose connections are made when first needed.
+// What becomes of single connections between hosts: acknowledgements that stop half-way, lost
+// probes, control connections that break, how a peer that died is told from one that is out of
+// reach, and lanes whose connections are made when first needed.
 #include <algorithm>
 #include <set>
 

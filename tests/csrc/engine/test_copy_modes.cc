@@ -53,7 +53,8 @@ struct Calls {
     bool is_quick = num_bytes >= CopyModes::long_bytes && num_bytes < CopyModes::max_quick_bytes;
     return run_alike(is_quick ? CopyModes::first_quick_stay : CopyModes::first_stay, num_bytes);
   }
-  std::vector<CopyMode> run_trial(size_t num_bytes = medium, CopyModes::Shape shape = CopyModes::short_calls) {
+  std::vector<CopyMode> run_trial(size_t num_bytes = medium,
+                                  CopyModes::Shape shape = CopyModes::short_calls) {
     std::vector<CopyMode> tried;
     for (size_t i = 0; i < shape.num_calls(); ++i) tried.push_back(run(num_bytes));
     return tried;
@@ -71,7 +72,8 @@ std::vector<CopyMode> in_rows(const std::vector<CopyMode>& modes, CopyModes::Sha
 HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
   for (bool has_single : {true, false}) {
     std::vector<CopyMode> modes{CopyMode::cached, has_single ? CopyMode::single : CopyMode::cached,
-                                CopyMode::sender_streamed, CopyMode::streamed, CopyMode::receiver_streamed};
+                                CopyMode::sender_streamed, CopyMode::streamed,
+                                CopyMode::receiver_streamed};
     for (CopyMode fastest : modes) {
       for (size_t num_bytes : {CopyModes::min_bytes, medium}) {
         Calls calls(has_single);
@@ -88,7 +90,8 @@ HCCL_TEST(each_mode_is_tried_in_rows_and_the_fastest_stays) {
           CHECK(calls.run_trial(num_bytes, CopyModes::quick) == in_rows(modes, CopyModes::quick));
           CHECK(calls.run_alike(CopyModes::first_stay, num_bytes) == fastest);
         }
-        CHECK(calls.run_trial(num_bytes, CopyModes::long_calls) == in_rows(modes, CopyModes::long_calls));
+        CHECK(calls.run_trial(num_bytes, CopyModes::long_calls) ==
+              in_rows(modes, CopyModes::long_calls));
         CHECK(calls.run_alike(CopyModes::shortest_stay, num_bytes) == fastest);
       }
     }
@@ -101,10 +104,16 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
     bool reduces;
     CopyMode with_single, without;
   } cases[] = {
-      {{{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::cached},
+      {{{OpKind::send, 0, 1, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
+       false,
+       CopyMode::single,
+       CopyMode::cached},
       {{{OpKind::send, 0, 1, {}, {}}}, true, CopyMode::sender_streamed, CopyMode::sender_streamed},
       {{{OpKind::send, 0, 1, {}, {}}}, false, CopyMode::single, CopyMode::receiver_streamed},
-      {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}}, true, CopyMode::single, CopyMode::cached},
+      {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
+       true,
+       CopyMode::single,
+       CopyMode::cached},
       {{{OpKind::send, 0, 2, {}, {}}, {OpKind::recv, 0, 1, {}, {}}},
        false,
        CopyMode::receiver_streamed,
@@ -115,10 +124,12 @@ HCCL_TEST(long_calls_begin_with_what_is_mostly_best) {
       Calls calls(has_single);
       calls.plan.ops = one.ops;
       calls.plan.reduces = one.reduces;
-      CHECK(calls.run_first(CopyModes::min_uncached_bytes) == (has_single ? one.with_single : one.without));
+      CHECK(calls.run_first(CopyModes::min_uncached_bytes) ==
+            (has_single ? one.with_single : one.without));
       bool exchanges = !one.reduces && one.with_single == CopyMode::single;
       bool begins_single = has_single && exchanges;
-      CHECK(calls.run_first(CopyModes::long_bytes) == (begins_single ? CopyMode::single : CopyMode::cached));
+      CHECK(calls.run_first(CopyModes::long_bytes) ==
+            (begins_single ? CopyMode::single : CopyMode::cached));
       bool both_copy = has_single && !one.reduces && one.ops.size() == 1;
       for (size_t num_bytes : {medium, min_joint_bytes}) {
         CHECK(calls.run_first(num_bytes) == (both_copy ? CopyMode::single : CopyMode::cached));
@@ -215,7 +226,8 @@ HCCL_TEST(a_quick_trial_counts_the_faster_round) {
 HCCL_TEST(a_rank_that_sends_nothing_has_no_mode_of_its_own) {
   Calls calls;
   calls.plan.ops = {{OpKind::recv, 0, 1, {}, {}}};
-  calls.theirs->say_trial(CopyModes::first_stay, {all_alike(1), static_cast<uint64_t>(CopyMode::streamed)});
+  calls.theirs->say_trial(CopyModes::first_stay,
+                          {all_alike(1), static_cast<uint64_t>(CopyMode::streamed)});
   calls.time_of(CopyMode::single) = 950;
   calls.run_first();
   calls.run_trial();
@@ -226,7 +238,9 @@ HCCL_TEST(the_slowest_rank_of_a_node_decides) {
   Calls ranks[2];
   ranks[0].modes.add_peer(ranks[1].segment);
   ranks[1].modes.add_peer(ranks[0].segment);
-  for (Calls& rank : ranks) rank.theirs->say_trial(CopyModes::first_stay, {all_alike(1), num_copy_modes});
+  for (Calls& rank : ranks) {
+    rank.theirs->say_trial(CopyModes::first_stay, {all_alike(1), num_copy_modes});
+  }
   ranks[0].time_of(CopyMode::single) = 100;  // this one sees little of what it costs
   ranks[1].time_of(CopyMode::single) = 2000;
   for (Calls& rank : ranks) rank.time_of(CopyMode::receiver_streamed) = 800;
@@ -240,7 +254,8 @@ HCCL_TEST(the_slowest_rank_of_a_node_decides) {
 HCCL_TEST(ranks_that_had_different_modes_take_the_fastest) {
   for (bool other_sends : {true, false}) {
     Calls calls;
-    TrialReport theirs{all_alike(), other_sends ? static_cast<uint64_t>(CopyMode::streamed) : num_copy_modes};
+    TrialReport theirs{all_alike(),
+                       other_sends ? static_cast<uint64_t>(CopyMode::streamed) : num_copy_modes};
     calls.theirs->say_trial(CopyModes::first_stay, theirs);
     calls.time_of(CopyMode::single) = 980;
     calls.run_first();
@@ -253,7 +268,8 @@ HCCL_TEST(ranks_with_other_calls_choose_alone) {
   Calls calls;
   ModeTimes slow_single = all_alike();
   slow_single[static_cast<size_t>(CopyMode::single)] = 90000;  // of a row
-  calls.theirs->say_trial(CopyModes::first_stay + trial_cells, {slow_single, 0});  // in the same cell
+  calls.theirs->say_trial(CopyModes::first_stay + trial_cells,
+                          {slow_single, 0});  // in the same cell
   calls.time_of(CopyMode::single) = 500;
   calls.run_first();
   calls.run_trial();
@@ -307,7 +323,9 @@ HCCL_TEST(sizes_and_plans_are_tried_apart_and_again_later) {
   calls.run_first(medium / 2);
   calls.run_trial(medium / 2);
   CHECK(calls.run(medium / 2) == CopyMode::cached);
-  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) CHECK(calls.run() == CopyMode::receiver_streamed);
+  for (uint64_t i = 1; i < CopyModes::shortest_stay; ++i) {
+    CHECK(calls.run() == CopyMode::receiver_streamed);
+  }
   calls.run_trial();
   CHECK(calls.run() == CopyMode::cached);
 }

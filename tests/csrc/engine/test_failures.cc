@@ -87,7 +87,8 @@ HCCL_TEST(a_communicator_with_no_call_under_way_polls) {
   }));
   Failure ended = world.ranks[0]->connections().ended_peers().at(0);
   CHECK(ended.rank == 1 && ended.cause == Cause::left && ended.last_sequence == 0);
-  CHECK(!world.ranks[0]->failures().take_report());  // to leave is no failure as long as nobody waits
+  CHECK(
+      !world.ranks[0]->failures().take_report());  // to leave is no failure as long as nobody waits
   diagnose(*world.ranks[0]);
   CHECK(world.ranks[0]->failures().failure()->diagnosis == "the whole story");
 }

@@ -1,5 +1,5 @@
-// That nothing is left undone or told wrong: work that changes hands between threads, deadlines next
-// to busy neighbours, closing and aborting at awkward moments, what a peer sends last.
+// That nothing is left undone or told wrong: work that changes hands between threads, deadlines
+// next to busy neighbours, closing and aborting at awkward moments, what a peer sends last.
 #include <atomic>
 #include <cstring>
 
@@ -61,9 +61,8 @@ HCCL_TEST(an_interrupted_call_is_over_when_it_throws) {
   World world({0, 0});
   Communicator& mine = *world.ranks[0];
   std::vector<float> data(10);
-  std::thread driver([&] {
-    CHECK(cause_of(mine, all_reduce(mesh(0, 2), data)) == Cause::interrupted);
-  });
+  std::thread driver(
+      [&] { CHECK(cause_of(mine, all_reduce(mesh(0, 2), data)) == Cause::interrupted); });
   CHECK(eventually([&] { return mine.sequence() == 1; }));
   struct Interrupted {};
   std::vector<std::byte> bytes(10);
@@ -124,14 +123,14 @@ HCCL_TEST(malformed_transfers_fail_and_nothing_else) {
     return header;
   };
   const Header malformed[] = {
-      header(0, 4, 0, 4),                    // of a collective
-      header(1, 4, 0, 8),                    // eager, two lengths
-      header(1, 20000, 0, 20000),            // eager, too long
-      header(2, 4, 1, 100000),               // an announcement with a payload
-      header(3, 4, 1, 4),                    // an answer with one
-      header(4, 8, 1, 8),                    // a fragment of nothing
-      header(4, 8, 1, ~uint64_t{0} - 3),     // a fragment far outside
-      header(9, 0, 0, 8),                    // of no known kind
+      header(0, 4, 0, 4),                 // of a collective
+      header(1, 4, 0, 8),                 // eager, two lengths
+      header(1, 20000, 0, 20000),         // eager, too long
+      header(2, 4, 1, 100000),            // an announcement with a payload
+      header(3, 4, 1, 4),                 // an answer with one
+      header(4, 8, 1, 8),                 // a fragment of nothing
+      header(4, 8, 1, ~uint64_t{0} - 3),  // a fragment far outside
+      header(9, 0, 0, 8),                 // of no known kind
       header(9, 8, 0, 8),
   };
   for (const Header& bad : malformed) {

@@ -59,9 +59,9 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p.max_chunk_span = 1; },
       [](Plan& p) { p.peers = {0, 2}; },
       [](Plan& p) { p.peers = {0, 2, 4}; },
-      [](Plan& p) { p.peers = {0, 1, 3}; },       // itself
-      [](Plan& p) { p.peers = {2, 0, 3}; },       // not in rank order
-      [](Plan& p) { p.peers = {0, 2, 2}; },       // one of them twice
+      [](Plan& p) { p.peers = {0, 1, 3}; },  // itself
+      [](Plan& p) { p.peers = {2, 0, 3}; },  // not in rank order
+      [](Plan& p) { p.peers = {0, 2, 2}; },  // one of them twice
       [](Plan& p) { p.ops[0].peers_begin = -1; },
       [](Plan& p) { p.ops[0].num_peers = 0; },
       [](Plan& p) { p.ops[0].num_peers = 1 << 30; },
@@ -73,7 +73,9 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p.ops[0].destination = {Buffer::output, 4, 5, -1}; },
       [](Plan& p) { p.ops[0].destination = {Buffer::input, 0, 1, -1}; },  // data and blocks
       [](Plan& p) { p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer{7}, 0, 1, -1}, {}}}; },
-      [](Plan& p) { p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer::output, 0, 2, 0}, {}}}; },
+      [](Plan& p) {
+        p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer::output, 0, 2, 0}, {}}};
+      },
       [](Plan& p) { p.ops[1].source.begin = -1; },
       [](Plan& p) { p.ops[2].source.scratch = 1; },
       [](Plan& p) { p.ops[2].source.scratch = -2; },
@@ -149,7 +151,8 @@ HCCL_TEST(small_calls_are_not_cut) {
   }
 }
 
-// Two slots of scratch in a row are one message of two blocks, and lie inside the slots of the engine.
+// Two slots of scratch in a row are one message of two blocks, and lie inside the slots of the
+// engine.
 HCCL_TEST(blocks_of_one_message_lie_end_to_end) {
   Plan plan;
   plan.scratch_slots = 3;
@@ -162,7 +165,8 @@ HCCL_TEST(blocks_of_one_message_lie_end_to_end) {
   CHECK(tiling.num_tiles() == 3);
   std::vector<std::byte> scratch(2 * 4096);
   for (size_t count : {2048ul, 904ul}) {
-    Span both = tiling.resolve(call, {Buffer::output, 0, 2, 1}, count == 904 ? 2 : 0, scratch.data());
+    Span both =
+        tiling.resolve(call, {Buffer::output, 0, 2, 1}, count == 904 ? 2 : 0, scratch.data());
     CHECK(both.address == scratch.data() + count && both.count == 2 * count);
   }
   call.output[3].count = 4999;

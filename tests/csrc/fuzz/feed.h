@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "lanes/lane.h"
 #include "base/stream.h"
+#include "lanes/lane.h"
 
 namespace hccl::fuzz {
 
@@ -59,8 +59,8 @@ inline void touch(const std::byte* bytes, size_t count) {
   }
 }
 
-// The other end of a connection: what it sends is in `incoming`, at most `stride` bytes a read; what
-// it is sent it swallows, as long as `takes`.
+// The other end of a connection: what it sends is in `incoming`, at most `stride` bytes a read;
+// what it is sent it swallows, as long as `takes`.
 class FeedStream final : public Stream {
  public:
   std::vector<std::byte> incoming;

@@ -55,7 +55,8 @@ void run(Feed& feed) {
       case 4: link.say_goodbye(turn, 0, std::string(5000, 'x')); break;
       case 5: link.report_down(1, path, feed.take<uint8_t>()); break;
       case 6: link.say_goodbye(turn); break;
-      case 7: case 8: {
+      case 7:
+      case 8: {
         link.receive();
         CHECK(link.error().size() <= most_text_bytes);
         link.take_broken();

@@ -4,10 +4,10 @@
 
 #include "check.h"
 #include "engine/collective.h"
-#include "feed.h"
-#include "engine/stragglers.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
+#include "engine/stragglers.h"
+#include "feed.h"
 
 namespace hccl::fuzz {
 namespace {
@@ -67,12 +67,13 @@ void run_point_to_point(Feed& feed) {
   for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     switch (feed.below(8)) {
-      case 0: case 1: {
+      case 0:
+      case 1: {
         auto request = std::make_shared<Request>();
         request->kind = feed.flag() ? RequestKind::send : RequestKind::recv;
         request->peer = request->kind == RequestKind::recv && feed.below(4) == 0 ? any_rank
-                        : feed.below(8) == 0                                    ? me
-                                                                                : lane.peer();
+                        : feed.below(8) == 0                                     ? me
+                                                                                 : lane.peer();
         request->tag = feed.below(4);
         request->num_bytes = feed.flag() ? feed.take<uint16_t>() % 20000 : feed.below(256);
         request->deadline = Clock::now() + std::chrono::seconds(feed.below(3));
@@ -146,7 +147,11 @@ void run_plan(Feed& feed) {
 
 void run(Feed& feed) {
   switch (feed.below(16)) {
-    case 0: case 1: case 2: case 3: case 4: return run_plan(feed);
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4: return run_plan(feed);
     default: return run_point_to_point(feed);
   }
 }

@@ -1,7 +1,7 @@
 // Frames from a peer: whatever comes, TcpLane hands out whole messages in order, within a slot, or
 // loses the connection.
-#include "check.h"
 #include "base/crc32c.h"
+#include "check.h"
 #include "feed.h"
 #include "lanes/tcp.h"
 
@@ -53,8 +53,8 @@ class Receiver {
  public:
   explicit Receiver(TcpLane& lane) : lane_(lane) {}
 
-  // Takes a step with the message at the head, if there is one. As the engine does: the same way for
-  // every try at one message, and its length is looked at each time.
+  // Takes a step with the message at the head, if there is one. As the engine does: the same way
+  // for every try at one message, and its length is looked at each time.
   void step(bool lends) {
     const Header* header = lane_.peek();
     if (header == nullptr) return;
@@ -134,8 +134,10 @@ void run(Feed& feed) {
         lane.adopt(path, streams[path]);
         break;
       }
-      case 8: case 9: receiver.step(true); break;
-      case 10: case 11: receiver.step(false); break;
+      case 8:
+      case 9: receiver.step(true); break;
+      case 10:
+      case 11: receiver.step(false); break;
       default: forger.write_to(*streams[path], serials[path]); break;
     }
   }

@@ -96,8 +96,7 @@ struct Float16 {
 template <DType dtype>
 struct Float8 {
   using Number = float;
-  static constexpr bool is_e4m3 =
-      dtype == DType::float8_e4m3fn || dtype == DType::float8_e4m3fnuz;
+  static constexpr bool is_e4m3 = dtype == DType::float8_e4m3fn || dtype == DType::float8_e4m3fnuz;
   static constexpr bool is_fnuz =
       dtype == DType::float8_e4m3fnuz || dtype == DType::float8_e5m2fnuz;
   static constexpr int fraction = is_e4m3 ? 3 : 2;
@@ -124,7 +123,9 @@ struct Float8 {
       const double below = wanted - magnitude(code), above = magnitude(code + 1) - wanted;
       if (below > above || (below == above && code % 2 == 1)) ++code;
     }
-    if (dtype == DType::float8_e4m3fn) code = std::min(code, largest);  // has no infinity: saturates
+    if (dtype == DType::float8_e4m3fn) {
+      code = std::min(code, largest);  // has no infinity: saturates
+    }
     const bool negative = std::signbit(value) && !(is_fnuz && code == 0);
     put<uint8_t>(to, i, static_cast<uint8_t>(code | (negative ? 0x80 : 0)));
   }

@@ -1,5 +1,6 @@
-// The encodings of float32 on every instruction set, against scalar arithmetic: the same bits, within
-// the errors that reduce.h states, nothing written outside, and no bytes of a peer do any harm.
+// The encodings of float32 on every instruction set, against scalar arithmetic: the same bits,
+// within the errors that reduce.h states, nothing written outside, and no bytes of a peer do any
+// harm.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -44,7 +45,8 @@ Bytes encoded(const ReduceTable& table, Compression compression, Floats values, 
   return {to, to + length};
 }
 
-Floats decoded(const ReduceTable& table, Compression compression, const Bytes& bytes, size_t count) {
+Floats decoded(const ReduceTable& table, Compression compression, const Bytes& bytes,
+               size_t count) {
   Floats floats(count + 1, 7);
   table.decode[static_cast<size_t>(compression)](bytes_of(floats), bytes.data(), count);
   CHECK(floats[count] == 7);
@@ -68,7 +70,8 @@ HCCL_TEST(every_instruction_set_encodes_the_same_bits_within_the_stated_error) {
   for (Compression compression : compressions) {
     for (size_t count : sizes) {
       for (int exponent : {0, -20, 60, -130, -145, 124}) {
-        Floats values = numbers(count, exponent, random), lost = numbers(count, exponent - 9, random);
+        Floats values = numbers(count, exponent, random),
+               lost = numbers(count, exponent - 9, random);
         Floats sums = values, first_residual;
         for (size_t i = 0; i < count; ++i) sums[i] += lost[i];
         Bytes plain = encoded(reduce_table_generic, compression, values, nullptr), first;

@@ -21,8 +21,7 @@ constexpr std::byte guard{0xa5};
 size_t num_checked = 0;
 
 bool is_float(DType dtype) {
-  return static_cast<int>(dtype) <= static_cast<int>(DType::bfloat16) ||
-         reduces_in_one_step(dtype);
+  return static_cast<int>(dtype) <= static_cast<int>(DType::bfloat16) || reduces_in_one_step(dtype);
 }
 
 // Bytes at a chosen misalignment with a guard on either side.
@@ -99,8 +98,8 @@ void check_case(const Case& c, const ReduceTable* table, const std::vector<Bytes
   }
 
   for (size_t b = 0; b < buffers.size(); ++b) {
-    const bool right = b == c.aliased ? buffers[b].holds(expected)
-                                      : b == c.num_srcs || buffers[b].holds(srcs[b]);
+    const bool right =
+        b == c.aliased ? buffers[b].holds(expected) : b == c.num_srcs || buffers[b].holds(srcs[b]);
     CHECK(right && buffers[b].guards_intact(),
           "dtype %d op %d sources %zu count %zu dst %zu buffer %zu on %s",
           static_cast<int>(c.dtype), static_cast<int>(c.op), c.num_srcs, c.count, c.aliased, b,
@@ -139,8 +138,8 @@ void check_scale_any_dtype_equals_oracle(DType dtype) {
         GuardedBuffer by_table(data, 1), by_default(data, 0);
         table->scale[static_cast<size_t>(dtype)](by_table.data(), by_table.data(), count, divisor);
         scale(dtype, by_default.data(), count, divisor);
-        CHECK(by_table.holds(expected) && by_table.guards_intact() &&
-                  by_default.holds(expected) && by_default.guards_intact(),
+        CHECK(by_table.holds(expected) && by_table.guards_intact() && by_default.holds(expected) &&
+                  by_default.guards_intact(),
               "scale dtype %d count %zu by %d on %s", static_cast<int>(dtype), count, divisor,
               table->name);
         ++num_checked;
@@ -178,17 +177,17 @@ void check_values(DType dtype, ReduceOp op, std::initializer_list<uint64_t> valu
 HCCL_TEST(float16_edges_round_once_to_nearest_even) {
   constexpr auto dtype = DType::float16;
   constexpr auto sum = ReduceOp::sum, product = ReduceOp::product;
-  check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);          // 1 + 2^-11: a tie, stays even
-  check_values(dtype, sum, {0x3c01, 0x1000}, 0x3c02);          // a tie, goes up to even
-  check_values(dtype, sum, {0x7bff, 0x4bff}, 0x7bff);          // 65519.99: the largest finite
-  check_values(dtype, sum, {0x7bff, 0x4c00}, 0x7c00);          // 65520: infinity
-  check_values(dtype, sum, {0x7bff, 0x7bff, 0xfbff}, 0x7bff);  // no overflow on the way
-  check_values(dtype, sum, {0x6800, 0x3c00, 0x3c00}, 0x6801);  // 2048 + 1 + 1: not rounded twice
-  check_values(dtype, sum, {0x7c00, 0xfc00}, 0x7e00);          // infinity - infinity
-  check_values(dtype, sum, {0xfd01, 0x3c00}, 0x7e00);          // a signalling NaN
-  check_values(dtype, product, {0x0001, 0x3800}, 0x0000);      // half the smallest: a tie
-  check_values(dtype, product, {0x8001, 0x3e00}, 0x8002);      // 1.5 of the smallest: a tie
-  check_values(dtype, product, {0x0400, 0x3bff}, 0x0400);      // a subnormal rounds to a normal
+  check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);            // 1 + 2^-11: a tie, stays even
+  check_values(dtype, sum, {0x3c01, 0x1000}, 0x3c02);            // a tie, goes up to even
+  check_values(dtype, sum, {0x7bff, 0x4bff}, 0x7bff);            // 65519.99: the largest finite
+  check_values(dtype, sum, {0x7bff, 0x4c00}, 0x7c00);            // 65520: infinity
+  check_values(dtype, sum, {0x7bff, 0x7bff, 0xfbff}, 0x7bff);    // no overflow on the way
+  check_values(dtype, sum, {0x6800, 0x3c00, 0x3c00}, 0x6801);    // 2048 + 1 + 1: not rounded twice
+  check_values(dtype, sum, {0x7c00, 0xfc00}, 0x7e00);            // infinity - infinity
+  check_values(dtype, sum, {0xfd01, 0x3c00}, 0x7e00);            // a signalling NaN
+  check_values(dtype, product, {0x0001, 0x3800}, 0x0000);        // half the smallest: a tie
+  check_values(dtype, product, {0x8001, 0x3e00}, 0x8002);        // 1.5 of the smallest: a tie
+  check_values(dtype, product, {0x0400, 0x3bff}, 0x0400);        // a subnormal rounds to a normal
   check_values(dtype, ReduceOp::max, {0x8000, 0x0000}, 0x8000);  // equal zeros: the first
 }
 
@@ -268,8 +267,7 @@ HCCL_TEST(reduce_supported_follows_the_contract) {
     for (int o = 0; o < num_reduce_ops; ++o) {
       const DType dtype{static_cast<uint8_t>(d)};
       const ReduceOp op{static_cast<uint8_t>(o)};
-      const bool bitwise =
-          op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+      const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
       const bool expected =
           !(is_float(dtype) && bitwise) && !(dtype == DType::boolean && op == ReduceOp::avg);
       CHECK(reduce_supported(dtype, op) == expected, "dtype %d op %d", d, o);

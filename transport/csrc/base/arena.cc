@@ -41,7 +41,8 @@ bool make_resident(std::byte* begin, size_t num_bytes) {
 ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
   // Room for an aligned start; what sticks out on both sides is given back.
   size_t reserved = num_bytes + huge_page;
-  void* room = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* room =
+      mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) throw_errno("address space for registered memory");
   auto begin = reinterpret_cast<uintptr_t>(room);
   size_t before = round_up(begin, huge_page) - begin;
@@ -98,8 +99,7 @@ Arena::Arena(Descriptor memory, size_t num_bytes)
 
 std::shared_ptr<ArenaWindow> Arena::open_peer(Descriptor memory) {
   struct stat theirs, ours;
-  if (fstat(memory.get(), &theirs) != 0 || fstat(memory_.get(), &ours) != 0 ||
-      !is_sealed(memory)) {
+  if (fstat(memory.get(), &theirs) != 0 || fstat(memory_.get(), &ours) != 0 || !is_sealed(memory)) {
     throw std::invalid_argument("a peer's registered memory is not sealed");
   }
   if (theirs.st_size == 0) return nullptr;
@@ -161,8 +161,8 @@ void Arena::release(std::byte* allocated) {
     if (auto observer = weak.lock()) observer->released(allocated);
   }
   // Before somebody else may get it.
-  fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(*offset), static_cast<off_t>(allocation.num_bytes));
+  fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(*offset),
+            static_cast<off_t>(allocation.num_bytes));
   if (!allocation.retired) give_back(*offset, allocation.num_bytes);
 }
 
@@ -237,7 +237,9 @@ std::optional<Arena::Place> Arena::place_of(const std::byte* address, size_t num
   if (after == allocated_.begin()) return std::nullopt;
   const auto& [begin, allocation] = *std::prev(after);
   size_t inside = *offset - begin;
-  if (inside > allocation.num_bytes || num_bytes > allocation.num_bytes - inside) return std::nullopt;
+  if (inside > allocation.num_bytes || num_bytes > allocation.num_bytes - inside) {
+    return std::nullopt;
+  }
   return Place{window_->at(begin, allocation.num_bytes), allocation.num_bytes,
                window_->at(*offset, num_bytes)};
 }

@@ -1,5 +1,5 @@
-// Registered memory: what the peers of this process on the node may read, and write replies to, during
-// a collective.
+// Registered memory: what the peers of this process on the node may read, and write replies to,
+// during a collective.
 //
 // A process has one arena: a large sparse memfd without a name, sealed against changes of its size.
 // Peers map the whole of it when they connect, so a piece of registered memory needs no exchange of
@@ -42,8 +42,8 @@ class ArenaWindow {
   const size_t num_bytes_;
 };
 
-// Hears of memory that goes back to the system, before it does: whoever told a device of it has to undo
-// that.
+// Hears of memory that goes back to the system, before it does: whoever told a device of it has to
+// undo that.
 class ArenaObserver {
  public:
   virtual ~ArenaObserver() = default;
@@ -67,8 +67,8 @@ class Arena {
   const std::shared_ptr<ArenaWindow>& window() const { return window_; }
 
   // The arena of a peer (it may be a thread of ours), mapped once per process. nullptr for an arena
-  // without memory. Throws std::invalid_argument if it is not sealed, std::system_error if it cannot
-  // be mapped.
+  // without memory. Throws std::invalid_argument if it is not sealed, std::system_error if it
+  // cannot be mapped.
   std::shared_ptr<ArenaWindow> open_peer(Descriptor memory);
 
   // Memory that is there at once, in huge pages where the system has them; from 2 MiB on at a
@@ -122,7 +122,7 @@ class Arena {
   std::string unavailable_;
   std::shared_ptr<ArenaWindow> window_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;         // guards what follows
   std::map<uint64_t, size_t> free_;  // offset and length; neighbours are merged
   std::map<uint64_t, Allocation> allocated_;
   std::map<const std::byte*, Alias> aliases_;

@@ -27,8 +27,8 @@ constexpr uint64_t wanted_features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVE
                                      UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 constexpr size_t events_per_read = 16;
 
-// Whether all of it is memory of this process alone, and of no file: what shares its pages can be truncated by
-// a call on its descriptor, also by another process, which userfaultfd does not tell.
+// Whether all of it is memory of this process alone, and of no file: what shares its pages can be
+// truncated by a call on its descriptor, also by another process, which userfaultfd does not tell.
 bool is_private(uintptr_t begin, uintptr_t end) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"),
                                                        &std::fclose);
@@ -40,8 +40,8 @@ bool is_private(uintptr_t begin, uintptr_t end) {
     char kind;
     uint64_t inode;
     // The path behind it may be longer than a line: its rest is no mapping.
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*x %*x:%*x %" SCNu64, &first, &last, &kind,
-                    &inode) != 4 ||
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*x %*x:%*x %" SCNu64, &first, &last,
+                    &kind, &inode) != 4 ||
         last <= covered) {
       continue;
     }
@@ -141,7 +141,9 @@ MemoryWatch::Range* MemoryWatch::find(uintptr_t begin, uintptr_t end, bool& over
 
 std::optional<size_t> MemoryWatch::watch(const std::byte* address, size_t num_bytes) {
   auto begin = reinterpret_cast<uintptr_t>(address), end = begin + num_bytes;
-  if (!unavailable_.empty() || begin % page != 0 || end % page != 0 || begin == end) return std::nullopt;
+  if (!unavailable_.empty() || begin % page != 0 || end % page != 0 || begin == end) {
+    return std::nullopt;
+  }
   std::lock_guard lock(mutex_);
   settle();
   bool overlaps = false;
@@ -171,7 +173,8 @@ void MemoryWatch::forget(size_t number) {
   std::lock_guard lock(mutex_);
   Range& range = ranges_[number];
   if (--range.num_users > 0) return;
-  // Of what has gone, parts may still be there. What stays registered costs whoever unmaps it an event.
+  // Of what has gone, parts may still be there. What stays registered costs whoever unmaps it an
+  // event.
   uffdio_range whole{range.begin.load(), range.end.load() - range.begin.load()};
   ioctl(events_->get(), UFFDIO_UNREGISTER, &whole);
   range.begin.store(0);

@@ -14,8 +14,9 @@ namespace hccl {
 namespace {
 
 // Of the process, because the signal is; lock-free, as a handler needs it. Sequentially consistent:
-// either a handler sees that the bell is silenced, or who silences it sees the handler in num_ringing
-// and waits. Else the descriptor might be closed, and its number another's, when the handler writes.
+// either a handler sees that the bell is silenced, or who silences it sees the handler in
+// num_ringing and waits. Else the descriptor might be closed, and its number another's, when the
+// handler writes.
 std::atomic<int> bell{-1};
 std::atomic<int> num_ringing{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -27,7 +28,8 @@ void ring(int) {
   num_ringing.fetch_add(1, std::memory_order_seq_cst);
   int fd = bell.load(std::memory_order_seq_cst);
   uint64_t one = 1;
-  if (fd >= 0) [[maybe_unused]] ssize_t written = ::write(fd, &one, sizeof one);
+  if (fd >= 0) [[maybe_unused]]
+    ssize_t written = ::write(fd, &one, sizeof one);
   num_ringing.fetch_sub(1, std::memory_order_seq_cst);
   errno = interrupted_errno;
 }
@@ -35,14 +37,14 @@ void ring(int) {
 }  // namespace
 
 bool ring_on_signal(int signal, int event_fd) {
-  struct sigaction now {};
+  struct sigaction now{};
   if (sigaction(signal, nullptr, &now) != 0) return false;
   bool is_ours = !(now.sa_flags & SA_SIGINFO) && now.sa_handler == &ring;
   bool is_default = !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL;
   if (!is_ours && !is_default) return false;
   bell.store(event_fd, std::memory_order_seq_cst);
   if (is_ours) return true;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = &ring;
   action.sa_flags = SA_RESTART;  // programs that know nothing of it must not see EINTR
   sigemptyset(&action.sa_mask);

@@ -6,8 +6,8 @@
 
 namespace hccl {
 
-// A counter, or the latest value of something. A single writer at a time: relaxed, because it orders
-// nothing.
+// A counter, or the latest value of something. A single writer at a time: relaxed, because it
+// orders nothing.
 class Counter {
  public:
   void add(uint64_t amount) { set(value() + amount); }
@@ -52,13 +52,13 @@ struct CallStatistics {
   }
 };
 
-// Where the time of collectives goes, as far as this rank works for them; the rest it waits. Counted
-// in compressed calls, and in all once somebody has asked for it: the clock is read twice for each
-// part.
+// Where the time of collectives goes, as far as this rank works for them; the rest it waits.
+// Counted in compressed calls, and in all once somebody has asked for it: the clock is read twice
+// for each part.
 struct Profile {
-  Counter copy_ns;    // to and from shared memory, and within this rank's own
+  Counter copy_ns;  // to and from shared memory, and within this rank's own
   Counter reduce_ns;
-  Counter wire_ns;    // sending and receiving over anything else
+  Counter wire_ns;  // sending and receiving over anything else
 };
 
 // All calls that were compressed. What they cost and save on this rank's own edges between nodes.
@@ -69,19 +69,20 @@ struct CompressionStatistics {
   Counter coding_ns;   // encoding, and decoding what came
 };
 
-// Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
+// Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then
+// these.
 inline constexpr int kind_of_send = 16;
 inline constexpr int kind_of_recv = 17;
 inline constexpr int num_call_kinds = 18;
 
 struct Statistics {
-  Counter collectives;  // finished without error
-  Counter rendezvous;   // of these, with messages that were read or written in registered memory
-  Counter announced;    // these messages, sent and received
+  Counter collectives;    // finished without error
+  Counter rendezvous;     // of these, with messages that were read or written in registered memory
+  Counter announced;      // these messages, sent and received
   Counter single_copies;  // messages that the kernel copied once, between the memory of two ranks
   Counter replies;        // of these, results that the sender wrote where this rank wants them
-  Counter sleeps;       // a driver went to sleep in the kernel
-  Counter doorbells;    // a sleeping peer was woken
+  Counter sleeps;         // a driver went to sleep in the kernel
+  Counter doorbells;      // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];
   Profile profile;
   CompressionStatistics compression;

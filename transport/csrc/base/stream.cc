@@ -42,9 +42,8 @@ size_t SocketStream::receive(std::span<const iovec> parts) {
   msghdr message = message_of(parts);
   for (;;) {
     // recv is the cheaper call where one part is all there is.
-    ssize_t got = parts.size() == 1
-                      ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
-                      : recvmsg(fd(), &message, MSG_DONTWAIT);
+    ssize_t got = parts.size() == 1 ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
+                                    : recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) throw StreamError("the connection was closed", true);
     if (errno == EAGAIN) return 0;

@@ -23,7 +23,8 @@ class Flow {
   // Passes on what is due. True if anything left.
   bool deliver(Clock::time_point now);
 
-  // Until then, neither wires nor the sink's end take more; Clock::time_point::max(): until an event.
+  // Until then, neither wires nor the sink's end take more; Clock::time_point::max(): until an
+  // event.
   Clock::time_point reads_at() const;
   // When the next bytes arrive; Clock::time_point::max(): none, or the sink has no room.
   Clock::time_point due() const;

@@ -113,7 +113,8 @@ void EmulatedNetwork::post(std::function<void()> command) {
 void EmulatedNetwork::carry(Descriptor here, Descriptor there, int from, int to) {
   check_pair(from, to);
   // A function has to be copyable, a descriptor is not.
-  auto ends = std::make_shared<std::pair<Descriptor, Descriptor>>(std::move(here), std::move(there));
+  auto ends =
+      std::make_shared<std::pair<Descriptor, Descriptor>>(std::move(here), std::move(there));
   post([=, this] { add(std::move(ends->first), std::move(ends->second), from, to); });
 }
 
@@ -185,8 +186,7 @@ void EmulatedNetwork::add(Descriptor here, Descriptor there, int from, int to) {
     if (cuts_.contains(nodes)) set_deaf(fd, true);
   }
   connections_.push_back(std::unique_ptr<Connection>(new Connection{
-      std::move(here), std::move(there), nodes,
-      Flow(left, right, wires_between(from, to), latency),
+      std::move(here), std::move(there), nodes, Flow(left, right, wires_between(from, to), latency),
       Flow(right, left, wires_between(to, from), latency)}));
   // Events on either end are noted for both: a socket that is not ready says so at once.
   epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = connections_.back().get()}};

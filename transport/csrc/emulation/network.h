@@ -1,9 +1,9 @@
 // A network of emulated nodes: one thread that passes the bytes of their connections on, as late as
 // the nodes' cards and links would have brought them.
 //
-// A rank that connects to one of another node gives both ends to the network (carry()): its own, and
-// that of the other rank. The network reads at the pace of the wires. What they cannot take stays with
-// the sender's kernel, which stops the sender as a slow network does.
+// A rank that connects to one of another node gives both ends to the network (carry()): its own,
+// and that of the other rank. The network reads at the pace of the wires. What they cannot take
+// stays with the sender's kernel, which stops the sender as a slow network does.
 //
 // A cut link drops packets by a socket filter, as a pulled cable does: the ranks' kernels repeat
 // themselves, and hear nothing.
@@ -33,7 +33,7 @@ struct LinkSpeed {
 // Counted since the start, headers included.
 struct WireTraffic {
   int from = 0;
-  int to = 0;  // of a card: any_node
+  int to = 0;          // of a card: any_node
   bool leaves = true;  // of a card: whether it is the sending direction
   uint64_t num_bytes = 0;
   double bytes_per_s = 0;

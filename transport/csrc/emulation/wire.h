@@ -1,7 +1,8 @@
 // One direction of a network card or of a link: when bytes that are handed to it will have left.
 //
 // A token bucket, kept as one time: when the wire is free again. Taking bytes moves that time, so a
-// wire needs no timer of its own, and bytes that pass several wires are as late as the slowest says.
+// wire needs no timer of its own, and bytes that pass several wires are as late as the slowest
+// says.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,9 @@
 
 namespace hccl {
 
-// What Ethernet, IPv4 and TCP with timestamps add to each packet of 1500 bytes, as Linux's token bucket
-// and a switch's limit count it: no preamble, no gap, no checksum. A network card's line rate is lower
-// by another 24 bytes a packet.
+// What Ethernet, IPv4 and TCP with timestamps add to each packet of 1500 bytes, as Linux's token
+// bucket and a switch's limit count it: no preamble, no gap, no checksum. A network card's line
+// rate is lower by another 24 bytes a packet.
 inline constexpr size_t header_bytes = 14 + 20 + 32;
 inline constexpr size_t segment_bytes = 1500 - 20 - 32;
 
@@ -25,15 +26,15 @@ class Wire {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `burst_bytes`: what a wire that stood still takes at once. `queue_bytes`: what waits in front of it;
-  // its queue lasts for least_queued at least.
+  // `burst_bytes`: what a wire that stood still takes at once. `queue_bytes`: what waits in front
+  // of it; its queue lasts for least_queued at least.
   Wire(double bytes_per_s, double burst_bytes, double queue_bytes)
       : bytes_per_s_(bytes_per_s),
         burst_(time_of(burst_bytes)),
         queue_(std::max<Clock::duration>(time_of(queue_bytes), least_queued)) {}
 
-  // Takes bytes, headers included, that were there from a time on: this process may be late to look.
-  // Returns when the last of them has left.
+  // Takes bytes, headers included, that were there from a time on: this process may be late to
+  // look. Returns when the last of them has left.
   Clock::time_point take(Clock::time_point there, size_t num_bytes) {
     free_at_ = std::max(free_at_, there - burst_) + time_of(static_cast<double>(num_bytes));
     num_bytes_ += num_bytes;

@@ -19,12 +19,14 @@
 
 namespace hccl {
 
-// How a large payload travels inside a node: through a slot, with copies that use the caches, or of which the
-// sender's, the receiver's or both stream past them (non-temporal stores); or it stays where it is, and the kernel
-// copies it once.
+// How a large payload travels inside a node: through a slot, with copies that use the caches, or of
+// which the sender's, the receiver's or both stream past them (non-temporal stores); or it stays
+// where it is, and the kernel copies it once.
 enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, streamed, single };
 inline constexpr size_t num_copy_modes = 5;
-inline bool sender_streams(CopyMode mode) { return mode == CopyMode::sender_streamed || mode == CopyMode::streamed; }
+inline bool sender_streams(CopyMode mode) {
+  return mode == CopyMode::sender_streamed || mode == CopyMode::streamed;
+}
 inline bool receiver_streams(CopyMode mode) {
   return mode == CopyMode::receiver_streamed || mode == CopyMode::streamed;
 }
@@ -32,27 +34,29 @@ inline bool receiver_streams(CopyMode mode) {
 // What travels before every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
-  uint64_t id = 0;           // collectives: how long stragglers held up the sender, see stragglers.h
+  uint64_t id = 0;  // collectives: how long stragglers held up the sender, see stragglers.h
   uint64_t size = 0;
-  // Payload bytes: at most slot_bytes of the communicator, or max_long_bytes between lanes that take long
-  // messages.
+  // Payload bytes: at most slot_bytes of the communicator, or max_long_bytes between lanes that
+  // take long messages.
   uint32_t length = 0;
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint8_t is_only_moved : 1 = 0;  // collectives: no rank reduces it
   uint8_t sender_waits : 1 = 0;   // the sender has nothing else to do until this is received
-  uint8_t wants_reply : 1 = 0;    // collectives: the `kind`-th next message of the peer may be written to the source
+  uint8_t wants_reply : 1 =
+      0;  // collectives: the `kind`-th next message of the peer may be written to the source
   CopyMode copy_mode = CopyMode::cached;
 };
 static_assert(sizeof(Header) == 32);
 
-// The most bytes of a long message, which is received and not lent (plan/tiles.py has the same number).
+// The most bytes of a long message, which is received and not lent (plan/tiles.py has the same
+// number).
 inline constexpr size_t max_long_bytes = 1 << 20;
 
 // A path of a lane that is down, or whose peer does not answer.
 struct PathTrouble {
   int rank = 0;  // the peer
   std::string name;
-  bool up = false;     // up: unanswered for `seconds`; else down for as long
+  bool up = false;  // up: unanswered for `seconds`; else down for as long
   double seconds = 0;
   std::string reason;  // why it is down, in the operating system's words
 };
@@ -67,8 +71,8 @@ class LaneError : public std::runtime_error {
   int peer_;
 };
 
-// A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane whose
-// code can run handlers, a Python one, throws it.
+// A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane
+// whose code can run handlers, a Python one, throws it.
 class LaneInterrupted : public std::exception {
  public:
   explicit LaneInterrupted(std::exception_ptr its_cause) : cause(std::move(its_cause)) {}
@@ -80,7 +84,10 @@ class LaneInterrupted : public std::exception {
 class Lane {
  public:
   Lane(int peer, size_t slot_bytes, Statistics& statistics)
-      : slot_bytes_(slot_bytes), max_message_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
+      : slot_bytes_(slot_bytes),
+        max_message_bytes_(slot_bytes),
+        statistics_(statistics),
+        peer_(peer) {}
   virtual ~Lane() = default;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -104,9 +111,10 @@ class Lane {
   // for one copy at least, which is what a verified plan counts on; without room nothing happens.
   virtual void detach() = 0;
 
-  // The paths that are in trouble. `unanswered_s`: for how long other connections over the same paths
-  // have been unanswered, by path.
-  virtual std::vector<PathTrouble> troubles(const std::vector<double>& /*unanswered_s*/ = {}) const {
+  // The paths that are in trouble. `unanswered_s`: for how long other connections over the same
+  // paths have been unanswered, by path.
+  virtual std::vector<PathTrouble> troubles(
+      const std::vector<double>& /*unanswered_s*/ = {}) const {
     return {};
   }
 
@@ -116,15 +124,16 @@ class Lane {
   virtual void prepare_sleep(Sleep&) {}
   // To be called every 100 ms or so where descriptors() has any, also while no call moves the lane.
   virtual void tend(std::chrono::steady_clock::time_point /*now*/) {}
-  // The same where descriptors() has any: whether the peer's host has all that was sent, or never will.
+  // The same where descriptors() has any: whether the peer's host has all that was sent, or never
+  // will.
   virtual bool delivered() const { return true; }
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
   // Whether the peer is known to have received all that was posted.
   virtual bool is_drained() const { return true; }
-  // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and each
-  // lane should take it alone, or all of them when their readers have made room.
+  // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and
+  // each lane should take it alone, or all of them when their readers have made room.
   enum class Shared { posted, apart, later };
   virtual Shared post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
     return Shared::apart;
@@ -171,7 +180,9 @@ class QueuedLane : public Lane {
   // Messages of the peer that were released; of a lane whose messages may want a reply.
   virtual uint64_t num_released() const { return 0; }
   // The same when the message that is pushed now was posted: from then on its reply is counted.
-  uint64_t num_released_when_posted() const { return flushed() ? num_released() : queue_.front().num_released; }
+  uint64_t num_released_when_posted() const {
+    return flushed() ? num_released() : queue_.front().num_released;
+  }
   // Whether what is pushed next is a copy that the lane owns.
   bool is_detached() const { return detached_; }
 

@@ -125,7 +125,8 @@ const Frame* Path::head() {
   }
   if (frame_.serial != serial_received_) {
     throw StreamError("frame " + std::to_string(frame_.serial) + " came in instead of frame " +
-                          std::to_string(serial_received_), false);
+                          std::to_string(serial_received_),
+                      false);
   }
   if (frame_.header.length > (frame_.kind == Frame::data ? slot_bytes_ : 0)) {
     throw StreamError("a frame longer than a slot", false);

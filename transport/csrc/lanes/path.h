@@ -16,10 +16,10 @@
 
 namespace hccl {
 
-// A message on a connection between two hosts, in this machine's byte order; of another one the magic
-// number is wrong. Whatever does not fit, a wrong magic or serial number, an impossible length, a bad
-// checksum, has one answer: the connection is closed, and what was not acknowledged is sent again on
-// another one.
+// A message on a connection between two hosts, in this machine's byte order; of another one the
+// magic number is wrong. Whatever does not fit, a wrong magic or serial number, an impossible
+// length, a bad checksum, has one answer: the connection is closed, and what was not acknowledged
+// is sent again on another one.
 struct Frame {
   enum Kind : uint16_t {
     data = 1,
@@ -51,10 +51,10 @@ struct PathStatistics {
   Counter connected;        // 1 or 0
 };
 
-// Begins with a cache line, as the payloads of most tensors do. The kernel copies by `rep movsb`, which
-// some processors slow down five times where the destination lies up to 31 bytes behind the source,
-// modulo a page (AMD's Zen 3: recv() of 64 KiB in 45 us instead of 8): offsets that are multiples of
-// a line never do.
+// Begins with a cache line, as the payloads of most tensors do. The kernel copies by `rep movsb`,
+// which some processors slow down five times where the destination lies up to 31 bytes behind the
+// source, modulo a page (AMD's Zen 3: recv() of 64 KiB in 45 us instead of 8): offsets that are
+// multiples of a line never do.
 struct FreeBuffer {
   void operator()(std::byte* buffer) const { ::operator delete[](buffer, alignment); }
   static constexpr std::align_val_t alignment{64};

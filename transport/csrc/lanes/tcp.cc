@@ -24,9 +24,9 @@ constexpr int fruitless_breaks = 4;
 // What a lost packet explains is no trouble yet.
 constexpr double shortest_silence_s = 0.5;
 
-// The kernel repeats itself and hears nothing, although the peer has room. What never left this host,
-// because its own interface is down, is not repeated but probed for; a peer that lives answers probes,
-// with its window closed too, and an answer sets their number back.
+// The kernel repeats itself and hears nothing, although the peer has room. What never left this
+// host, because its own interface is down, is not repeated but probed for; a peer that lives
+// answers probes, with its window closed too, and an answer sets their number back.
 bool is_cut(int fd, double timeout_s) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -226,7 +226,8 @@ std::string TcpLane::why_fruitless() const {
   return std::to_string(num_fruitless_breaks_) + " connections were made and broke in " +
          std::to_string(std::lround(elapsed.count())) + " s without delivering a message of " +
          std::to_string(num_bytes) + " bytes; do large packets vanish (MTU " +
-         std::to_string(mtu_) + " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
+         std::to_string(mtu_) +
+         " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
 }
 
 void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
@@ -246,7 +247,8 @@ void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
   }
   path.cut({Clock::now(), why, by_peer});
   requeue(i);
-  ack_due_ = true;  // the last one may have been lost with it, and the peer may wait for nothing else
+  ack_due_ =
+      true;  // the last one may have been lost with it, and the peer may wait for nothing else
 }
 
 void TcpLane::requeue(size_t i) {
@@ -320,8 +322,8 @@ bool TcpLane::none_open(const std::vector<TcpLane*>& lanes) {
 bool TcpLane::closed_by_peer(const std::vector<TcpLane*>& lanes) {
   auto by_peer = [](auto& path) { return path->up() || path->down().by_peer; };
   return none_open(lanes) && std::any_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {
-    return std::any_of(lane->paths_.begin(), lane->paths_.end(), by_peer);
-  });
+           return std::any_of(lane->paths_.begin(), lane->paths_.end(), by_peer);
+         });
 }
 
 bool TcpLane::delivered() const {

@@ -1,10 +1,10 @@
 // Lanes over connections between hosts: the provider for ranks of different nodes.
 //
-// A lane has a connection on each path to its peer, made when a message is first sent on it, by either
-// end. A message goes to the path that is expected to
-// finish it first, and stays in the send window until the peer has acknowledged it. When a connection
-// breaks, what it left unacknowledged goes out again on the others, or on the one that replaces it;
-// the receiver tells by the sequence numbers what it has already.
+// A lane has a connection on each path to its peer, made when a message is first sent on it, by
+// either end. A message goes to the path that is expected to finish it first, and stays in the send
+// window until the peer has acknowledged it. When a connection breaks, what it left unacknowledged
+// goes out again on the others, or on the one that replaces it; the receiver tells by the sequence
+// numbers what it has already.
 //
 // Sends go straight out of the caller's memory, receives land straight in the caller's buffer; only
 // what a reduction reads, or what came too early on one of several paths, is assembled in a slot.
@@ -38,9 +38,9 @@ class PathObserver {
 
 struct TcpOptions {
   size_t slot_bytes = 131072;
-  bool checksum = false;       // CRC32C of every frame; the peer must want the same
-  double path_timeout_s = 2;   // how long a connection may swallow bytes before it counts as cut
-  int lane = 0;                // which of the pair's lanes this is
+  bool checksum = false;      // CRC32C of every frame; the peer must want the same
+  double path_timeout_s = 2;  // how long a connection may swallow bytes before it counts as cut
+  int lane = 0;               // which of the pair's lanes this is
   std::vector<std::string> names;    // of the paths, for people
   PathObserver* observer = nullptr;  // without one, no connection is ever made or replaced
 };
@@ -74,8 +74,8 @@ class TcpLane final : public Lane {
   void lose(size_t path, const std::string& why, bool by_peer = false);
   // How many connections the path has had; both sides count alike.
   uint64_t generation(size_t path) const { return paths_[path]->generation(); }
-  // Why it makes no sense to replace connections any more: each of the last ones broke before anything
-  // that they carried was acknowledged. Empty: it does.
+  // Why it makes no sense to replace connections any more: each of the last ones broke before
+  // anything that they carried was acknowledged. Empty: it does.
   std::string why_fruitless() const;
   // No connection will be replaced any more: the peer has left or died.
   void peer_has_ended();
@@ -162,9 +162,9 @@ class TcpLane final : public Lane {
 
   // Sending.
   SendWindow window_;
-  uint64_t cursor_ = 1;              // no lower message waits to be sent
-  uint64_t peer_has_ = 0;            // as acknowledged; the window may be behind
-  bool polled_ = false;              // for acknowledgements, since the last flush
+  uint64_t cursor_ = 1;                      // no lower message waits to be sent
+  uint64_t peer_has_ = 0;                    // as acknowledged; the window may be behind
+  bool polled_ = false;                      // for acknowledgements, since the last flush
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
   Clock::time_point progress_at_{};          // and when that was
   Clock::time_point next_probe_{};

@@ -21,9 +21,10 @@ inline void pause_cpu() {
 #endif
 }
 
-// Whether to spin in the next wait of one owner. A long wait says nothing about the next one: its peer
-// computed. A message that comes soon after the spinning may have waited for its end: where the peer
-// can run only on this core, which no process knows of its peers, each does. So spins get rarer.
+// Whether to spin in the next wait of one owner. A long wait says nothing about the next one: its
+// peer computed. A message that comes soon after the spinning may have waited for its end: where
+// the peer can run only on this core, which no process knows of its peers, each does. So spins get
+// rarer.
 class SpinRecord {
  public:
   bool may_spin() {
@@ -48,10 +49,10 @@ class SpinRecord {
 
 class Idle {
  public:
-  // Spinning pays only while every rank of the host has a core of its own. With fewer cores it takes
-  // the core from the very rank that it waits for, and a yield gives the core up at once. A rank with
-  // a core of its own must not yield: another program would get a whole time slice. The scheduler
-  // prefers a sleeper that is woken.
+  // Spinning pays only while every rank of the host has a core of its own. With fewer cores it
+  // takes the core from the very rank that it waits for, and a yield gives the core up at once. A
+  // rank with a core of its own must not yield: another program would get a whole time slice. The
+  // scheduler prefers a sleeper that is woken.
   //
   // `spins`: the record of earlier waits; nullptr for a wait that must not spin.
   Idle(SpinRecord* spins, int num_yields)
@@ -96,8 +97,8 @@ class Idle {
   // at each wait from then on. Not longer: on a busy machine who has used up its time slice waits
   // for a core when the message comes.
   static constexpr auto spin_time = std::chrono::microseconds(300);
-  // Many times what the yields take among ranks that all wait. Where other programs want the core, a
-  // yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
+  // Many times what the yields take among ranks that all wait. Where other programs want the core,
+  // a yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
   // machine a wait of 0.5 s took 1.4 s.
   static constexpr auto yield_time = std::chrono::milliseconds(2);
   static constexpr int max_turns = 1 << 30;

@@ -1,6 +1,8 @@
-// The one way in which a thread sleeps until something comes: callers, drivers, the progress thread.
+// The one way in which a thread sleeps until something comes: callers, drivers, the progress
+// thread.
 //
-//   1. announce() raises the flag of each object that something may come for. Threads and peers that
+//   1. announce() raises the flag of each object that something may come for. Threads and peers
+//   that
 //      bring something see the flag, and ring a descriptor that the sleeper watches.
 //   2. The sleeper checks each object once more, for what came before its flag was up.
 //   3. wait() blocks in poll(), or the sleeper does so in an epoll set of its own.

@@ -42,7 +42,9 @@ size_t checked_length(const SendRequest& request, const QueuePairAttributes& att
     throw InvalidVerb("not an opcode that can be sent: " +
                       std::to_string(static_cast<int>(request.opcode)));
   }
-  if (is_copied && request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
+  if (is_copied && request.opcode == Opcode::rdma_read) {
+    throw InvalidVerb("a read cannot be INLINE");
+  }
   if (is_copied && size > attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
   return size;
 }

@@ -77,7 +77,9 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
   for (uint32_t turn = 1;; ++turn) {
     size_t count = take(out);
     if (count > 0) return count;
-    if (closed_.load(std::memory_order_seq_cst)) throw InvalidVerb("the completion queue was closed");
+    if (closed_.load(std::memory_order_seq_cst)) {
+      throw InvalidVerb("the completion queue was closed");
+    }
     if (drive()) {
       idle.reset();
       if (turn % turns_per_check != 0) continue;

@@ -47,8 +47,8 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   size_t wait(std::span<Completion> out, VerbsClock::time_point deadline,
               const Interrupt& interrupt);
 
-  // Ends the waits of other threads, which then throw InvalidVerb, and waits a moment until they have
-  // left, see Guest. Idempotent.
+  // Ends the waits of other threads, which then throw InvalidVerb, and waits a moment until they
+  // have left, see Guest. Idempotent.
   void close();
   // A caller that close() waits for.
   class Guest {
@@ -97,13 +97,13 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   // Number of completions; stored under the lock, read without it.
   std::atomic<size_t> size_{0};
   std::atomic<bool> overflowed_{false};
-  std::atomic<bool> closed_{false};   // stored before wake()
-  std::atomic<int> num_guests_{0};    // what close() polls
+  std::atomic<bool> closed_{false};  // stored before wake()
+  std::atomic<int> num_guests_{0};   // what close() polls
 
   // Raised before the last read of size_; pairs with wake(), which comes after the push.
   std::atomic<int> sleepers_{0};
   std::atomic<int> num_callers_{0};  // of these
-  const Descriptor bell_;  // eventfd
+  const Descriptor bell_;            // eventfd
 };
 
 }  // namespace hccl

@@ -1,5 +1,5 @@
-// The sending half of LaneOverQueuePair, and its completions. Receiving stands in lane_receive.cc, what happens
-// when a device fails in lane_paths.cc.
+// The sending half of LaneOverQueuePair, and its completions. Receiving stands in lane_receive.cc,
+// what happens when a device fails in lane_paths.cc.
 #include "verbs/lane_over_queue_pair.h"
 
 #include <algorithm>
@@ -32,15 +32,13 @@ bool is_of_path(Status status) {
     case Status::remote_operation_error:
     case Status::retry_exceeded:
     case Status::local_operation_error:
-    case Status::device_error:
-      return true;
+    case Status::device_error: return true;
     case Status::success:
     case Status::local_length_error:
     case Status::local_protection_error:
     case Status::remote_invalid_request_error:
     case Status::remote_access_error:
-    case Status::rnr_retry_exceeded:
-      return false;
+    case Status::rnr_retry_exceeded: return false;
   }
   return false;
 }
@@ -214,9 +212,7 @@ bool LaneOverQueuePair::has_ended_all() const {
 }
 
 // With one path, the destructor waits for the last messages.
-bool LaneOverQueuePair::delivered() const {
-  return slots_->paths().size() == 1 || has_ended_all();
-}
+bool LaneOverQueuePair::delivered() const { return slots_->paths().size() == 1 || has_ended_all(); }
 
 void LaneOverQueuePair::tend(VerbsClock::time_point) {
   if (slots_->paths().size() == 1 || !failure_.empty()) return;
@@ -229,8 +225,8 @@ bool LaneOverQueuePair::has_room() const {
          (sent_ < slots_->num_out() || has_ended(sent_ + 1 - slots_->num_out()));
 }
 
-// The completion of one says that all before it on the same queue pair have left: some are enough. With
-// another path, each is of interest: it could still be sent again.
+// The completion of one says that all before it on the same queue pair have left: some are enough.
+// With another path, each is of interest: it could still be sent again.
 bool LaneOverQueuePair::must_signal(uint64_t number) const {
   if (slots_->paths().size() > 1) return true;
   size_t num_ways = path().ways.size();
@@ -238,7 +234,8 @@ bool LaneOverQueuePair::must_signal(uint64_t number) const {
   return ((number - 1) / num_ways + 1) % period == 0;
 }
 
-// With send_signaled, its completion means that all messages up to `number` that went over `way` have left.
+// With send_signaled, its completion means that all messages up to `number` that went over `way`
+// have left.
 void LaneOverQueuePair::write(Way& way, uint64_t number, std::span<const ScatterGather> pieces,
                               uint32_t flags, uint32_t imm) {
   SendRequest request{.wr_id = number,
@@ -331,8 +328,8 @@ bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   is_starved_ = !has_room();
   if (is_starved_) return false;
   std::optional<Use> source = registered(payload, header.length);
-  bool may_announce = traffic_ == Traffic::transfers ||
-                      (header.is_only_moved != 0 && header.kind != always_copied);
+  bool may_announce =
+      traffic_ == Traffic::transfers || (header.is_only_moved != 0 && header.kind != always_copied);
   Form form = awaits_reply(header) ? answered
               : !source            ? plain
               : may_announce       ? announced

@@ -6,13 +6,15 @@
 //
 //   plain      header and payload, which the sender copied
 //   gathered   header, note and payload, which the device reads where the sender has it
-//   announced  header and note: the receiver reads the payload out of the sender's memory (RDMA_READ)
-//   answered   header: the payload was written to where an earlier note of the receiver asked for it
+//   announced  header and note: the receiver reads the payload out of the sender's memory
+//   (RDMA_READ) answered   header: the payload was written to where an earlier note of the receiver
+//   asked for it
 //
-// Only payloads in registered memory are gathered and announced. The receiver lends a plain or gathered
-// payload where it lies, and reads an announced one to where it is received if that is registered, else
-// into its slot. What nobody reduces is announced: neither side copies it. What may be reduced is gathered,
-// because the receiver reduces it out of its slot and would only wait longer for a read.
+// Only payloads in registered memory are gathered and announced. The receiver lends a plain or
+// gathered payload where it lies, and reads an announced one to where it is received if that is
+// registered, else into its slot. What nobody reduces is announced: neither side copies it. What
+// may be reduced is gathered, because the receiver reduces it out of its slot and would only wait
+// longer for a read.
 //
 // The immediate has three parts:
 //
@@ -22,22 +24,24 @@
 //   bits 0-15    how many messages its sender has released so far, modulo 2^16
 //
 // A sender has a credit for each slot, and gets credits back with each message of the peer, by an
-// empty write once half of the slots were released, and at once for an announced message, whose payload
-// is borrowed until then. So neither end ever waits for the other's last credit. Each end has a RECV
-// posted for everything that the peer can have under way: there is no receiver that is not ready.
+// empty write once half of the slots were released, and at once for an announced message, whose
+// payload is borrowed until then. So neither end ever waits for the other's last credit. Each end
+// has a RECV posted for everything that the peer can have under way: there is no receiver that is
+// not ready.
 //
-// With several queue pairs, messages take turns on them. The immediate has the number of each; credits
-// that overtook others are the larger number.
+// With several queue pairs, messages take turns on them. The immediate has the number of each;
+// credits that overtook others are the larger number.
 //
-// A queue pair notices that its peer is gone when a request gets no answer. An end that only waits has
-// none under way: before it sleeps it sends an empty RDMA_WRITE, a probe, if it heard nothing for a
-// while.
+// A queue pair notices that its peer is gone when a request gets no answer. An end that only waits
+// has none under way: before it sleeps it sends an empty RDMA_WRITE, a probe, if it heard nothing
+// for a while.
 //
-// With several paths, the lane goes on over the next one when a queue pair fails. Each end stops its queue
-// pairs of the old path, waits until these have returned every RECV, so that nothing can be written any
-// more, and advertises its slots on the new path. The advertisement says which messages have come. A
-// message that did not come is sent again as a plain one: what was announced and not read yet is copied
-// first. There is a slot for each message that the peer has not released, so all are there.
+// With several paths, the lane goes on over the next one when a queue pair fails. Each end stops
+// its queue pairs of the old path, waits until these have returned every RECV, so that nothing can
+// be written any more, and advertises its slots on the new path. The advertisement says which
+// messages have come. A message that did not come is sent again as a plain one: what was announced
+// and not read yet is copied first. There is a slot for each message that the peer has not
+// released, so all are there.
 #pragma once
 
 #include <functional>
@@ -55,8 +59,8 @@ namespace hccl {
 
 class LaneOverQueuePair final : public QueuedLane {
  public:
-  // What a header's `kind` means: how a payload of a collective may travel, or what a transfer's message
-  // is, whose payloads may all be announced.
+  // What a header's `kind` means: how a payload of a collective may travel, or what a transfer's
+  // message is, whose payloads may all be announced.
   enum class Traffic { collectives, transfers };
 
   // Where registered memory is registered, by path.
@@ -69,8 +73,8 @@ class LaneOverQueuePair final : public QueuedLane {
   // Waits a moment for messages that have left to reach the peer.
   ~LaneOverQueuePair() override;
 
-  // From now on payloads in these memories are not copied; below `min_bytes` the copy costs less. The
-  // queue pairs of a path are of its memory's protection domain. Before the first message.
+  // From now on payloads in these memories are not copied; below `min_bytes` the copy costs less.
+  // The queue pairs of a path are of its memory's protection domain. Before the first message.
   void set_registered(Memories memories, Traffic traffic, size_t min_bytes = 16384);
   // Before the first message.
   void set_observer(PathObserver observer) { observer_ = std::move(observer); }
@@ -186,7 +190,7 @@ class LaneOverQueuePair final : public QueuedLane {
   uint64_t credited_ = 0;  // of these, whose slot at the peer is free again
   uint64_t arrived_ = 0;   // all up to this one, and some after it
   uint64_t released_ = 0;
-  uint64_t returned_ = 0;  // of these, what the peer knows
+  uint64_t returned_ = 0;    // of these, what the peer knows
   bool is_awaited_ = false;  // the peer waits to hear of the latest of these
 
   Form sent_forms_[num_slots] = {};  // by slot, as what follows
@@ -220,7 +224,7 @@ class LaneOverQueuePair final : public QueuedLane {
   bool is_starved_ = false;  // since the last sleep a caller found no message or no room
   bool is_probing_ = false;
   size_t num_probes_ = 0;
-  uint64_t heard_ = 0;    // completions
+  uint64_t heard_ = 0;     // completions
   uint64_t heard_at_ = 0;  // of these, when it last looked whether there was any
   VerbsClock::time_point silent_since_ = VerbsClock::now();
 };

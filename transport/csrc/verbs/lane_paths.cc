@@ -46,8 +46,8 @@ void LaneOverQueuePair::leave() {
   stop(path());
 }
 
-// Whether neither end's requests can touch memory through the stopped queue pairs any more: RECVs come back
-// in order, behind what was received.
+// Whether neither end's requests can touch memory through the stopped queue pairs any more: RECVs
+// come back in order, behind what was received.
 bool LaneOverQueuePair::is_emptied() const {
   auto is_empty = [](const Way& way) { return way.num_recvs == 0; };
   return reading_ != Reading::under_way &&
@@ -76,7 +76,8 @@ void LaneOverQueuePair::arrive() {
   }
 }
 
-// What is here as a whole stays. An announced message whose payload was not read comes again with it.
+// What is here as a whole stays. An announced message whose payload was not read comes again with
+// it.
 void LaneOverQueuePair::forget_unread() {
   arrived_ = released_;
   for (uint64_t number = released_; number < released_ + num_slots; ++number) {
@@ -120,8 +121,8 @@ void LaneOverQueuePair::resume() {
   for (Way& way : path().ways) write_credits(way);
 }
 
-// As a plain one, whatever it was: keys of the path that failed are of no use. Its slot is this side's until
-// the peer has released it.
+// As a plain one, whatever it was: keys of the path that failed are of no use. Its slot is this
+// side's until the peer has released it.
 void LaneOverQueuePair::send_again(uint64_t number) {
   size_t index = (number - 1) % num_slots;
   std::byte* slot = slots_->out(number - 1);

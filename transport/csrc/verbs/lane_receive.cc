@@ -27,7 +27,9 @@ void LaneOverQueuePair::parse() {
   const std::byte* slot = slots_->in(released_);
   std::memcpy(&header_, slot, sizeof header_);
   form_ = forms_[released_ % num_slots];
-  if (header_.length > slot_bytes_ || (form_ == announced && header_.length == 0)) throw_malformed();
+  if (header_.length > slot_bytes_ || (form_ == announced && header_.length == 0)) {
+    throw_malformed();
+  }
   bool has_note = form_ == gathered || form_ == announced;
   bool has_payload = form_ == plain || form_ == gathered;
   size_t payload_at = sizeof header_ + (has_note ? sizeof note_ : 0);

@@ -28,8 +28,8 @@ void LaneSlots::FreePages::operator()(std::byte* pages) const { ::operator delet
 
 QueuePairAttributes LaneSlots::attributes() {
   QueuePairAttributes attributes;
-  // A message may take two requests, and its release one. Besides: the advertisement, a read, a probe,
-  // the last write.
+  // A message may take two requests, and its release one. Besides: the advertisement, a read, a
+  // probe, the last write.
   attributes.max_send_wr = 4 * num_slots + 4;
   attributes.max_recv_wr = num_recvs + 1;
   attributes.max_sge = 2;
@@ -44,9 +44,9 @@ LaneSlots::LaneSlots(std::vector<Pairs> paths, size_t slot_bytes)
       stride_(up_to(alignment, sizeof(Header) + sizeof(Note) + slot_bytes)),
       num_out_(paths.size() > 1 ? num_slots : num_slots / 2),
       out_at_(up_to(static_cast<size_t>(page), num_slots * stride_)),
-      num_bytes_(up_to(static_cast<size_t>(page),
-                       out_at_ + num_out_ * stride_ +
-                           paths.size() * max_pairs * 2 * sizeof(Advertisement))),
+      num_bytes_(up_to(
+          static_cast<size_t>(page),
+          out_at_ + num_out_ * stride_ + paths.size() * max_pairs * 2 * sizeof(Advertisement))),
       memory_(new_pages(num_bytes_)) {
   if (paths.empty()) throw InvalidVerb("a lane has queue pairs of one device at least");
   for (Pairs& pairs : paths) {
@@ -74,13 +74,14 @@ void LaneSlots::prepare(Path& path, Way& way, const Way* sharing) {
     way.slots_rkey = sharing->slots_rkey;
   } else {
     std::span<std::byte> all(memory_.get(), num_bytes_);
-    MemoryRegion open = way.pair->register_memory(all.first(out_at_),
-                                                  access_local_write | access_remote_write);
+    MemoryRegion open =
+        way.pair->register_memory(all.first(out_at_), access_local_write | access_remote_write);
     way.slots_lkey = open.lkey;
     way.slots_rkey = open.rkey;
     way.lkey = way.pair->register_memory(all.subspan(out_at_), access_local_write).lkey;
   }
-  ScatterGather piece{reinterpret_cast<uint64_t>(theirs(path, way)), sizeof(Advertisement), way.lkey};
+  ScatterGather piece{reinterpret_cast<uint64_t>(theirs(path, way)), sizeof(Advertisement),
+                      way.lkey};
   way.pair->post_recv({0, {&piece, 1}});
   for (size_t i = 0; i < num_recvs; ++i) way.pair->post_recv({0, {}});
   way.num_recvs = num_recvs + 1;
@@ -94,10 +95,12 @@ std::byte* LaneSlots::mine(const Path& path, const Way& way) {
 
 void LaneSlots::advertise(Path& path, const Progress& ours) {
   for (Way& way : path.ways) {
-    Advertisement advertisement{magic_number, reinterpret_cast<uint64_t>(memory_.get()), slot_bytes_,
-                                num_slots,    way.slots_rkey,                            ours};
+    Advertisement advertisement{magic_number,   reinterpret_cast<uint64_t>(memory_.get()),
+                                slot_bytes_,    num_slots,
+                                way.slots_rkey, ours};
     std::memcpy(mine(path, way), &advertisement, sizeof advertisement);
-    ScatterGather piece{reinterpret_cast<uint64_t>(mine(path, way)), sizeof advertisement, way.lkey};
+    ScatterGather piece{reinterpret_cast<uint64_t>(mine(path, way)), sizeof advertisement,
+                        way.lkey};
     way.pair->post_send({.pieces = {&piece, 1}});
   }
 }
@@ -110,10 +113,12 @@ std::string LaneSlots::take_advertisement(Path& path, Way& way, size_t length) {
   if (advertised.magic != magic_number || advertised.num_slots != num_slots || !is_same ||
       advertised.slot_bytes != slot_bytes_ || advertised.address == 0) {
     return "its slots are " + std::to_string(advertised.num_slots) + " of " +
-           std::to_string(advertised.slot_bytes) + " bytes, ours are " +
-           std::to_string(num_slots) + " of " + std::to_string(slot_bytes_);
+           std::to_string(advertised.slot_bytes) + " bytes, ours are " + std::to_string(num_slots) +
+           " of " + std::to_string(slot_bytes_);
   }
-  if (path.num_open > 0 && !(path.theirs == advertised.progress)) return "two accounts of its progress";
+  if (path.num_open > 0 && !(path.theirs == advertised.progress)) {
+    return "two accounts of its progress";
+  }
   path.theirs = advertised.progress;
   their_address_ = advertised.address;
   way.their_rkey = advertised.rkey;

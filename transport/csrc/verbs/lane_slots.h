@@ -1,9 +1,9 @@
 // One end of a lane over queue pairs before it can send: its queue pairs, the slots that the peer
 // writes to, and a RECV for everything that may come.
 //
-// It is made before the queue pairs are connected: RECVs are posted from INIT on, so the first message
-// of a peer finds one. The queue pairs of one device are a path. The lane uses the first path, and the
-// next one when that fails; all paths have the same slots.
+// It is made before the queue pairs are connected: RECVs are posted from INIT on, so the first
+// message of a peer finds one. The queue pairs of one device are a path. The lane uses the first
+// path, and the next one when that fails; all paths have the same slots.
 #pragma once
 
 #include <algorithm>
@@ -30,14 +30,14 @@ static_assert(sizeof(Note) == 32);
 class LaneSlots {
  public:
   static constexpr size_t num_slots = 8;
-  // Messages, for each of the peer's releases at most one write that returns credits, and the writes
-  // that follow what is sent again on another path, or the last message.
+  // Messages, for each of the peer's releases at most one write that returns credits, and the
+  // writes that follow what is sent again on another path, or the last message.
   static constexpr size_t num_recvs = 2 * num_slots + 2;
   static constexpr size_t max_pairs = 16;  // of a path
   using Pairs = std::vector<std::shared_ptr<QueuePairFace>>;
 
-  // A queue pair, and what has gone over it. Messages take turns: message n, counted from 1, goes over
-  // queue pair (n - 1) mod their number.
+  // A queue pair, and what has gone over it. Messages take turns: message n, counted from 1, goes
+  // over queue pair (n - 1) mod their number.
   struct Way {
     std::shared_ptr<QueuePairFace> pair;
     uint32_t lkey = 0;        // of our messages' slots and the advertisements
@@ -51,7 +51,7 @@ class LaneSlots {
   // How far the end of a lane has come that begins to use a path.
   struct Progress {
     uint64_t released = 0;  // messages of the other end
-    uint64_t whole = 0;     // of the following ones, which are here: bit i is message released + 1 + i
+    uint64_t whole = 0;  // of the following ones, which are here: bit i is message released + 1 + i
     bool operator==(const Progress&) const = default;
   };
   struct Path {
@@ -67,8 +67,8 @@ class LaneSlots {
   // What each queue pair has to be made with.
   static QueuePairAttributes attributes();
 
-  // The queue pairs of each path, as many of each. Nothing was posted to them, and they are in INIT at
-  // least. Throws InvalidVerb, RdmaError.
+  // The queue pairs of each path, as many of each. Nothing was posted to them, and they are in INIT
+  // at least. Throws InvalidVerb, RdmaError.
   LaneSlots(std::vector<Pairs> paths, size_t slot_bytes);
 
   // Drops all paths but the first ones. Before the first message.
@@ -80,12 +80,12 @@ class LaneSlots {
   // Of the peer's message `number`, counted from 0; of ours.
   std::byte* in(uint64_t number) { return &memory_[number % num_slots * stride_]; }
   std::byte* out(uint64_t number) { return &memory_[out_at_ + number % num_out_ * stride_]; }
-  // Slots of ours. A message has left its slot when it has ended; with another path, over which it may have
-  // to go again, when the peer has released it.
+  // Slots of ours. A message has left its slot when it has ended; with another path, over which it
+  // may have to go again, when the peer has released it.
   size_t num_out() const { return num_out_; }
 
-  // Tells the peer where its messages go and which ones are here, over each queue pair of a path; these
-  // are in RTS.
+  // Tells the peer where its messages go and which ones are here, over each queue pair of a path;
+  // these are in RTS.
   void advertise(Path& path, const Progress& ours);
   // Takes the peer's advertisement, of `length` bytes; returns what is wrong with it.
   std::string take_advertisement(Path& path, Way& way, size_t length);

@@ -11,8 +11,7 @@ void check_region(uint64_t address, uint64_t length, uint32_t access) {
   if (address + length < address) throw InvalidVerb("the range wraps around");
 }
 
-MemoryRegion ProtectionDomain::register_memory(uint64_t address, uint64_t length,
-                                               uint32_t access) {
+MemoryRegion ProtectionDomain::register_memory(uint64_t address, uint64_t length, uint32_t access) {
   check_region(address, length, access);
   std::unique_lock lock(mutex_);
   uint32_t key = 0;

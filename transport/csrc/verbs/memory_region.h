@@ -14,8 +14,8 @@ namespace hccl {
 
 class QueuePair;
 
-// Throws InvalidVerb where remote writing is allowed but local writing is not, as verbs does, and for
-// a range that wraps around.
+// Throws InvalidVerb where remote writing is allowed but local writing is not, as verbs does, and
+// for a range that wraps around.
 void check_region(uint64_t address, uint64_t length, uint32_t access);
 
 // Thread-safe. Must outlive its queue pairs.
@@ -26,7 +26,8 @@ class ProtectionDomain {
   // Makes the key invalid at once and returns when no transfer uses the memory any more.
   void deregister_memory(uint32_t key);
 
-  // Whether the key of the piece, an lkey or an rkey, covers all of it with all the rights asked for.
+  // Whether the key of the piece, an lkey or an rkey, covers all of it with all the rights asked
+  // for.
   bool allows(const ScatterGather& piece, uint32_t access) const;
 
   void attach(QueuePair* pair);
@@ -36,7 +37,7 @@ class ProtectionDomain {
   mutable std::shared_mutex mutex_;  // regions_, random_; the innermost lock
   std::unordered_map<uint32_t, MemoryRegion> regions_;
   std::random_device random_;  // makes keys, so that a stale or guessed one is noticed
-  std::mutex pairs_mutex_;  // pairs_; taken before a queue pair's lock
+  std::mutex pairs_mutex_;     // pairs_; taken before a queue pair's lock
   std::vector<QueuePair*> pairs_;
 };
 

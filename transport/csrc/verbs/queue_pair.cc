@@ -266,7 +266,9 @@ void QueuePair::check_timers(VerbsClock::time_point now) {
   underlying_->tend();
   requester_->check_silence(now);
   // What the peer said before it went is still received, then the queue pair fails.
-  if (underlying_->peer_has_ended() && !receive()) throw LaneError(0, "the peer's process has ended");
+  if (underlying_->peer_has_ended() && !receive()) {
+    throw LaneError(0, "the peer's process has ended");
+  }
 }
 
 bool QueuePair::receive() {
@@ -293,15 +295,12 @@ bool QueuePair::take(const Packet& packet) {
     case PacketKind::write:
     case PacketKind::write_with_imm:
     case PacketKind::read:
-    case PacketKind::more:
-      return responder_->take(packet);
-    case PacketKind::read_response:
-      return requester_->take_response(packet);
+    case PacketKind::more: return responder_->take(packet);
+    case PacketKind::read_response: return requester_->take_response(packet);
     case PacketKind::receiver_not_ready:
       requester_->not_ready(packet.number, std::chrono::microseconds(packet.imm));
       return true;
-    case PacketKind::acknowledge:
-      return true;
+    case PacketKind::acknowledge: return true;
     case PacketKind::goodbye:
       requester_->acknowledge(packet.acked);
       peer_left_ = true;

@@ -2,8 +2,8 @@
 //
 // requester.h is its sending half, responder.h its receiving half, packet_lane.h what travels;
 // queue_pair_end.cc has what happens at its end. A thread that polls a completion queue drives its
-// queue pairs. The progress thread plays the network card for those that no thread polls: a peer can
-// read and write our memory, and gets its answers, while this process computes.
+// queue pairs. The progress thread plays the network card for those that no thread polls: a peer
+// can read and write our memory, and gets its answers, while this process computes.
 #pragma once
 
 #include <memory>

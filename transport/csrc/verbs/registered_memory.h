@@ -20,8 +20,8 @@ class RegisteredMemory {
   virtual ~RegisteredMemory() = default;
   // For reading and writing, by this side and by the peer; none: it has to be copied.
   virtual std::optional<Use> find(const std::byte* address, size_t num_bytes) = 0;
-  // A call is about to send or receive parts of this, all of which is the caller's: now is the time to
-  // register it, if that is worth while.
+  // A call is about to send or receive parts of this, all of which is the caller's: now is the time
+  // to register it, if that is worth while.
   virtual void expect(const std::byte* /*address*/, size_t /*num_bytes*/) {}
 };
 

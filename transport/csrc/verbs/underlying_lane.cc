@@ -9,8 +9,8 @@ namespace hccl {
 
 namespace {
 
-constexpr SegmentShape shm_shape{.num_local_ranks = 2, .num_channels = 1, .num_slots = 8,
-                                 .slot_bytes = 65536};
+constexpr SegmentShape shm_shape{
+    .num_local_ranks = 2, .num_channels = 1, .num_slots = 8, .slot_bytes = 65536};
 // A sender of requests has others to post meanwhile.
 constexpr size_t min_announced_bytes = 4096;
 constexpr size_t tcp_slot_bytes = 262144;

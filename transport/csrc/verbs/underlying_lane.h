@@ -12,8 +12,8 @@
 
 namespace hccl {
 
-// A lane with descriptors of its own, such as one that a Python provider implements. A sleep on it keeps
-// it alive, and with it the descriptors that the sleeper watches.
+// A lane with descriptors of its own, such as one that a Python provider implements. A sleep on it
+// keeps it alive, and with it the descriptors that the sleeper watches.
 class UnderlyingLane : public SleepFlag {
  public:
   using MakeLane = std::function<std::shared_ptr<Lane>(Statistics&)>;

@@ -1,8 +1,8 @@
 // The vocabulary of verbs: what is posted to a queue pair and what comes back.
 //
-// The names are those of libibverbs, written out; docs/internals/transport.md has the table. A reliable
-// connection is ordered and exactly once; an error moves the queue pair to ERROR, which ends
-// everything posted before and after with FLUSHED.
+// The names are those of libibverbs, written out; docs/internals/transport.md has the table. A
+// reliable connection is ordered and exactly once; an error moves the queue pair to ERROR, which
+// ends everything posted before and after with FLUSHED.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ enum class Opcode : int {
   rdma_write = 2,
   rdma_write_with_imm = 3,
   rdma_read = 4,
-  recv = 5,                 // completions only
-  recv_rdma_with_imm = 6,   // completions only
+  recv = 5,                // completions only
+  recv_rdma_with_imm = 6,  // completions only
 };
 
 enum class Status : uint8_t {
@@ -50,9 +50,10 @@ inline constexpr uint32_t access_remote_write = 2;  // IBV_ACCESS_REMOTE_WRITE
 inline constexpr uint32_t access_remote_read = 4;   // IBV_ACCESS_REMOTE_READ
 
 // Flags of a send request.
-inline constexpr uint32_t send_fence = 1;      // starts after all earlier reads have ended
-inline constexpr uint32_t send_signaled = 2;   // completes on the completion queue also if it succeeds
-inline constexpr uint32_t send_inline = 8;     // the payload is copied while posting
+inline constexpr uint32_t send_fence = 1;  // starts after all earlier reads have ended
+inline constexpr uint32_t send_signaled =
+    2;                                      // completes on the completion queue also if it succeeds
+inline constexpr uint32_t send_inline = 8;  // the payload is copied while posting
 
 inline constexpr size_t max_message_bytes = size_t{1} << 31;
 inline constexpr size_t max_work_requests = 16384;
@@ -127,8 +128,8 @@ class QueueFull : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a lane needs of a connected queue pair. QueuePair implements it over any lane, RdmaQueuePair on
-// an RDMA device.
+// What a lane needs of a connected queue pair. QueuePair implements it over any lane, RdmaQueuePair
+// on an RDMA device.
 class QueuePairFace {
  public:
   virtual ~QueuePairFace() = default;
@@ -148,7 +149,8 @@ class QueuePairFace {
   virtual std::string trouble() { return {}; }
   // Bytes of an INLINE request.
   virtual size_t max_inline() const = 0;
-  // Moves it to ERROR: no request touches memory any more, neither the peer's nor ours. Never blocks.
+  // Moves it to ERROR: no request touches memory any more, neither the peer's nor ours. Never
+  // blocks.
   virtual void stop() = 0;
   // Ends it: from then on nothing touches memory that was registered or posted. Idempotent.
   virtual void close() = 0;

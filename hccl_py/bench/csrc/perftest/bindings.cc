@@ -45,8 +45,8 @@ struct PyPerftestEnd {
 };
 
 template <class Pair>
-void make_end(PyPerftestEnd* end, std::shared_ptr<Pair> pair, std::shared_ptr<CompletionQueue> queue,
-              Memory local, Memory remote) {
+void make_end(PyPerftestEnd* end, std::shared_ptr<Pair> pair,
+              std::shared_ptr<CompletionQueue> queue, Memory local, Memory remote) {
   new (end) PyPerftestEnd(std::move(pair), std::move(queue), local, remote);
 }
 
@@ -82,8 +82,7 @@ void bind_perftest(nb::module_& module) {
           },
           Released())
       .def(
-          "sink",
-          [](End& e, size_t iterations, size_t window) { sink(e.end, iterations, window); },
+          "sink", [](End& e, size_t iterations, size_t window) { sink(e.end, iterations, window); },
           Released());
   module.def(
       "socket_ping_pong",

@@ -27,8 +27,8 @@ double microseconds(VerbsClock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// Takes completions until one of a RECV came (`recv`), or one of a send; returns how many of the other
-// kind came before it.
+// Takes completions until one of a RECV came (`recv`), or one of a send; returns how many of the
+// other kind came before it.
 size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   Completion completion;
   for (size_t num_others = 0;; ++num_others) {
@@ -44,9 +44,7 @@ size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   }
 }
 
-void await(PerftestEnd& end, bool recv) {
-  await(end, recv, VerbsClock::now() + longest_wait);
-}
+void await(PerftestEnd& end, bool recv) { await(end, recv, VerbsClock::now() + longest_wait); }
 
 // Whether request `i` of `iterations` is signaled.
 bool is_signaled(size_t i, size_t iterations) {
@@ -74,9 +72,7 @@ void post_recv(PerftestEnd& end) {
   end.pair.post_recv({0, {&piece, 1}});
 }
 
-uint32_t flags_of(PerftestEnd& end) {
-  return end.size <= end.pair.max_inline() ? send_inline : 0;
-}
+uint32_t flags_of(PerftestEnd& end) { return end.size <= end.pair.max_inline() ? send_inline : 0; }
 
 [[noreturn]] void throw_errno(const char* call) {
   throw std::system_error(errno, std::generic_category(), call);

@@ -45,7 +45,8 @@ double socket_stream(int fd, std::byte* buffer, size_t size, size_t iterations, 
 std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations);
 
 // Nanoseconds that a cache line takes from one core to the other: half of each round trip between
-// two threads pinned to them, for so many seconds. Throws std::system_error where a core is not ours.
+// two threads pinned to them, for so many seconds. Throws std::system_error where a core is not
+// ours.
 std::vector<double> core_to_core_ns(int core, int other, double duration_s);
 
 }  // namespace hccl

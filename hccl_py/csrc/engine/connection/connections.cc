@@ -136,9 +136,7 @@ uint64_t Connections::made(const Peer& peer) {
   return bits;
 }
 
-bool Connections::awaits_lanes(const Peer& peer) {
-  return (peer.link->made() & ~made(peer)) != 0;
-}
+bool Connections::awaits_lanes(const Peer& peer) { return (peer.link->made() & ~made(peer)) != 0; }
 
 // No connection is made or replaced any more.
 void Connections::end_lanes(Peer& peer) {

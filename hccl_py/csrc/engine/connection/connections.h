@@ -1,10 +1,10 @@
 // The connections of a communicator to all its peers: the set of descriptors that its driver sleeps
 // on, what control links say, how a peer ends, and connections between nodes that break.
 //
-// A peer ends in steps, none of which blocks. A lane that breaks makes its peer a suspect: its control
-// link may say why within explanation_time. A link that closes on this host leaves a process that may
-// be ending. Links between nodes close one after the other. The driver checks all of these with their
-// deadlines, beside those of the calls.
+// A peer ends in steps, none of which blocks. A lane that breaks makes its peer a suspect: its
+// control link may say why within explanation_time. A link that closes on this host leaves a
+// process that may be ending. Links between nodes close one after the other. The driver checks all
+// of these with their deadlines, beside those of the calls.
 //
 // Every pair of ranks has its control connections from the start, because their end is how a rank
 // notices at once that another one is gone. The data connections between nodes are made when a lane
@@ -71,8 +71,8 @@ class Connections final : public PathObserver {
   void tend(Deadline now);
   // When tend() is due at the latest, with no event before.
   Deadline next_check() const { return num_unsettled_ > 0 ? next_check_ : Deadline::max(); }
-  // A lane to `peer` goes on over another device, since `device` failed: `text` for people. Kept once for
-  // each peer and device, unless the peer has left.
+  // A lane to `peer` goes on over another device, since `device` failed: `text` for people. Kept
+  // once for each peer and device, unless the peer has left.
   void note_device_change(int peer, const std::string& device, std::string text);
   // A lane to `peer` broke. Until it is known why, data does not move.
   void suspect(int peer, const std::string& error);
@@ -184,15 +184,15 @@ class Connections final : public PathObserver {
   std::vector<SuspectPath> suspect_paths_;
   std::vector<int> local_leavers_;
   std::vector<Failure> failures_;  // to be taken
-  int num_suspects_ = 0;   // peers whose lane broke
-  int num_unsettled_ = 0;  // these, and peers that are about to end
+  int num_suspects_ = 0;           // peers whose lane broke
+  int num_unsettled_ = 0;          // these, and peers that are about to end
   Deadline next_check_{};
   Deadline next_tend_{};
   Deadline next_lane_tend_{};
 
   FailureState& state_;  // is told what ended; says whether calls go on
   const Descriptor repair_event_;
-  mutable std::mutex mutex_;       // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::vector<Failure> ended_;
   std::vector<BrokenPath> broken_;
   std::vector<BrokenPath> wanted_;
@@ -201,7 +201,8 @@ class Connections final : public PathObserver {
   std::vector<std::pair<int, std::string>> unreachable_;
   std::set<std::pair<int, std::string>> failed_devices_;
   std::vector<std::string> device_changes_;
-  // Raised by what fills these three; pairs with the sleeper's last turn, as in Submissions::submit().
+  // Raised by what fills these three; pairs with the sleeper's last turn, as in
+  // Submissions::submit().
   std::atomic<int> num_offers_{0};
 };
 

@@ -21,11 +21,11 @@ struct ControlMessage {
   uint32_t magic = 0x4c434348;
   uint32_t kind = goodbye;
   uint64_t number = 0;    // of this link: 1 for its first message, then counting up
-  uint64_t sequence = 0;    // goodbye: collectives submitted
+  uint64_t sequence = 0;  // goodbye: collectives submitted
   // path_down: which connection of the path its sender gave up.
   // goodbye: the data connections that its sender has had with the receiver, one bit each.
   uint64_t generation = 0;
-  uint32_t index = 0;       // 0: control, 1 + lane
+  uint32_t index = 0;  // 0: control, 1 + lane
   uint32_t path = 0;
   uint32_t text_length = 0;
   uint32_t reserved = 0;
@@ -105,7 +105,7 @@ class ControlLink {
   uint64_t made_ = 0;
   std::string error_;
   uint64_t num_sent_ = 0;
-  uint64_t num_handled_ = 0;  // the number of the last message that counted
+  uint64_t num_handled_ = 0;   // the number of the last message that counted
   std::deque<Letter> recent_;  // repeated on a connection that replaces another
   std::vector<ControlMessage> paths_down_;
   std::vector<size_t> broken_;

@@ -1,5 +1,5 @@
-// Connections between nodes that lanes need or that break: whether their peer has left, their way to
-// Python, and what Python made.
+// Connections between nodes that lanes need or that break: whether their peer has left, their way
+// to Python, and what Python made.
 #include "engine/connection/connections.h"
 
 #include <algorithm>
@@ -86,8 +86,8 @@ bool Connections::path_lost(const TcpLane& lane, size_t path) {
   return true;
 }
 
-// A rank that leaves says goodbye before it closes, but on another connection. A broken connection is
-// replaced if no goodbye came after goodbye_time.
+// A rank that leaves says goodbye before it closes, but on another connection. A broken connection
+// is replaced if no goodbye came after goodbye_time.
 void Connections::report_suspects(Deadline now) {
   std::erase_if(suspect_paths_, [&](const SuspectPath& suspect) {
     bool is_open = at(suspect.path.peer).link->state() == ControlLink::State::open;

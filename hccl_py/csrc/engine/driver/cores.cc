@@ -12,7 +12,8 @@ namespace hccl {
 
 namespace {
 
-// With more ranks than cores every wait yields in any case, and only each so many looks at the cores.
+// With more ranks than cores every wait yields in any case, and only each so many looks at the
+// cores.
 constexpr unsigned waits_between_looks = 16;
 constexpr auto trial = std::chrono::milliseconds(10);
 constexpr long preemptions_by_others = 2;  // in a trial; each is a time slice of some ms

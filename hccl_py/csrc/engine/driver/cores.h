@@ -1,8 +1,9 @@
 // Which core a rank waits on, among the cores of its node's ranks.
 //
-// Ranks that take turns on one core by yields look to the scheduler like one busy program. It left two
-// of them together for 10 to 60 ms while another core was idle, and a call took 8 us instead of 2. So
-// the last of too many ranks on one core moves itself, and its thread keeps the cores it may use.
+// Ranks that take turns on one core by yields look to the scheduler like one busy program. It left
+// two of them together for 10 to 60 ms while another core was idle, and a call took 8 us instead
+// of 2. So the last of too many ranks on one core moves itself, and its thread keeps the cores it
+// may use.
 #pragma once
 
 #include <chrono>
@@ -44,7 +45,7 @@ class Cores {
   const int rank_;
   const std::shared_ptr<Segment> mine_;
   std::vector<Peer> peers_;
-  int cores_;  // that the ranks may use between them
+  int cores_;                     // that the ranks may use between them
   Pause pause_ = shortest_pause;  // after the next move; a scheduler that moves it back has reasons
   Time next_move_{};
   unsigned num_waits_ = 0;

@@ -1,5 +1,5 @@
-// The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How threads
-// come to drive stands in communicator.cc.
+// The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How
+// threads come to drive stands in communicator.cc.
 #include "engine/communicator.h"
 
 #include <algorithm>
@@ -55,7 +55,8 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   int num_moves = 0;
-  Deadline next_signals{};  // from the first look at the clock on: a call that ends at once takes none
+  Deadline
+      next_signals{};  // from the first look at the clock on: a call that ends at once takes none
   auto first_open = requests.begin();
   for (;;) {
     while (first_open != requests.end() && (*first_open)->is_done()) ++first_open;
@@ -211,9 +212,9 @@ void Communicator::check_deadlines(Deadline now) {
   fail(std::move(failure));
 }
 
-// A rank of this node has written all its messages before its goodbye. A call that waits for it after
-// one more turn waits in vain. The goodbye of another node's rank may overtake its data; its lanes
-// end after the last byte, and then they throw.
+// A rank of this node has written all its messages before its goodbye. A call that waits for it
+// after one more turn waits in vain. The goodbye of another node's rank may overtake its data; its
+// lanes end after the last byte, and then they throw.
 void Communicator::check_leavers() {
   for (int peer : connections_.local_leavers()) {
     if (failures_.phase() != FailureState::Phase::none || progress_or_fail()) return;

@@ -1,8 +1,8 @@
 // Requests on their way to the driver, and which thread drives.
 //
-// At most one thread at a time has the right to drive. A thread that submits or waits takes the right
-// if it is free; requests that no thread waits for are driven by the progress thread, which leaves the
-// right to a waiter. Any thread may call everything here.
+// At most one thread at a time has the right to drive. A thread that submits or waits takes the
+// right if it is free; requests that no thread waits for are driven by the progress thread, which
+// leaves the right to a waiter. Any thread may call everything here.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ class Submissions {
   enum class Submitted { queued, drives, closed };
   // Queues requests in their order, all or none. `drives`: the caller has the right to drive now.
   Submitted submit(std::span<const RequestPtr> requests);
-  // A collective that is first in its queue, where no thread drives: the caller drives now, and the request
-  // is not queued. False: nothing happened.
+  // A collective that is first in its queue, where no thread drives: the caller drives now, and the
+  // request is not queued. False: nothing happened.
   bool submit_first(Request& request);
   bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
   // Moves all queued requests to `accepted`, which is empty.
@@ -70,8 +70,8 @@ class Submissions {
   // Raised by submit(); pairs with the sleeper's last turn after it raised its flag (see sleep.h):
   // either the sleeper sees the request, or the submitter sees the flag.
   std::atomic<int> num_incoming_{0};
-  // Raised by begin_wait(); pairs with the update in notify_waiters(): either that finds the waiter,
-  // or the waiter finds its request done.
+  // Raised by begin_wait(); pairs with the update in notify_waiters(): either that finds the
+  // waiter, or the waiter finds its request done.
   std::atomic<int> num_waiters_{0};
 };
 

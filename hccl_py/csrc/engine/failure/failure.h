@@ -1,9 +1,9 @@
-// Why a communicator or one request cannot go on: one record from where it is observed to where it is
-// raised. The first failure is kept; nothing replaces it.
+// Why a communicator or one request cannot go on: one record from where it is observed to where it
+// is raised. The first failure is kept; nothing replaces it.
 //
-// What one rank observes is a report. The ranks' coordinator makes one diagnosis of all reports, and
-// hccl_py/diagnosis renders its text; no text is made here. Python reads these fields by the same
-// names (bindings/reports.cc).
+// What one rank observes is a report. The ranks' coordinator makes one diagnosis of all reports,
+// and hccl_py/diagnosis renders its text; no text is made here. Python reads these fields by the
+// same names (bindings/reports.cc).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace hccl {
 // The only definition, for Python as well. The numbers travel between ranks: append only.
 enum class Cause : uint8_t {
   none = 0,
-  died = 1,         // the process ended: its own node says so
-  lost = 2,         // all connections to another node's rank closed; that node has not confirmed its end
+  died = 1,  // the process ended: its own node says so
+  lost = 2,  // all connections to another node's rank closed; that node has not confirmed its end
   unreachable = 3,  // connections broke and cannot be replaced, or the process lives without them
   left = 4,         // said goodbye while others still wait for it
   timed_out = 5,
@@ -63,10 +63,10 @@ struct Failure {
   uint64_t sequence = 0;  // its number; 0: none
 
   // mismatch
-  uint64_t their_call = 0;  // what `rank` called; 0: the same, but sizes differ
+  uint64_t their_call = 0;                 // what `rank` called; 0: the same, but sizes differ
   std::optional<uint64_t> sent_bytes;      // of the message that does not fit,
   std::optional<uint64_t> expected_bytes;  // and what its receiver expects
-  bool sends = false;  // one transfer: this rank is its sender
+  bool sends = false;                      // one transfer: this rank is its sender
 
   // timed_out
   Stage stage;
@@ -77,7 +77,7 @@ struct Failure {
   std::vector<PathTrouble> paths;
 
   // died, lost, unreachable
-  bool process_lives = false;  // unreachable: though its connection closed
+  bool process_lives = false;            // unreachable: though its connection closed
   std::optional<int> exit_code, signal;  // died; unset: unknown
   // What the operating system or the provider reported; left: what the peer was handling.
   std::string error;

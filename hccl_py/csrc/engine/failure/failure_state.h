@@ -3,7 +3,8 @@
 //   none  --observe()-->  reported  --a diagnosis, or its time is up-->  ended
 //
 // A reported rank moves no data and holds its calls. Without a coordinator it ends at once.
-// Two sides: methods under "driver" are called by the driving thread only; all others by any thread.
+// Two sides: methods under "driver" are called by the driving thread only; all others by any
+// thread.
 #pragma once
 
 #include <atomic>

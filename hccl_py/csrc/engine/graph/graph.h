@@ -1,8 +1,8 @@
 // Calls that were recorded once, and are issued again and again with the same arguments and memory.
 //
-// A graph has steps. The calls of a step are submitted together; they are of one communicator. A step
-// begins when the recorded calls that it awaits have ended, so calls of several communicators, and
-// sends and recvs, keep the order that the recorded program gave them by its waits.
+// A graph has steps. The calls of a step are submitted together; they are of one communicator. A
+// step begins when the recorded calls that it awaits have ended, so calls of several communicators,
+// and sends and recvs, keep the order that the recorded program gave them by its waits.
 //
 // One thread at a time may run or start a graph, once is_done(). Any thread may wait.
 #pragma once
@@ -42,13 +42,13 @@ class Graph {
 
   // Whether nothing has to end between its first call and its last.
   bool is_one_batch() const;
-  // Runs all calls to their end. Throws CommunicatorFailed; then later steps were not submitted, and
-  // calls of other communicators may still be under way.
+  // Runs all calls to their end. Throws CommunicatorFailed; then later steps were not submitted,
+  // and calls of other communicators may still be under way.
   void run(Engines engines, const Interrupt& interrupt);
   // Hands all calls over. It has to be one batch. Throws CommunicatorFailed, as above.
   void start(Engines engines);
-  // Waits until all have ended or `deadline`; false if that passed first. Throws CommunicatorFailed.
-  // Once is_done() it needs no engines.
+  // Waits until all have ended or `deadline`; false if that passed first. Throws
+  // CommunicatorFailed. Once is_done() it needs no engines.
   bool wait(Engines engines, Deadline deadline, const Interrupt& interrupt);
   bool is_done() const;
   // The number of the first call that has failed, or is under way; how many there are if none is.

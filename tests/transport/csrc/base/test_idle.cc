@@ -24,8 +24,8 @@ HCCL_TEST(yields_are_counted) {
   CHECK(idle.turn());
 }
 
-// Where strangers take their whole time slices, 200 yields would last for seconds, and whoever waits
-// would miss its deadline by as much.
+// Where strangers take their whole time slices, 200 yields would last for seconds, and whoever
+// waits would miss its deadline by as much.
 HCCL_TEST(a_yield_that_lasts_is_the_last) {
   Idle idle(nullptr, num_yields);
   CHECK(idle.turn());
@@ -63,7 +63,8 @@ HCCL_TEST(a_long_wait_is_no_reason_to_sleep_at_once) {
   SpinRecord record;
   for (int wait = 0; wait < 3; ++wait) {
     Idle idle(&record, 0);
-    while (idle.turn()) {}
+    while (idle.turn()) {
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     idle.reset();
     CHECK(record.may_spin());

@@ -17,7 +17,8 @@ constexpr size_t page = 4096;
 constexpr size_t num_bytes = 64 * page;
 
 std::byte* map(void* at = nullptr, int flags = 0) {
-  void* mapped = mmap(at, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  void* mapped =
+      mmap(at, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   CHECK(mapped != MAP_FAILED);
   std::memset(mapped, 1, num_bytes);
   return static_cast<std::byte*>(mapped);
@@ -109,7 +110,8 @@ HCCL_TEST(what_somebody_else_can_truncate_is_not_watched) {
     munmap(mapped, num_bytes);
   }
   ::close(file);
-  void* shared = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared =
+      mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(shared != MAP_FAILED && !watch()->watch(static_cast<std::byte*>(shared), num_bytes));
   munmap(shared, num_bytes);
 }

@@ -171,7 +171,8 @@ struct Carried {
 HCCL_TEST(network_carries_all_bytes_in_both_directions) {
   Carried carried(1e8, 0.0002);
   for (unsigned seed = 0; seed < 6; ++seed) {
-    check_passes(carried.here.left.get(), carried.there.right.get(), made_of(1 + seed * 99'991, seed));
+    check_passes(carried.here.left.get(), carried.there.right.get(),
+                 made_of(1 + seed * 99'991, seed));
     check_passes(carried.there.right.get(), carried.here.left.get(), made_of(77'777, seed));
   }
   uint64_t sent = 0, all = 0;
@@ -203,7 +204,9 @@ HCCL_TEST(network_passes_an_end_and_a_reset_on) {
   Carried carried(1e8, 0);
   linger at_once{1, 0};
   setsockopt(carried.here.left.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  { Descriptor closed(std::move(carried.here.left)); }
+  {
+    Descriptor closed(std::move(carried.here.left));
+  }
   end.fd = carried.there.right.get();
   CHECK(poll(&end, 1, patience_ms) == 1 && recv(end.fd, &byte, 1, 0) == -1);
   CHECK(errno == ECONNRESET);

@@ -42,9 +42,9 @@ inline const std::shared_ptr<ProgressThread>& progress() {
 
 struct Ends {
   Statistics statistics;
-  std::shared_ptr<Segment> segments[2];     // shared memory only, writable
-  std::shared_ptr<Outbox> outboxes[2];      // shared memory only
-  LaneSlots::Pairs pairs[2];                // of queue pairs only: of the left and of the right end
+  std::shared_ptr<Segment> segments[2];  // shared memory only, writable
+  std::shared_ptr<Outbox> outboxes[2];   // shared memory only
+  LaneSlots::Pairs pairs[2];             // of queue pairs only: of the left and of the right end
   std::unique_ptr<Lane> left, right;
 };
 
@@ -61,8 +61,7 @@ inline std::unique_ptr<Ends> shm_lane_with_slots(size_t bytes_of_slot) {
     auto theirs = Segment::open(duplicate(lane->segments[peer]->fd()), shape);
     auto bell = std::make_shared<Doorbell>(theirs, new_event(), lane->statistics);
     ShmLane::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
-    *ends[me] = std::make_unique<ShmLane>(peer, described, lane->outboxes[me],
-                                               lane->statistics);
+    *ends[me] = std::make_unique<ShmLane>(peer, described, lane->outboxes[me], lane->statistics);
   }
   return lane;
 }
@@ -123,8 +122,8 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
 
 using UnderlyingLanes = std::array<std::shared_ptr<UnderlyingLane>, 2>;
 
-// A lane over software queue pairs over lanes, one each, path by path. `min_registered_bytes`: payloads of
-// as many are not copied; 0: all are.
+// A lane over software queue pairs over lanes, one each, path by path. `min_registered_bytes`:
+// payloads of as many are not copied; 0: all are.
 inline std::unique_ptr<Ends> queue_pair_paths(std::vector<std::vector<UnderlyingLanes>> under,
                                               size_t min_registered_bytes = 0) {
   auto lane = std::make_unique<Ends>();
@@ -187,12 +186,12 @@ inline const Provider software_providers[] = {
     {"shm", shm_lane, false},
     {"socketpair", [] { return socket_lane({unix_sockets()}); }, true},
     {"tcp", [] { return socket_lane({tcp_sockets()}); }, true},
-    {"tcp, three paths",
-     [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); }, true},
-    {"tcp, two paths, checksums",
-     [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); }, true},
-    {"queue pair over shared memory",
-     [] { return queue_pair_lane({loopback_underlying_lanes()}); }, true},
+    {"tcp, three paths", [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); },
+     true},
+    {"tcp, two paths, checksums", [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); },
+     true},
+    {"queue pair over shared memory", [] { return queue_pair_lane({loopback_underlying_lanes()}); },
+     true},
     {"queue pair over tcp", [] { return queue_pair_lane({tcp_underlying_lanes()}); }, true},
     {"three queue pairs",
      [] {
@@ -257,8 +256,8 @@ class Inbox {
  public:
   explicit Inbox(Lane& from) : from_(from) {}
 
-  // Takes the next message if all of it is there; it must be `number`, `size` bytes long. What is longer
-  // than a slot is not lent.
+  // Takes the next message if all of it is there; it must be `number`, `size` bytes long. What is
+  // longer than a slot is not lent.
   bool take(uint64_t number, size_t size, How how) {
     const Header* header = from_.peek();
     if (header == nullptr) return false;
@@ -290,14 +289,17 @@ class Inbox {
 // How a test takes message `number`.
 inline How how_of(uint64_t number) { return number % 3 ? How::receive : How::lend; }
 
-// One end of a conversation: posts messages of all sizes, frees each payload as soon as the lane says
-// so, and checks what comes.
+// One end of a conversation: posts messages of all sizes, frees each payload as soon as the lane
+// says so, and checks what comes.
 class Talker {
  public:
   // At most `most_lent` payloads are the lane's at a time.
   Talker(Lane& lane, uint64_t num_messages, const std::vector<size_t>& sizes,
          size_t most_lent = ~size_t{0})
-      : lane_(lane), inbox_(lane), num_messages_(num_messages), sizes_(sizes),
+      : lane_(lane),
+        inbox_(lane),
+        num_messages_(num_messages),
+        sizes_(sizes),
         most_lent_(most_lent) {}
 
   void post() {

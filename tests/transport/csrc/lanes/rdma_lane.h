@@ -1,4 +1,5 @@
-// Ends of lanes over an RDMA device of this machine. HCCL_TEST_RDMA names it: DEVICE:GID_INDEX, as `rxe0:1`.
+// Ends of lanes over an RDMA device of this machine. HCCL_TEST_RDMA names it: DEVICE:GID_INDEX, as
+// `rxe0:1`.
 #pragma once
 
 #include <array>
@@ -50,8 +51,7 @@ class AllRegistered final : public RegisteredMemory {
   explicit AllRegistered(std::shared_ptr<QueuePairFace> pair) : pair_(std::move(pair)) {}
   std::optional<Use> find(const std::byte* address, size_t num_bytes) override {
     constexpr uint32_t all = access_local_write | access_remote_write | access_remote_read;
-    MemoryRegion region =
-        pair_->register_memory({const_cast<std::byte*>(address), num_bytes}, all);
+    MemoryRegion region = pair_->register_memory({const_cast<std::byte*>(address), num_bytes}, all);
     return Use{region.address, region.lkey, region.rkey, hold};
   }
 

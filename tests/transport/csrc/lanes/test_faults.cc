@@ -1,5 +1,5 @@
-// Lanes between hosts over connections that misbehave: nothing is lost, doubled or reordered, as long
-// as somebody replaces what breaks.
+// Lanes between hosts over connections that misbehave: nothing is lost, doubled or reordered, as
+// long as somebody replaces what breaks.
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -124,10 +124,11 @@ void talk(const Kind& kind, size_t num_paths) {
       damaged += end->statistics(path)->checksum_errors.value();
     }
   }
-  std::printf("  %zu paths: %zu faults, %zu messages repeated, %zu connections replaced, "
-              "%zu damaged frames\n",
-              num_paths, static_cast<size_t>(lane.num_faults()), static_cast<size_t>(retransmits),
-              static_cast<size_t>(reconnects), static_cast<size_t>(damaged));
+  std::printf(
+      "  %zu paths: %zu faults, %zu messages repeated, %zu connections replaced, "
+      "%zu damaged frames\n",
+      num_paths, static_cast<size_t>(lane.num_faults()), static_cast<size_t>(retransmits),
+      static_cast<size_t>(reconnects), static_cast<size_t>(damaged));
   std::fflush(stdout);
   CHECK((damaged > 0) == (kind.faults.corrupt > 0));
 }

@@ -7,10 +7,10 @@
 namespace hccl::test {
 namespace {
 
-// Around what is inline in shared memory (88), what tcp copies at once (a quarter of a slot) and reads
-// ahead (4096), a slot.
-const std::vector<size_t> sizes = {0,    1,    63,   64,   65,   87,   88,             89,
-                                   2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
+// Around what is inline in shared memory (88), what tcp copies at once (a quarter of a slot) and
+// reads ahead (4096), a slot.
+const std::vector<size_t> sizes = {
+    0, 1, 63, 64, 65, 87, 88, 89, 2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
 
 // A test over each provider.
 #define OVER_EVERY_PROVIDER(test)                  \
@@ -196,7 +196,8 @@ HCCL_TEST(far_readers_get_the_same_bytes) {
   for (uint64_t i = 0; i < 100; ++i) {
     // What it measures of one thread is near, and may flip it between these messages.
     for (int look = 0; look < 8; ++look) {
-      lane->outboxes[0]->distance().note(i % 3 ? std::chrono::microseconds(1) : std::chrono::nanoseconds(0));
+      lane->outboxes[0]->distance().note(i % 3 ? std::chrono::microseconds(1)
+                                               : std::chrono::nanoseconds(0));
     }
     auto payload = payload_of(i, slot_bytes);
     lane->left->post_send(header_of(i, slot_bytes), payload.data());
@@ -253,8 +254,8 @@ HCCL_TEST(malformed_shared_memory_is_refused) {
   auto lane = shm_lane();
   lane->segments[1]->consumed(0, 0).count.store(1);
   auto payload = payload_of(0, slot_bytes);
-  CHECK(throws<LaneError>(
-      [&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
+  CHECK(
+      throws<LaneError>([&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
 }
 
 HCCL_TEST(a_peeked_message_in_shared_memory_stays_what_it_was) {

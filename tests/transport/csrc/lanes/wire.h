@@ -67,8 +67,7 @@ struct Wire {
     head.header = header;
     std::vector<std::byte> frame(sizeof head + payload_bytes);
     std::memcpy(frame.data(), &head, sizeof head);
-    CHECK(::send(lanes[lane], frame.data(), frame.size(), 0) ==
-          static_cast<ssize_t>(frame.size()));
+    CHECK(::send(lanes[lane], frame.data(), frame.size(), 0) == static_cast<ssize_t>(frame.size()));
   }
 
   void say(ControlMessage message) {

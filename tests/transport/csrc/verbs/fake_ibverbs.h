@@ -1,4 +1,5 @@
-// A device that does what the test says, behind the functions of libibverbs: what soft-RoCE cannot do.
+// A device that does what the test says, behind the functions of libibverbs: what soft-RoCE cannot
+// do.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -23,8 +24,12 @@ class FakeDevice {
     context.async_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     context.ops.poll_cq = poll_cq;
     context.ops.req_notify_cq = [](ibv::Cq*, int) { return 0; };
-    context.ops.post_send = [](ibv::Qp*, ibv::SendWr*, ibv::SendWr**) { return current()->refusal; };
-    context.ops.post_recv = [](ibv::Qp*, ibv::RecvWr*, ibv::RecvWr**) { return current()->refusal; };
+    context.ops.post_send = [](ibv::Qp*, ibv::SendWr*, ibv::SendWr**) {
+      return current()->refusal;
+    };
+    context.ops.post_recv = [](ibv::Qp*, ibv::RecvWr*, ibv::RecvWr**) {
+      return current()->refusal;
+    };
     channel.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pair.context = &context;
     pair.qp_num = 17;
@@ -68,7 +73,9 @@ class FakeDevice {
     };
     verbs.create_comp_channel = [](ibv::Context*) { return &current()->channel; };
     verbs.destroy_comp_channel = [](ibv::CompChannel*) { return 0; };
-    verbs.create_cq = [](ibv::Context*, int, void*, ibv::CompChannel*, int) { return &current()->queue; };
+    verbs.create_cq = [](ibv::Context*, int, void*, ibv::CompChannel*, int) {
+      return &current()->queue;
+    };
     verbs.destroy_cq = [](ibv::Cq*) { return 0; };
     verbs.create_qp = [](ibv::Pd*, ibv::QpInitAttr*) { return &current()->pair; };
     verbs.destroy_qp = [](ibv::Qp*) { return 0; };
@@ -105,8 +112,8 @@ class FakeDevice {
   std::deque<ibv::AsyncEvent> events;
   std::vector<std::pair<ibv::QpAttr, int>> modified;
   int num_acknowledged = 0;
-  int refusal = 0;        // of requests: an errno
-  bool is_gone = false;   // its queues cannot be polled any more
+  int refusal = 0;       // of requests: an errno
+  bool is_gone = false;  // its queues cannot be polled any more
 
  private:
   static FakeDevice*& current() {

@@ -17,7 +17,7 @@ namespace scripted {
 inline constexpr size_t slot_bytes = 1024;
 inline constexpr uint32_t message_bit = uint32_t{1} << 31;
 inline constexpr uint32_t gathered = uint32_t{1} << 29, announced = uint32_t{2} << 29,
-                   answered = uint32_t{3} << 29;
+                          answered = uint32_t{3} << 29;
 
 struct Advertisement {
   uint64_t magic, address, slot_bytes;
@@ -27,15 +27,16 @@ struct Advertisement {
 
 inline constexpr size_t stride = 1088;  // of slots: a header, a note and as many bytes, rounded up
 
-inline uint32_t number_bits(uint64_t number) { return static_cast<uint32_t>(number & 0x1fff) << 16; }
+inline uint32_t number_bits(uint64_t number) {
+  return static_cast<uint32_t>(number & 0x1fff) << 16;
+}
 
 // Keeps what is posted. The test hands out completions, and plays the peer's writes.
 class ScriptedQueuePair final : public QueuePairFace {
  public:
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override {
     auto key = static_cast<uint32_t>(regions.size() + 1);
-    regions.push_back(
-        {reinterpret_cast<uint64_t>(memory.data()), memory.size(), key, key, access});
+    regions.push_back({reinterpret_cast<uint64_t>(memory.data()), memory.size(), key, key, access});
     return regions.back();
   }
   void post_send(const SendRequest& request) override {

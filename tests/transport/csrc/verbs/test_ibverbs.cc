@@ -1,5 +1,5 @@
-// The declarations of rdma/ibverbs.h against libibverbs' own, where its header is installed; the codes
-// of InfiniBand; and a machine without the library.
+// The declarations of rdma/ibverbs.h against libibverbs' own, where its header is installed; the
+// codes of InfiniBand; and a machine without the library.
 #include <cstddef>
 #include <string>
 

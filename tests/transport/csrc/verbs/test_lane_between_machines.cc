@@ -1,9 +1,10 @@
 // The conformance suite of lanes with one end on each of two machines, over their RDMA devices.
 //
-//   HCCL_TEST_RDMA=rxe0:1 HCCL_TEST_MACHINE=1 HCCL_TEST_ADDRESS=10.99.0.1:7200 test_lane_between_machines
+//   HCCL_TEST_RDMA=rxe0:1 HCCL_TEST_MACHINE=1 HCCL_TEST_ADDRESS=10.99.0.1:7200
+//   test_lane_between_machines
 //
-// Machine 1 listens at the address, machine 2 dials it. `.ci/roce` runs this in two virtual machines; without
-// the variables nothing is tested.
+// Machine 1 listens at the address, machine 2 dials it. `.ci/roce` runs this in two virtual
+// machines; without the variables nothing is tested.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,8 +19,8 @@ namespace hccl::test {
 namespace {
 
 // As in test_lane.cc.
-const std::vector<size_t> sizes = {0,    1,    63,   64,   65,   87,   88,             89,
-                                   2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
+const std::vector<size_t> sizes = {
+    0, 1, 63, 64, 65, 87, 88, 89, 2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
 
 bool is_first() { return std::string(std::getenv("HCCL_TEST_MACHINE")) == "1"; }
 
@@ -92,20 +93,21 @@ struct Shape {
   size_t num_pairs;
   size_t min_registered_bytes;
 };
-const Shape shapes[] = {{"one queue pair", 1, 0}, {"three queue pairs", 3, 0}, {"registered memory", 1, 1000}};
+const Shape shapes[] = {
+    {"one queue pair", 1, 0}, {"three queue pairs", 3, 0}, {"registered memory", 1, 1000}};
 
-#define BETWEEN_MACHINES(test)                                             \
-  void test(Here& here, bool copies);                                      \
-  HCCL_TEST(test) {                                                        \
+#define BETWEEN_MACHINES(test)                                               \
+  void test(Here& here, bool copies);                                        \
+  HCCL_TEST(test) {                                                          \
     if (!rdma_port() || std::getenv("HCCL_TEST_MACHINE") == nullptr) return; \
-    for (const Shape& shape : shapes) {                                    \
-      std::printf("  %s\n", shape.name);                                   \
-      std::fflush(stdout);                                                 \
-      Here here(shape.num_pairs, shape.min_registered_bytes);              \
-      test(here, shape.min_registered_bytes == 0);                         \
-      here.wire.barrier();                                                 \
-    }                                                                      \
-  }                                                                        \
+    for (const Shape& shape : shapes) {                                      \
+      std::printf("  %s\n", shape.name);                                     \
+      std::fflush(stdout);                                                   \
+      Here here(shape.num_pairs, shape.min_registered_bytes);                \
+      test(here, shape.min_registered_bytes == 0);                           \
+      here.wire.barrier();                                                   \
+    }                                                                        \
+  }                                                                          \
   void test(Here& here, bool copies)
 
 BETWEEN_MACHINES(every_size_arrives_whole) {

@@ -1,5 +1,5 @@
-// The lane over a queue pair that does what the test says: malformed peers, and queue pairs that fail.
-// What every lane promises is tested by lanes/test_lane.cc, over software queue pairs.
+// The lane over a queue pair that does what the test says: malformed peers, and queue pairs that
+// fail. What every lane promises is tested by lanes/test_lane.cc, over software queue pairs.
 #include <chrono>
 #include <functional>
 
@@ -158,9 +158,13 @@ HCCL_TEST(a_malformed_peer_fails_the_lane) {
       [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header) + 5, announced); },
       [](Fixture& f) { f.pair->deliver(0, header_of(5), sizeof(Header), answered); },
       // There is nothing to read, and a slot that is written to already.
-      [](Fixture& f) { f.pair->deliver(0, header_of(0), sizeof(Header) + sizeof(Note), announced); },
       [](Fixture& f) {
-        for (int i : {0, 0}) f.pair->deliver(static_cast<uint64_t>(i), header_of(0), sizeof(Header));
+        f.pair->deliver(0, header_of(0), sizeof(Header) + sizeof(Note), announced);
+      },
+      [](Fixture& f) {
+        for (int i : {0, 0}) {
+          f.pair->deliver(static_cast<uint64_t>(i), header_of(0), sizeof(Header));
+        }
         if (f.lane->peek() != nullptr) f.lane->release();
       },
   };
@@ -191,7 +195,8 @@ HCCL_TEST(a_peeked_header_stays_what_it_was) {
 
 HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
   Statistics statistics;
-  auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
+  auto first = std::make_shared<ScriptedQueuePair>(),
+       second = std::make_shared<ScriptedQueuePair>();
   auto lane = make_lane({{first, second}}, statistics);
   for (auto& pair : {first, second}) {
     const auto* mine = reinterpret_cast<const Advertisement*>(pair->advertised_to) - 1;
@@ -225,7 +230,8 @@ HCCL_TEST(messages_take_turns_on_queue_pairs_and_arrive_in_order) {
 
 HCCL_TEST(one_failed_queue_pair_ends_the_lane) {
   Statistics statistics;
-  auto first = std::make_shared<ScriptedQueuePair>(), second = std::make_shared<ScriptedQueuePair>();
+  auto first = std::make_shared<ScriptedQueuePair>(),
+       second = std::make_shared<ScriptedQueuePair>();
   auto lane = make_lane({{first, second}}, statistics);
   second->fail(Status::retry_exceeded);
   CHECK(throws<LaneError>([&] { lane->peek(); }));

@@ -45,10 +45,12 @@ HCCL_TEST(messages_arrive_once_and_in_order_whenever_a_path_fails) {
   uint64_t num_again = 0;
   for (unsigned seed = 0; seed < 24; ++seed) {
     std::mt19937 random(seed);
-    // Queue pairs of software have each a protection domain of its own: what is registered has one way.
+    // Queue pairs of software have each a protection domain of its own: what is registered has one
+    // way.
     size_t num_paths = 2 + seed % 2, num_ways = seed < 12 ? 1 + seed / 2 % 3 : 1;
     Conversation c(num_paths, num_ways, seed < 12 ? 0 : 1000);
-    Talker left(c.lane(false), c.num_messages, sizes, 4), right(c.lane(true), c.num_messages, sizes, 4);
+    Talker left(c.lane(false), c.num_messages, sizes, 4),
+        right(c.lane(true), c.num_messages, sizes, 4);
     size_t num_failed = 0;
     unsigned fails_at = random() % 40;
     Patience patience;
@@ -187,7 +189,8 @@ HCCL_TEST(the_advertisement_says_what_came_and_the_old_path_counts_until_it_is_e
   Scripted s;
   s.first->deliver(1, scripted::header_of(0), sizeof(Header));
   s.first->fail(Status::retry_exceeded);
-  s.first->deliver(2, scripted::header_of(0), sizeof(Header));  // it came before the queue pair stopped
+  s.first->deliver(2, scripted::header_of(0),
+                   sizeof(Header));  // it came before the queue pair stopped
   s.lane->tend(VerbsClock::now());
   CHECK(s.second->sent.empty());
   s.lane->tend(VerbsClock::now());
@@ -250,7 +253,8 @@ HCCL_TEST(a_message_that_comes_again_must_be_the_same) {
 }
 
 HCCL_TEST(a_peer_that_tells_of_messages_that_were_never_sent_fails_the_lane) {
-  for (auto [released, whole] : {std::pair<uint64_t, uint64_t>{3, 0}, {0, 0b100}, {2, 1}, {0, ~0ull}}) {
+  for (auto [released, whole] :
+       {std::pair<uint64_t, uint64_t>{3, 0}, {0, 0b100}, {2, 1}, {0, ~0ull}}) {
     Scripted s;
     s.send(1);
     s.send(1);
@@ -303,7 +307,8 @@ HCCL_TEST(a_device_that_returns_no_recv_is_closed_before_its_lane_goes_on) {
   CHECK(s.second->sent.empty() && !s.first->closed);
   for (Patience patience; s.second->sent.empty(); patience.turn()) s.lane->tend(VerbsClock::now());
   CHECK(s.first->closed);
-  // What it says now is too late: the peer has heard that the message did not come, and sends it again.
+  // What it says now is too late: the peer has heard that the message did not come, and sends it
+  // again.
   s.first->deliver(0, scripted::header_of(0), sizeof(Header));
   s.lane->tend(VerbsClock::now());
   s.arrive(0, 0);

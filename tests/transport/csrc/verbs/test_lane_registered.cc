@@ -121,9 +121,7 @@ HCCL_TEST(memory_of_a_failed_communicator_is_out_of_reach) {
   f.await_message(f.right);
   f.left.abandon();
   std::fill(f.source.begin(), f.source.end(), std::byte{0xee});
-  CHECK(throws<LaneError>([&] {
-    f.turn_until([&] { return f.right.receive(f.target.data()); });
-  }));
+  CHECK(throws<LaneError>([&] { f.turn_until([&] { return f.right.receive(f.target.data()); }); }));
   CHECK(throws<LaneError>([&] { f.left.peek(); }));
 }
 

@@ -76,11 +76,11 @@ using Connect = std::array<std::shared_ptr<UnderlyingLane>, 2> (*)();
 constexpr Connect providers_of_lanes[] = {loopback_underlying_lanes, tcp_underlying_lanes};
 
 // A test over each of them.
-#define OVER_EVERY_LANE(name)                                    \
-  void name(Connect connect);                                    \
-  HCCL_TEST(name) {                                              \
-    for (Connect connect : providers_of_lanes) name(connect);    \
-  }                                                              \
+#define OVER_EVERY_LANE(name)                                 \
+  void name(Connect connect);                                 \
+  HCCL_TEST(name) {                                           \
+    for (Connect connect : providers_of_lanes) name(connect); \
+  }                                                           \
   void name(Connect connect)
 
 std::unique_ptr<Pair> connected(Connect connect, const QueuePairAttributes& attributes = {}) {

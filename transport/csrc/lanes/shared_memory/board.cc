@@ -21,8 +21,8 @@ struct Entry {
 
 constexpr size_t payload_alignment = 16;
 
-// The fingerprint in a cell. A reader that looks back may load it while the cell is written again for a
-// later step: released after the owner's StepCounter, whose load after this one tells.
+// The fingerprint in a cell. A reader that looks back may load it while the cell is written again
+// for a later step: released after the owner's StepCounter, whose load after this one tells.
 std::atomic_ref<uint64_t> said_in(Cell& cell) { return std::atomic_ref(cell.header.fingerprint); }
 
 }  // namespace
@@ -126,7 +126,8 @@ Board::Posted Board::post() {
   return cell.slot == by_lane ? Posted::by_lane : Posted::whole;
 }
 
-// Ranks that make different calls may never read what the others send; so who reads again looks back.
+// Ranks that make different calls may never read what the others send; so who reads again looks
+// back.
 bool Board::find_passed_over(Peer& peer) const {
   uint64_t oldest = step_ >= post_cells ? step_ - post_cells + 1 : 1;
   for (uint64_t step = std::max(peer.peeked + 1, oldest); step < step_; ++step) {
@@ -154,7 +155,8 @@ const Header* Board::peek(int rank) {
   int32_t place = cell.slot;
   if (place != by_lane) {
     bool in_area = place >= 0 && place < static_cast<int32_t>(post_areas);
-    const std::byte* begin = in_area ? peer.segment->area(static_cast<size_t>(place)) : cell.payload;
+    const std::byte* begin =
+        in_area ? peer.segment->area(static_cast<size_t>(place)) : cell.payload;
     size_t room = in_area ? area_bytes : inline_bytes;
     size_t offset = 0;
     if (peer.header.kind == for_each) {

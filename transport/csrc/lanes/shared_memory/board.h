@@ -1,9 +1,10 @@
 // What a rank says to all ranks of its node at once, step by step.
 //
-// A message by lane costs both ends several cache lines for each peer. In a step of small messages a
-// rank writes all that it sends into one cell of its segment, for everybody to read, and says with one
-// counter that it has read what it was sent. A payload too long for the cell lies in an area, one too
-// long for that travels by lane, and the cell says so: nobody has to know what others send.
+// A message by lane costs both ends several cache lines for each peer. In a step of small messages
+// a rank writes all that it sends into one cell of its segment, for everybody to read, and says
+// with one counter that it has read what it was sent. A payload too long for the cell lies in an
+// area, one too long for that travels by lane, and the cell says so: nobody has to know what others
+// send.
 //
 // All ranks of a node take the same steps in the same order; the ops of a step stand in its plan.
 #pragma once
@@ -19,8 +20,8 @@ namespace hccl {
 
 class Board {
  public:
-  // The same payload for each of `peers`; those of other nodes are passed over. `peers` and `payload`
-  // are borrowed until the step ends.
+  // The same payload for each of `peers`; those of other nodes are passed over. `peers` and
+  // `payload` are borrowed until the step ends.
   struct Message {
     std::span<const int> peers;
     Header header;
@@ -43,8 +44,8 @@ class Board {
   std::vector<int> behind() const;
 
   // ---- what a peer says in this step
-  // Null: nothing yet. Instead, what it said in an earlier step that was passed over, if it belonged to
-  // another call. Throws LaneError for what no sane peer writes.
+  // Null: nothing yet. Instead, what it said in an earlier step that was passed over, if it
+  // belonged to another call. Throws LaneError for what no sane peer writes.
   const Header* peek(int rank);
   // Of what was peeked. Null: by lane.
   const std::byte* payload(int rank) const { return peers_[static_cast<size_t>(rank)]->payload; }
@@ -58,7 +59,8 @@ class Board {
     int local_rank;
     std::shared_ptr<Segment> segment;
     std::shared_ptr<Doorbell> bell;
-    uint64_t peeked = 0;  // the step of what follows: what the peer does to its cell later is not seen
+    uint64_t peeked =
+        0;  // the step of what follows: what the peer does to its cell later is not seen
     Header header{};
     const std::byte* payload = nullptr;
   };
@@ -74,9 +76,9 @@ class Board {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this node, or this one
   std::vector<Peer*> local_peers_;
   std::vector<Message> messages_;
-  uint64_t step_ = 1;         // the one under way
-  uint64_t ended_by_all_ = 0;  // as far as was looked
-  uint64_t awaited_ = 0;       // the step whose end the next post waits for
+  uint64_t step_ = 1;                           // the one under way
+  uint64_t ended_by_all_ = 0;                   // as far as was looked
+  uint64_t awaited_ = 0;                        // the step whose end the next post waits for
   std::array<uint64_t, post_areas> used_in_{};  // the step in which an area was written last
   size_t next_area_ = 0;
   std::array<uint64_t, post_cells> fingerprints_{};  // of the last steps

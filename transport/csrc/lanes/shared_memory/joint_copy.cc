@@ -9,8 +9,9 @@ namespace hccl {
 
 namespace {
 
-// The value of an atomic of JointCell. In `reads`, `piece` is the first piece that the receiver has not taken; in
-// `takes`, the first that the sender has taken, and in `wrote`, the first that it has written.
+// The value of an atomic of JointCell. In `reads`, `piece` is the first piece that the receiver has
+// not taken; in `takes`, the first that the sender has taken, and in `wrote`, the first that it has
+// written.
 struct Word {
   static constexpr uint64_t ended = 0xfff;
 
@@ -25,7 +26,9 @@ struct Word {
   }
 };
 
-Word word(uint64_t number, size_t piece) { return {number & ((uint64_t{1} << 52) - 1), piece & Word::ended}; }
+Word word(uint64_t number, size_t piece) {
+  return {number & ((uint64_t{1} << 52) - 1), piece & Word::ended};
+}
 
 bool is_of(const Word& said, uint64_t number) { return said.number == word(number, 0).number; }
 
@@ -34,8 +37,8 @@ size_t pieces_of(const JointMessage& message) {
 }
 static_assert(max_long_bytes / joint_piece_bytes < Word::ended);
 
-// Of so many pieces that nobody has taken, how many the receiver takes at once. A sender that is there from the
-// start takes the other half.
+// Of so many pieces that nobody has taken, how many the receiver takes at once. A sender that is
+// there from the start takes the other half.
 size_t share_of(size_t num_pieces) { return std::max<size_t>(1, num_pieces / 2); }
 
 struct Part {
@@ -55,8 +58,8 @@ bool JointReader::read(const JointMessage& message, size_t first, size_t end) {
   return memory_->read(source_ + part.at, destination_ + part.at, part.num_bytes);
 }
 
-JointReader::Outcome JointReader::copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source,
-                                       std::byte* destination) {
+JointReader::Outcome JointReader::copy(const JointMessage& message, const RemoteMemory& memory,
+                                       uint64_t source, std::byte* destination) {
   if (number_ != message.number) {
     mine_.destination.store(reinterpret_cast<uint64_t>(destination), std::memory_order_relaxed);
     number_ = message.number;
@@ -79,14 +82,17 @@ JointReader::Outcome JointReader::copy(const JointMessage& message, const Remote
   if (is_writing()) return Outcome::unfinished;
   Word wrote = Word::load(theirs_.wrote);
   size_t written = is_of(wrote, number_) ? wrote.piece : pieces_of(message);
-  if (!read(message, num_read_, std::min<size_t>(written, pieces_of(message)))) return Outcome::unreadable;
+  if (!read(message, num_read_, std::min<size_t>(written, pieces_of(message)))) {
+    return Outcome::unreadable;
+  }
   number_ = 0;
   return Outcome::copied;
 }
 
 void JointReader::end_message() { word(number_, Word::ended).store(mine_.reads); }
 
-// After end_message(): whether the sender has taken pieces, and has not said yet whether it wrote them.
+// After end_message(): whether the sender has taken pieces, and has not said yet whether it wrote
+// them.
 bool JointReader::is_writing() const {
   return is_of(Word::load(theirs_.takes), number_) && !is_of(Word::load(theirs_.wrote), number_);
 }
@@ -101,14 +107,18 @@ void JointReader::abandon() {
 
 bool JointWriter::take(const JointMessage& message) {
   Word reads = Word::load(theirs_.reads);
-  if (number_ == message.number || !is_of(reads, message.number) || reads.piece >= pieces_of(message)) return false;
+  if (number_ == message.number || !is_of(reads, message.number) ||
+      reads.piece >= pieces_of(message)) {
+    return false;
+  }
   number_ = message.number;
   taken_ = reads.piece;
   word(number_, taken_).store(mine_.takes);
   return true;
 }
 
-void JointWriter::write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory) {
+void JointWriter::write(const JointMessage& message, const std::byte* source,
+                        const RemoteMemory& memory) {
   size_t end = pieces_of(message), written = end;
   // The receiver may have gone on to its next message since take() looked.
   Word reads = Word::load(theirs_.reads);

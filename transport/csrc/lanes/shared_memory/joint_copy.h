@@ -1,15 +1,16 @@
-// A long message that both its ends copy: the receiver reads it out of the sender's process from the
-// front, half of what is left at a time. A sender that would only wait writes into the receiver's process
-// all that the receiver has not taken: when both begin together, each copies half in one call of the kernel.
+// A long message that both its ends copy: the receiver reads it out of the sender's process from
+// the front, half of what is left at a time. A sender that would only wait writes into the
+// receiver's process all that the receiver has not taken: when both begin together, each copies
+// half in one call of the kernel.
 //
-// Each end stores what it takes in a JointCell (segment.h) and then loads what the other end took, both
-// seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy gets
-// the same bytes twice.
+// Each end stores what it takes in a JointCell (segment.h) and then loads what the other end took,
+// both seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy
+// gets the same bytes twice.
 //
-// Nothing may be written once the receiver has its message or has given it up. So at its end the receiver
-// stores `ended` and then loads `takes`. If `takes` names this message, the receiver waits until `wrote`
-// does. If not, the sender takes its piece later, finds `ended` or another message, and
-// writes nothing. The receiver reads every piece that the sender did not write.
+// Nothing may be written once the receiver has its message or has given it up. So at its end the
+// receiver stores `ended` and then loads `takes`. If `takes` names this message, the receiver waits
+// until `wrote` does. If not, the sender takes its piece later, finds `ended` or another message,
+// and writes nothing. The receiver reads every piece that the sender did not write.
 #pragma once
 
 #include <cstddef>
@@ -35,10 +36,12 @@ class JointReader {
   JointReader(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
 
   enum class Outcome { copied, unfinished, unreadable };
-  // `unfinished`: the sender still writes. Until `copied`, call it with the same arguments again, or abandon().
-  Outcome copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source, std::byte* destination);
-  // Returns when the sender will write nothing any more. A sender that was stopped while it wrote, or has died,
-  // is waited for one second.
+  // `unfinished`: the sender still writes. Until `copied`, call it with the same arguments again,
+  // or abandon().
+  Outcome copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source,
+               std::byte* destination);
+  // Returns when the sender will write nothing any more. A sender that was stopped while it wrote,
+  // or has died, is waited for one second.
   void abandon();
 
  private:
@@ -59,8 +62,8 @@ class JointWriter {
  public:
   JointWriter(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
 
-  // Takes what is left of the message, once, if its receiver has begun to read it and has not ended.
-  // True: call write().
+  // Takes what is left of the message, once, if its receiver has begun to read it and has not
+  // ended. True: call write().
   bool take(const JointMessage& message);
   // Writes what was taken, unless the receiver has ended meanwhile.
   void write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);

@@ -18,7 +18,9 @@ std::optional<RemoteMemory> RemoteMemory::open(pid_t process, const Segment& the
   // The right process has there what it wrote into the segment.
   const SegmentHeader& header = theirs.header();
   uint64_t address = header.owner_address.load(std::memory_order_acquire), found = 0;
-  if (!memory.read(address, reinterpret_cast<std::byte*>(&found), sizeof found)) return std::nullopt;
+  if (!memory.read(address, reinterpret_cast<std::byte*>(&found), sizeof found)) {
+    return std::nullopt;
+  }
   return found == address ? std::optional(memory) : std::nullopt;
 }
 
@@ -27,7 +29,8 @@ bool RemoteMemory::read(uint64_t address, std::byte* to, size_t num_bytes) const
 }
 
 bool RemoteMemory::write(uint64_t address, const std::byte* from, size_t num_bytes) const {
-  iovec local{const_cast<std::byte*>(from), num_bytes}, remote{reinterpret_cast<void*>(address), num_bytes};
+  iovec local{const_cast<std::byte*>(from), num_bytes},
+      remote{reinterpret_cast<void*>(address), num_bytes};
   return process_vm_writev(process_, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(num_bytes);
 }
 

@@ -1,5 +1,5 @@
-// Memory of another process of this host, which the kernel copies from there in one go: one copy of a
-// large payload instead of two, and nobody waits for a slot.
+// Memory of another process of this host, which the kernel copies from there in one go: one copy of
+// a large payload instead of two, and nobody waits for a slot.
 #pragma once
 
 #include <sys/types.h>

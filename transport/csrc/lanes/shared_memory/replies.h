@@ -1,8 +1,8 @@
 // Messages that are written straight to where their receiver wants them.
 //
-// A message that stays in its sender's memory may ask for a reply: that its receiver writes one of its own later
-// messages there. So a rank that reduces a chunk leaves the result in the memory of the others while it is in the
-// cache, and nobody reads it from another core.
+// A message that stays in its sender's memory may ask for a reply: that its receiver writes one of
+// its own later messages there. So a rank that reduces a chunk leaves the result in the memory of
+// the others while it is in the cache, and nobody reads it from another core.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,19 @@ struct Reply {
   uint64_t fingerprint = 0;  // of the call that both messages belong to
   std::byte* address = nullptr;
   size_t num_bytes = 0;
-  bool is_remote = false;  // in ordinary memory of who asked for it, where only the kernel can write
+  bool is_remote =
+      false;  // in ordinary memory of who asked for it, where only the kernel can write
 };
 
 // The replies that one end of a lane has to write, or waits for, by the number of their message.
 class Replies {
  public:
-  // False: there is no room, or it does not come after all others. Then that message travels as others do.
+  // False: there is no room, or it does not come after all others. Then that message travels as
+  // others do.
   bool add(const Reply& reply) {
-    if (pending_.size() == most || (!pending_.empty() && pending_.back().number >= reply.number)) return false;
+    if (pending_.size() == most || (!pending_.empty() && pending_.back().number >= reply.number)) {
+      return false;
+    }
     pending_.push_back(reply);
     return true;
   }
@@ -37,7 +41,8 @@ class Replies {
   const Reply* find(uint64_t number, uint64_t fingerprint, size_t num_bytes) const {
     if (pending_.empty()) return nullptr;
     const Reply& next = pending_.front();
-    bool is_it = next.number == number && next.fingerprint == fingerprint && next.num_bytes == num_bytes;
+    bool is_it =
+        next.number == number && next.fingerprint == fingerprint && next.num_bytes == num_bytes;
     return is_it ? &next : nullptr;
   }
   const std::deque<Reply>& pending() const { return pending_; }

@@ -39,8 +39,9 @@ size_t size_of(const SegmentShape& s) {
 
 #ifdef __SANITIZE_THREAD__
 
-// ThreadSanitizer knows memory by its address, so it cannot see that two mappings are the same memory, and reports
-// races that there are not. In its tests both ends of a process share one mapping, which is not read-only.
+// ThreadSanitizer knows memory by its address, so it cannot see that two mappings are the same
+// memory, and reports races that there are not. In its tests both ends of a process share one
+// mapping, which is not read-only.
 class Mappings {
  public:
   void add(const std::shared_ptr<Segment>& segment) {
@@ -54,7 +55,7 @@ class Mappings {
 
  private:
   static ino_t inode_of(int memory) {
-    struct stat status {};
+    struct stat status{};
     fstat(memory, &status);
     return status.st_ino;
   }
@@ -137,14 +138,18 @@ std::optional<TrialReport> Segment::trial(uint64_t number) const {
   const TrialCell& cell = trial_cell(number);
   if (cell.number.load(std::memory_order_acquire) != number + 1) return std::nullopt;
   TrialReport report;
-  for (size_t i = 0; i < num_copy_modes; ++i) report.times_ns[i] = cell.times_ns[i].load(std::memory_order_relaxed);
+  for (size_t i = 0; i < num_copy_modes; ++i) {
+    report.times_ns[i] = cell.times_ns[i].load(std::memory_order_relaxed);
+  }
   report.mode = cell.mode.load(std::memory_order_relaxed);
   return report;
 }
 
 void Segment::say_trial(uint64_t number, const TrialReport& report) {
   TrialCell& cell = trial_cell(number);
-  for (size_t i = 0; i < num_copy_modes; ++i) cell.times_ns[i].store(report.times_ns[i], std::memory_order_relaxed);
+  for (size_t i = 0; i < num_copy_modes; ++i) {
+    cell.times_ns[i].store(report.times_ns[i], std::memory_order_relaxed);
+  }
   cell.mode.store(report.mode, std::memory_order_relaxed);
   cell.number.store(number + 1, std::memory_order_release);
 }

@@ -6,7 +6,8 @@
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
 //   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
-//   - per (peer, channel) the pieces that this rank has taken of a message that both ends copy (joint_copy.h);
+//   - per (peer, channel) the pieces that this rank has taken of a message that both ends copy
+//   (joint_copy.h);
 //   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
 //   - what its last trials of copy modes took;
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
@@ -27,7 +28,7 @@ namespace hccl {
 struct SegmentShape {
   int num_local_ranks = 1;
   int num_channels = 1;
-  int num_slots = 8;          // per channel
+  int num_slots = 8;           // per channel
   size_t slot_bytes = 131072;  // a multiple of 4096
 };
 
@@ -51,7 +52,8 @@ struct Announcement {
 
 struct alignas(128) Cell {
   // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmLane::peek, and
-  // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the sleeper.
+  // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the
+  // sleeper.
   std::atomic<uint32_t> sequence;
   int32_t slot;  // of the outbox, or a Place
   Header header;
@@ -66,14 +68,16 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint32_t> maps_arena;
   // Whether the receiver can read all of the sender's memory. Stored once.
   std::atomic<uint32_t> reads_process;
-  // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst before it looks at
-  // SegmentHeader::withdrawn, and after it has written. A sender whose call fails stores `withdrawn` and then loads
-  // this, seq_cst too: either the writer sees that and writes nothing, or the sender waits for it.
+  // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst
+  // before it looks at SegmentHeader::withdrawn, and after it has written. A sender whose call
+  // fails stores `withdrawn` and then loads this, seq_cst too: either the writer sees that and
+  // writes nothing, or the sender waits for it.
   std::atomic<uint32_t> writes_reply;
 };
 
-// A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the sender the second.
-// All seq_cst, but `destination`: it is relaxed, ordered by the store of `reads` after it.
+// A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the
+// sender the second. All seq_cst, but `destination`: it is relaxed, ordered by the store of `reads`
+// after it.
 struct alignas(64) JointCell {
   std::atomic<uint64_t> reads;
   std::atomic<uint64_t> destination;  // in the receiver's process
@@ -96,9 +100,9 @@ struct TrialReport {
   uint64_t mode;  // its own before the trial, as a number; num_copy_modes: it sends nothing
 };
 
-// What a trial of copy modes took its owner, see engine/copy_modes.h. `number`, stored last with release, pairs
-// with the load in Segment::trial. A later trial may overwrite what is being read; what comes of that is a choice
-// by wrong times.
+// What a trial of copy modes took its owner, see engine/copy_modes.h. `number`, stored last with
+// release, pairs with the load in Segment::trial. A later trial may overwrite what is being read;
+// what comes of that is a choice by wrong times.
 struct alignas(64) TrialCell {
   std::atomic<uint64_t> number;  // plus one; 0: none
   std::array<std::atomic<uint64_t>, num_copy_modes> times_ns;
@@ -115,9 +119,9 @@ struct alignas(64) SegmentHeader {
   std::atomic<uint32_t> starved;
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
-  // Whether a call of the owner failed, so that its announced memory may hold something else. Stored
-  // seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of it, and with
-  // ConsumedCounter::writes_reply.
+  // Whether a call of the owner failed, so that its announced memory may hold something else.
+  // Stored seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of
+  // it, and with ConsumedCounter::writes_reply.
   std::atomic<uint32_t> withdrawn;
   // Where the owner has this very word, for peers that can read its memory. Stored once.
   std::atomic<uint64_t> owner_address;

@@ -56,8 +56,7 @@ void Outbox::reclaim() {
   }
 }
 
-ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
-                           Statistics& statistics)
+ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics)
     : QueuedLane(peer, ends.mine->shape().slot_bytes, statistics, statistics.shm),
       ends_(ends),
       outbox_(std::move(outbox)),
@@ -149,15 +148,16 @@ void ShmLane::abandon() {
   bool is_remote = false;
   for (const Reply& reply : asked_.pending()) {
     is_remote |= reply.is_remote;
-    auto offset = reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
+    auto offset =
+        reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
     if (offset) arena_->retire(*offset);
   }
   asked_.clear();
   if (is_remote) wait_for_replies();
 }
 
-// After the segment was withdrawn: until the peer writes nothing any more into the memory of calls. One that was
-// stopped while it wrote, or has died, is waited for one second.
+// After the segment was withdrawn: until the peer writes nothing any more into the memory of calls.
+// One that was stopped while it wrote, or has died, is waited for one second.
 void ShmLane::wait_for_replies() {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0 &&
@@ -209,7 +209,8 @@ bool ShmLane::stays_in_place(const Header& header) const {
 }
 
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
-  Announcement announcement{reinterpret_cast<uint64_t>(payload), ask_for_reply(header, payload, true)};
+  Announcement announcement{reinterpret_cast<uint64_t>(payload),
+                            ask_for_reply(header, payload, true)};
   ++num_announced_;
   publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
   Sent& sent = sent_slots_[(sent_ - 1) % ring_cells];
@@ -233,8 +234,9 @@ bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
     return true;
   }
   my_consumed_.writes_reply.store(1, std::memory_order_seq_cst);
-  bool is_written = !ends_.theirs->is_withdrawn() &&
-                    their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
+  bool is_written =
+      !ends_.theirs->is_withdrawn() &&
+      their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
   my_consumed_.writes_reply.store(0, std::memory_order_seq_cst);
   if (!is_written) check_valid();
   return is_written;
@@ -262,7 +264,9 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
   if (ring_is_full()) return false;
   if (pushed_bytes_ > 0) return push_parts(header, payload);
   const Reply* reply = reply_for(header);
-  if (reply != nullptr && write_reply(*reply, payload)) return publish(header, nullptr, written, false);
+  if (reply != nullptr && write_reply(*reply, payload)) {
+    return publish(header, nullptr, written, false);
+  }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   if (stays_in_place(header)) return leave_in_place(header, payload);
   return push_parts(header, payload);
@@ -363,8 +367,7 @@ const std::byte* ShmLane::lend() {
   if (slot_ >= 0 && header_.length > slot_bytes_) {
     throw LaneError(peer(), "a message in several slots, where one is reduced");
   }
-  return slot_ < 0 ? in_[received_ % ring_cells].payload
-                   : ends_.theirs->slot(ends_.channel, slot_);
+  return slot_ < 0 ? in_[received_ % ring_cells].payload : ends_.theirs->slot(ends_.channel, slot_);
 }
 
 bool ShmLane::receive_remote(std::byte* destination) {
@@ -372,7 +375,8 @@ bool ShmLane::receive_remote(std::byte* destination) {
     read_remote(destination);
     return true;
   }
-  auto outcome = joint_reader_.copy({peeked_, header_.length}, *their_memory_, remote_address_, destination);
+  auto outcome =
+      joint_reader_.copy({peeked_, header_.length}, *their_memory_, remote_address_, destination);
   if (outcome == JointReader::Outcome::unreadable) throw_unreadable();
   return outcome == JointReader::Outcome::copied;
 }

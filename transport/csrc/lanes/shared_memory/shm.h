@@ -2,13 +2,14 @@
 //
 // segment.h says how the memory is laid out and who writes what.
 //
-// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot (eager), one
-// that is longer than a slot in several, each with a cell, that the receiver takes one after the other.
-// One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
-// the receiver reads it there, and the sender may not change it before the receiver has released it.
-// One whose call is in CopyMode::single stays in ordinary memory in the same way until the receiver has had
-// the kernel copy it (remote). A long one whose sender only waits is copied by both (joint_copy.h).
-// What stays where it is may ask for a reply: the receiver writes one of its later messages there (replies.h).
+// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot
+// (eager), one that is longer than a slot in several, each with a cell, that the receiver takes one
+// after the other. One of 16 KiB or more in registered memory is announced (rendezvous): the cell
+// says where it lies, the receiver reads it there, and the sender may not change it before the
+// receiver has released it. One whose call is in CopyMode::single stays in ordinary memory in the
+// same way until the receiver has had the kernel copy it (remote). A long one whose sender only
+// waits is copied by both (joint_copy.h). What stays where it is may ask for a reply: the receiver
+// writes one of its later messages there (replies.h).
 #pragma once
 
 #include <memory>
@@ -16,9 +17,9 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "lanes/lane.h"
 #include "lanes/shared_memory/distance.h"
 #include "lanes/shared_memory/joint_copy.h"
-#include "lanes/lane.h"
 #include "lanes/shared_memory/remote_memory.h"
 #include "lanes/shared_memory/replies.h"
 #include "lanes/shared_memory/segment.h"
@@ -68,17 +69,17 @@ class ShmLane final : public QueuedLane {
 
   ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
 
-  // From now on messages in `mine` are announced if the peer maps it, and those in `theirs` are read.
-  // Before the first message; either may be nullptr. Below `min_announced_bytes`, the copy costs less
-  // than the wait until the receiver has read the payload.
+  // From now on messages in `mine` are announced if the peer maps it, and those in `theirs` are
+  // read. Before the first message; either may be nullptr. Below `min_announced_bytes`, the copy
+  // costs less than the wait until the receiver has read the payload.
   void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
                   size_t min_announced_bytes = 16384);
 
   // From now on messages may have max_long_bytes. Before the first message.
   void take_long_messages() { max_message_bytes_ = max_long_bytes; }
 
-  // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
-  // False: it does not.
+  // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us
+  // read. False: it does not.
   bool read_from(pid_t process);
 
   uint64_t completed() const override;
@@ -107,7 +108,7 @@ class ShmLane final : public QueuedLane {
   struct Sent {
     int slot;
     bool shared;
-    uint64_t number;  // as post_send returned it; of a shared slot nobody asks
+    uint64_t number;                    // as post_send returned it; of a shared slot nobody asks
     const std::byte* source = nullptr;  // of a remote payload
     size_t num_bytes = 0;               // 0: the sender does not help to copy it
   };
@@ -141,9 +142,9 @@ class ShmLane final : public QueuedLane {
 
   const Ends ends_;
   std::shared_ptr<Outbox> outbox_;
-  Cell* const out_;                 // in my segment
-  const Cell* const in_;            // in theirs
-  ConsumedCounter& my_consumed_;    // in my segment
+  Cell* const out_;               // in my segment
+  const Cell* const in_;          // in theirs
+  ConsumedCounter& my_consumed_;  // in my segment
   const ConsumedCounter& their_consumed_;
   uint64_t sent_ = 0;
   uint64_t reclaimed_ = 0;
@@ -155,24 +156,24 @@ class ShmLane final : public QueuedLane {
   uint64_t peeked_ = 0;  // its number, while there is one
   Header header_;
   int slot_ = -1;
-  int own_slots_ = 0;  // slots that this lane alone holds
+  int own_slots_ = 0;     // slots that this lane alone holds
   size_t next_look_ = 0;  // which of several readers tells the distance
   Sent sent_slots_[ring_cells];
 
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
   size_t min_announced_bytes_ = 0;
   std::shared_ptr<ArenaWindow> their_arena_;
-  int num_announced_ = 0;           // messages, remote ones too, that the peer has still to release
-  std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
+  int num_announced_ = 0;         // messages, remote ones too, that the peer has still to release
+  std::byte* payload_ = nullptr;  // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
   JointReader joint_reader_;
   JointWriter joint_writer_;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message
-  Replies asked_;     // where the peer writes some of its messages
-  Reply offered_;     // where the peeked message asks us to write one of ours
-  Replies promised_;  // the same, of messages that were released
+  Replies asked_;                // where the peer writes some of its messages
+  Reply offered_;                // where the peeked message asks us to write one of ours
+  Replies promised_;             // the same, of messages that were released
 };
 
 }  // namespace hccl

@@ -1,6 +1,6 @@
-// What two queue pairs send each other: the base transport header of an InfiniBand reliable connection,
-// in the header of a lane. And what the two halves of a queue pair share: that lane, and the memory
-// that may be touched.
+// What two queue pairs send each other: the base transport header of an InfiniBand reliable
+// connection, in the header of a lane. And what the two halves of a queue pair share: that lane,
+// and the memory that may be touched.
 #pragma once
 
 #include <bit>
@@ -24,13 +24,14 @@ enum class PacketKind : uint8_t {
   read_response = 7,
   acknowledge = 8,
   receiver_not_ready = 9,  // message `number` and all after it are to be sent again
-  // Nothing follows: the sender is closed or in ERROR. `imm` is 0, or the status of the oldest request
+  // Nothing follows: the sender is closed or in ERROR. `imm` is 0, or the status of the oldest
+  // request
   // that it did not carry out.
   goodbye = 10,
 };
 
-// Field for field a Header, whose kind stays 0: the lane may announce a payload in registered memory
-// instead of copying it.
+// Field for field a Header, whose kind stays 0: the lane may announce a payload in registered
+// memory instead of copying it.
 struct Packet {
   uint64_t remote_address = 0;
   uint16_t acked = 0;  // how many of the receiver's messages were carried out; modulo 2^16

@@ -18,7 +18,9 @@ void Requester::post(const SendRequest& request) {
   const QueuePairAttributes& attributes = packets_.attributes;
   size_t size = checked_length(request, attributes);
   bool is_copied = request.flags & send_inline;
-  if (tail_ - head_ == attributes.max_send_wr) throw QueueFull("max_send_wr requests are under way");
+  if (tail_ - head_ == attributes.max_send_wr) {
+    throw QueueFull("max_send_wr requests are under way");
+  }
   size_t slot = tail_++ % entries_.size();
   ScatterGather* kept = &pieces_[slot * attributes.max_sge];
   size_t num_kept = request.pieces.size();
@@ -44,7 +46,8 @@ bool Requester::may_start(const Entry& entry) {
   }
   if (num_reads_ == 0) return true;
   if (entry.request.flags & send_fence) return false;
-  return entry.request.opcode != Opcode::rdma_read || num_reads_ < packets_.attributes.max_rd_atomic;
+  return entry.request.opcode != Opcode::rdma_read ||
+         num_reads_ < packets_.attributes.max_rd_atomic;
 }
 
 bool Requester::transmit() {
@@ -162,8 +165,8 @@ bool Requester::take_response(const Packet& packet) {
     throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
   }
   if (read.problem == Status::success) {
-    Delivery delivery = packets_.deliver(read.request.pieces, read.received, packet.length,
-                                         access_local_write);
+    Delivery delivery =
+        packets_.deliver(read.request.pieces, read.received, packet.length, access_local_write);
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }

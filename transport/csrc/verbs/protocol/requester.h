@@ -60,8 +60,8 @@ class Requester {
   PacketLane& packets_;
   CompletionQueue& queue_;
   std::vector<Entry> entries_;
-  std::vector<ScatterGather> pieces_;     // max_sge for each entry
-  std::vector<std::byte> inline_bytes_;   // max_inline for each entry
+  std::vector<ScatterGather> pieces_;    // max_sge for each entry
+  std::vector<std::byte> inline_bytes_;  // max_inline for each entry
   uint64_t head_ = 0, acked_ = 0, next_ = 0, tail_ = 0;
   size_t offset_ = 0;     // bytes of entry next_ that were sent
   bool started_ = false;  // entry next_ is under way

@@ -16,9 +16,7 @@ bool is_send(PacketKind kind) {
   return kind == PacketKind::send || kind == PacketKind::send_with_imm;
 }
 
-bool consumes_recv(PacketKind kind) {
-  return is_send(kind) || kind == PacketKind::write_with_imm;
-}
+bool consumes_recv(PacketKind kind) { return is_send(kind) || kind == PacketKind::write_with_imm; }
 
 }  // namespace
 
@@ -83,8 +81,8 @@ bool Responder::begin(const Packet& packet) {
            is_read ? "a read outside of its region" : "a write outside of its region");
   }
   if (consumes_recv(packet.kind) && recv_head_ == recv_tail_) {
-    auto timer = std::chrono::duration_cast<std::chrono::microseconds>(
-        packets_.attributes.min_rnr_timer);
+    auto timer =
+        std::chrono::duration_cast<std::chrono::microseconds>(packets_.attributes.min_rnr_timer);
     packets_.send({.kind = PacketKind::receiver_not_ready,
                    .imm = static_cast<uint32_t>(timer.count()),
                    .number = packet.number});
@@ -109,8 +107,8 @@ bool Responder::deliver(size_t length) {
   ScatterGather written{message_.remote_address, message_.size, message_.rkey};
   auto pieces = sent ? oldest_recv().request.pieces : std::span<const ScatterGather>(&written, 1);
   // Checked again for every fragment: the key may have been revoked meanwhile.
-  Delivery delivery = packets_.deliver(pieces, offset_, length,
-                                       sent ? access_local_write : access_remote_write);
+  Delivery delivery =
+      packets_.deliver(pieces, offset_, length, sent ? access_local_write : access_remote_write);
   if (delivery != Delivery::forbidden) return delivery == Delivery::done;
   if (!sent) reject(Status::remote_access_error, Status::flushed, "a write into a revoked region");
   reject(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
@@ -124,12 +122,13 @@ void Responder::finish() {
   packets_.statistics.received_bytes.add(message_.size);
   if (!consumes_recv(message_.kind)) return;
   bool has_imm = message_.kind != PacketKind::send;
-  Completion completion{.wr_id = oldest_recv().request.wr_id,
-                        .opcode = is_send(message_.kind) ? Opcode::recv : Opcode::recv_rdma_with_imm,
-                        .has_imm = has_imm,
-                        .imm = has_imm ? message_.imm : 0,
-                        .byte_len = message_.size,
-                        .qp_num = packets_.qp_num};
+  Completion completion{
+      .wr_id = oldest_recv().request.wr_id,
+      .opcode = is_send(message_.kind) ? Opcode::recv : Opcode::recv_rdma_with_imm,
+      .has_imm = has_imm,
+      .imm = has_imm ? message_.imm : 0,
+      .byte_len = message_.size,
+      .qp_num = packets_.qp_num};
   ++recv_head_;
   queue_.push(completion);
 }

@@ -17,8 +17,8 @@ class Responder {
   // Takes a RECV; throws InvalidVerb or QueueFull.
   void post(const RecvRequest& request);
 
-  // Takes the peeked fragment of a request. False: not all of it is there, or it has to wait. Throws
-  // Fault.
+  // Takes the peeked fragment of a request. False: not all of it is there, or it has to wait.
+  // Throws Fault.
   bool take(const Packet& packet);
   // Sends the answers to reads that the lane takes now. True if anything moved. Throws Fault.
   bool answer_reads();
@@ -55,7 +55,7 @@ class Responder {
   std::vector<ScatterGather> pieces_;  // max_sge for each RECV
   uint64_t recv_head_ = 0, recv_tail_ = 0;
 
-  uint16_t executed_ = 0;  // requests carried out; reads count as soon as they are understood
+  uint16_t executed_ = 0;        // requests carried out; reads count as soon as they are understood
   bool fragment_begun_ = false;  // the peeked fragment was looked at, but is not all there
   bool fragment_dropped_ = false;
   bool receiving_ = false;    // a message is under way:

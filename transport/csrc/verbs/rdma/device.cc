@@ -33,7 +33,8 @@ ibv::Context* open_named(const IbVerbs& verbs, const std::string& name) {
   if (devices != nullptr) verbs.free_device_list(devices);
   if (exists && context == nullptr) throw_rdma_error("opening RDMA device " + name, error);
   if (!exists) {
-    throw RdmaError("libibverbs knows no device " + name + ", it has:" + (found.empty() ? " none" : found) +
+    throw RdmaError("libibverbs knows no device " + name +
+                    ", it has:" + (found.empty() ? " none" : found) +
                     "; is the driver's library there (apt install ibverbs-providers), and "
                     "/dev/infiniband visible in this container?");
   }

@@ -1,9 +1,10 @@
 // What is used of libibverbs, as its binary interface lays it out.
 //
-// Declared here, so that nothing of rdma-core is needed to build: the library is opened at run time. The
-// interface has been stable since libibverbs 1.1 (2006): structures only grow at their end, and the
-// library never reads past what its caller knows. tests/transport/csrc/verbs/test_ibverbs.cc compares
-// every field with <infiniband/verbs.h> where that is installed.
+// Declared here, so that nothing of rdma-core is needed to build: the library is opened at run
+// time. The interface has been stable since libibverbs 1.1 (2006): structures only grow at their
+// end, and the library never reads past what its caller knows.
+// tests/transport/csrc/verbs/test_ibverbs.cc compares every field with <infiniband/verbs.h> where
+// that is installed.
 #pragma once
 
 #include <cstddef>
@@ -243,8 +244,8 @@ inline constexpr int wc_success = 0, wc_loc_len_err = 1, wc_loc_qp_op_err = 2, w
 inline constexpr int wc_recv = 128, wc_recv_rdma_with_imm = 129;
 inline constexpr unsigned wc_with_imm = 2;
 // ibv_wr_opcode, ibv_send_flags
-inline constexpr int wr_rdma_write = 0, wr_rdma_write_with_imm = 1, wr_send = 2, wr_send_with_imm = 3,
-                     wr_rdma_read = 4;
+inline constexpr int wr_rdma_write = 0, wr_rdma_write_with_imm = 1, wr_send = 2,
+                     wr_send_with_imm = 3, wr_rdma_read = 4;
 inline constexpr unsigned flag_fence = 1, flag_signaled = 2, flag_inline = 8;
 // ibv_qp_state, ibv_qp_type, ibv_qp_attr_mask
 inline constexpr int qps_reset = 0, qps_init = 1, qps_rtr = 2, qps_rts = 3, qps_err = 6;

@@ -12,7 +12,8 @@ namespace hccl {
 
 class RdmaLaneEnd {
  public:
-  // How long a queue pair waits for an answer, and how often it asks again: a device cannot ask for ever.
+  // How long a queue pair waits for an answer, and how often it asks again: a device cannot ask for
+  // ever.
   struct Patience {
     VerbsClock::duration timeout;
     int retry_count;
@@ -20,8 +21,8 @@ class RdmaLaneEnd {
 
   using Registrations = std::vector<std::shared_ptr<RdmaRegistrations>>;
 
-  // On each device whose registrations these are `num_pairs` queue pairs, which are in INIT. The lane uses
-  // the first device, and the next one when that fails. Throws InvalidVerb, RdmaError.
+  // On each device whose registrations these are `num_pairs` queue pairs, which are in INIT. The
+  // lane uses the first device, and the next one when that fails. Throws InvalidVerb, RdmaError.
   RdmaLaneEnd(Registrations devices, size_t num_pairs, size_t slot_bytes, const Patience& patience);
 
   // Device by device.

@@ -33,7 +33,8 @@ struct IbVerbs {
   int (*dereg_mr)(ibv::Mr*);
   ibv::CompChannel* (*create_comp_channel)(ibv::Context*);
   int (*destroy_comp_channel)(ibv::CompChannel*);
-  ibv::Cq* (*create_cq)(ibv::Context*, int num_entries, void* context, ibv::CompChannel*, int vector);
+  ibv::Cq* (*create_cq)(ibv::Context*, int num_entries, void* context, ibv::CompChannel*,
+                        int vector);
   int (*destroy_cq)(ibv::Cq*);
   int (*get_cq_event)(ibv::CompChannel*, ibv::Cq**, void** context);
   void (*ack_cq_events)(ibv::Cq*, unsigned num_events);

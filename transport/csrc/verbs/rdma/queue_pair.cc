@@ -170,12 +170,8 @@ void RdmaQueuePair::step(QueuePairState to) {
   ibv::QpAttr to_set{};
   int mask = ibv::qp_state;
   switch (to) {
-    case QueuePairState::reset:
-      to_set.qp_state = ibv::qps_reset;
-      break;
-    case QueuePairState::error:
-      to_set.qp_state = ibv::qps_err;
-      break;
+    case QueuePairState::reset: to_set.qp_state = ibv::qps_reset; break;
+    case QueuePairState::error: to_set.qp_state = ibv::qps_err; break;
     case QueuePairState::init:
       to_set.qp_state = ibv::qps_init;
       to_set.port_num = route.port;
@@ -219,9 +215,9 @@ void RdmaQueuePair::step(QueuePairState to) {
   }
   int error = verbs_.modify_qp(pair_, &to_set, mask);
   if (error != 0) {
-    throw_rdma_error("ibv_modify_qp of " + device_.name() + " to state " +
-                         std::to_string(to_set.qp_state),
-                     error);
+    throw_rdma_error(
+        "ibv_modify_qp of " + device_.name() + " to state " + std::to_string(to_set.qp_state),
+        error);
   }
 }
 
@@ -241,8 +237,8 @@ void RdmaQueuePair::enter_error() {
   if (std::exchange(state_, QueuePairState::error) != QueuePairState::error) flush();
 }
 
-// Soft-RoCE has no doorbell for RECVs: those posted after its ERROR end only when it is told of ERROR again.
-// Other devices take the same step for nothing.
+// Soft-RoCE has no doorbell for RECVs: those posted after its ERROR end only when it is told of
+// ERROR again. Other devices take the same step for nothing.
 void RdmaQueuePair::flush() {
   ibv::QpAttr to_set{};
   to_set.qp_state = ibv::qps_err;
@@ -251,8 +247,8 @@ void RdmaQueuePair::flush() {
 }
 
 MemoryRegion RdmaQueuePair::register_memory(std::span<std::byte> memory, uint32_t access) {
-  MemoryRegion region = domain_->register_memory(reinterpret_cast<uint64_t>(memory.data()),
-                                                 memory.size(), access);
+  MemoryRegion region =
+      domain_->register_memory(reinterpret_cast<uint64_t>(memory.data()), memory.size(), access);
   std::lock_guard lock(mutex_);
   regions_.push_back(region.lkey);
   return region;
@@ -302,7 +298,8 @@ void RdmaQueuePair::post_recv(const RecvRequest& request) {
   for (size_t i = 0; i < request.pieces.size(); ++i) {
     pieces[i] = {request.pieces[i].address, request.pieces[i].length, request.pieces[i].lkey};
   }
-  ibv::RecvWr wr{recvs_posted_ | recv_bit, nullptr, pieces, static_cast<int>(request.pieces.size())};
+  ibv::RecvWr wr{recvs_posted_ | recv_bit, nullptr, pieces,
+                 static_cast<int>(request.pieces.size())};
   ibv::RecvWr* bad = nullptr;
   int error = pair_->context->ops.post_recv(pair_, &wr, &bad);
   if (error == ENOMEM) throw QueueFull("the device has no room for another RECV");

@@ -1,8 +1,8 @@
 // A reliable connection of an RDMA device, with a completion queue of its own.
 //
-// The device's queue holds a completion for everything that can be posted, so it never overflows. The
-// records of what was posted give completions what a device leaves out: the request's own wr_id, its
-// opcode after an error, and the length of a send.
+// The device's queue holds a completion for everything that can be posted, so it never overflows.
+// The records of what was posted give completions what a device leaves out: the request's own
+// wr_id, its opcode after an error, and the length of a send.
 #pragma once
 
 #include <array>
@@ -51,7 +51,8 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
 
   // Names the peer; in INIT only. RTR needs it.
   void attach(const RdmaPeer& peer);
-  // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb, RdmaError.
+  // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb,
+  // RdmaError.
   void modify(QueuePairState to);
   // Changes retries, timers and path_mtu, not the sizes; before RTS.
   void set_attributes(const QueuePairAttributes& attributes);
@@ -108,7 +109,7 @@ class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
   std::vector<Posted> sends_, recvs_;
   uint64_t sends_posted_ = 0, sends_ended_ = 0;
   uint64_t recvs_posted_ = 0, recvs_ended_ = 0;
-  unsigned num_events_ = 0;  // of the completion channel, not acknowledged
+  unsigned num_events_ = 0;        // of the completion channel, not acknowledged
   std::vector<uint32_t> regions_;  // lkeys
 };
 

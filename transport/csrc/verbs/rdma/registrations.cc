@@ -35,9 +35,9 @@ RdmaRegistrations::~RdmaRegistrations() {
 RdmaRegistrations::Registration::Registration(RdmaDomain& its_domain, const std::byte* begin,
                                               size_t num_bytes)
     : domain(its_domain),
-      region(domain.register_memory(reinterpret_cast<uint64_t>(begin), num_bytes,
-                                    access_local_write | access_remote_write | access_remote_read)) {
-}
+      region(
+          domain.register_memory(reinterpret_cast<uint64_t>(begin), num_bytes,
+                                 access_local_write | access_remote_write | access_remote_read)) {}
 
 RegisteredMemory::Use RdmaRegistrations::use_of(const RegistrationPtr& registration,
                                                 const std::byte* address) {
@@ -91,9 +91,9 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
   if (!range) return see({begin, num_bytes, true});
   if (RegistrationPtr made = make(begin, num_bytes)) {
     if (others_.size() == max_others) {
-      auto oldest = std::min_element(others_.begin(), others_.end(), [](const Other& a, const Other& b) {
-        return a.used_at < b.used_at;
-      });
+      auto oldest =
+          std::min_element(others_.begin(), others_.end(),
+                           [](const Other& a, const Other& b) { return a.used_at < b.used_at; });
       drop(oldest);
     }
     others_.push_back({begin, num_bytes, std::move(made), *range, ++num_uses_});
@@ -134,11 +134,13 @@ void RdmaRegistrations::make_room(size_t num_bytes) {
     auto oldest = entries_.end();
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
       if (!entry->second.registration) continue;
-      if (oldest == entries_.end() || entry->second.used_at < oldest->second.used_at) oldest = entry;
+      if (oldest == entries_.end() || entry->second.used_at < oldest->second.used_at) {
+        oldest = entry;
+      }
     }
-    auto other = std::min_element(
-        others_.begin(), others_.end(),
-        [](const Other& a, const Other& b) { return a.used_at < b.used_at; });
+    auto other =
+        std::min_element(others_.begin(), others_.end(),
+                         [](const Other& a, const Other& b) { return a.used_at < b.used_at; });
     bool takes_other = other != others_.end() &&
                        (oldest == entries_.end() || other->used_at < oldest->second.used_at);
     if (takes_other) {

@@ -1,11 +1,13 @@
-// Memory as an RDMA device knows it: registered tensors, and other memory that calls use again and again.
+// Memory as an RDMA device knows it: registered tensors, and other memory that calls use again and
+// again.
 //
-// To register costs the kernel a look at each page, and keeps it in memory. A piece of the arena is registered
-// whole when a message first touches it. Other memory is registered when a second call uses it, and without the
-// pages at its ends that it does not fill, because these have other owners too; MemoryWatch tells when it goes.
+// To register costs the kernel a look at each page, and keeps it in memory. A piece of the arena is
+// registered whole when a message first touches it. Other memory is registered when a second call
+// uses it, and without the pages at its ends that it does not fill, because these have other owners
+// too; MemoryWatch tells when it goes.
 //
-// A registration ends when its memory goes, or when others need the room: no more than `max_bytes` are
-// registered at a time, and what was used least recently makes room first.
+// A registration ends when its memory goes, or when others need the room: no more than `max_bytes`
+// are registered at a time, and what was used least recently makes room first.
 #pragma once
 
 #include <array>

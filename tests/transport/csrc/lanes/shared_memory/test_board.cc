@@ -51,8 +51,7 @@ Header header(size_t length, uint64_t fingerprint = call) {
 
 bool holds(Board& board, int from, const std::vector<std::byte>& expected) {
   const Header* header = board.peek(from);
-  return header != nullptr && header->length == expected.size() &&
-         board.payload(from) != nullptr &&
+  return header != nullptr && header->length == expected.size() && board.payload(from) != nullptr &&
          std::equal(expected.begin(), expected.end(), board.payload(from));
 }
 

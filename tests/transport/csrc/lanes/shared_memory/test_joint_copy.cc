@@ -27,7 +27,8 @@ struct Joint {
   std::vector<std::byte> source = payload_of(1, num_bytes), destination = payload_of(2, num_bytes);
 
   Outcome read(uint64_t number = 1) {
-    return reader.copy({number, num_bytes}, memory, reinterpret_cast<uint64_t>(source.data()), destination.data());
+    return reader.copy({number, num_bytes}, memory, reinterpret_cast<uint64_t>(source.data()),
+                       destination.data());
   }
   bool help(uint64_t number = 1) { return help({number, num_bytes}, source); }
   bool help(const JointMessage& message, const std::vector<std::byte>& from) {
@@ -55,7 +56,9 @@ HCCL_TEST(what_the_sender_has_written_is_not_read) {
   joint.of_reader.reads = word(1, num_taken);
   CHECK(joint.help() && joint.of_writer.wrote == word(1, num_taken));
   CHECK(!joint.help());  // nothing is left
-  auto middle = [](auto& bytes) { return bytes.begin() + static_cast<ptrdiff_t>(num_taken * joint_piece_bytes); };
+  auto middle = [](auto& bytes) {
+    return bytes.begin() + static_cast<ptrdiff_t>(num_taken * joint_piece_bytes);
+  };
   CHECK(std::equal(middle(joint.source), joint.source.end(), middle(joint.destination)));
   CHECK(!std::equal(joint.source.begin(), middle(joint.source), joint.destination.begin()));
   std::vector<std::byte> original = joint.source;
@@ -93,7 +96,8 @@ HCCL_TEST(words_of_other_messages_say_nothing) {
 HCCL_TEST(an_unreadable_source_is_told) {
   Joint joint;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    CHECK(joint.reader.copy({1, num_bytes}, joint.memory, 16, joint.destination.data()) == Outcome::unreadable);
+    CHECK(joint.reader.copy({1, num_bytes}, joint.memory, 16, joint.destination.data()) ==
+          Outcome::unreadable);
     CHECK(!joint.help());
   }
   joint.reader.abandon();
@@ -119,8 +123,11 @@ HCCL_TEST(a_sender_that_comes_too_late_writes_nothing) {
 HCCL_TEST(both_copy_at_once) {
   Joint joint;
   constexpr uint64_t num_messages = 4000;
-  const std::vector<std::byte> sources[] = {payload_of(3, num_bytes), payload_of(4, min_joint_bytes + 1)};
-  auto source_of = [&](uint64_t number) -> const std::vector<std::byte>& { return sources[number % 2]; };
+  const std::vector<std::byte> sources[] = {payload_of(3, num_bytes),
+                                            payload_of(4, min_joint_bytes + 1)};
+  auto source_of = [&](uint64_t number) -> const std::vector<std::byte>& {
+    return sources[number % 2];
+  };
   std::atomic<uint64_t> released{0};
   std::atomic<bool> has_begun{false};
   uint64_t num_helped = 0;
@@ -136,21 +143,24 @@ HCCL_TEST(both_copy_at_once) {
     std::fill(joint.destination.begin(), joint.destination.end(), std::byte{0});
     Outcome outcome;
     do {
-      outcome = joint.reader.copy({number, source.size()}, joint.memory, reinterpret_cast<uint64_t>(source.data()),
-                                  joint.destination.data());
+      outcome =
+          joint.reader.copy({number, source.size()}, joint.memory,
+                            reinterpret_cast<uint64_t>(source.data()), joint.destination.data());
       if (outcome == Outcome::unfinished) std::this_thread::yield();
     } while (outcome == Outcome::unfinished);
     CHECK(outcome == Outcome::copied);
     CHECK(std::equal(source.begin(), source.end(), joint.destination.begin()));
     auto end = joint.destination.begin() + static_cast<ptrdiff_t>(source.size());
-    CHECK(std::all_of(end, joint.destination.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    CHECK(std::all_of(end, joint.destination.end(),
+                      [](std::byte byte) { return byte == std::byte{0}; }));
     released.store(number);
   }
   sender.join();
   CHECK(num_helped > 0);
 }
 
-// A receiver that gives up may use its memory at once. It gives up at all moments of the sender's work.
+// A receiver that gives up may use its memory at once. It gives up at all moments of the sender's
+// work.
 HCCL_TEST(nothing_is_written_after_the_receiver_gave_up) {
   Joint joint;
   constexpr uint64_t num_messages = 30000;
@@ -166,7 +176,8 @@ HCCL_TEST(nothing_is_written_after_the_receiver_gave_up) {
   volatile std::byte& last = joint.destination[short_bytes - 1];
   for (uint64_t number = 1; number <= num_messages; ++number) {
     // Nothing lies there: its first read fails.
-    auto outcome = joint.reader.copy({number, short_bytes}, joint.memory, 16, joint.destination.data());
+    auto outcome =
+        joint.reader.copy({number, short_bytes}, joint.memory, 16, joint.destination.data());
     CHECK(outcome == Outcome::unreadable);
     pass_time(number % 512);
     joint.reader.abandon();
@@ -189,11 +200,13 @@ HCCL_TEST(a_sender_that_was_stopped_holds_nobody_up_for_long) {
   CHECK(took >= std::chrono::seconds(1) && took < std::chrono::seconds(5));
 }
 
-// A lane whose sender waits moves it while it is flushed; one whose sender does not leaves it alone.
+// A lane whose sender waits moves it while it is flushed; one whose sender does not leaves it
+// alone.
 HCCL_TEST(a_lane_helps_where_its_sender_waits) {
   for (bool sender_waits : {true, false}) {
     std::unique_ptr<Ends> ends = shm_lane_with_slots(65536);
-    ShmLane &left = static_cast<ShmLane&>(*ends->left), &right = static_cast<ShmLane&>(*ends->right);
+    ShmLane &left = static_cast<ShmLane&>(*ends->left),
+            &right = static_cast<ShmLane&>(*ends->right);
     for (ShmLane* lane : {&left, &right}) {
       lane->take_long_messages();
       CHECK(lane->read_from(getpid()));
@@ -209,7 +222,8 @@ HCCL_TEST(a_lane_helps_where_its_sender_waits) {
     of_reader.destination = reinterpret_cast<uint64_t>(destination.data());
     of_reader.reads = word(1, 0);
     CHECK(left.flush() == sender_waits);
-    CHECK((destination.back() == source.back() && destination[num_bytes - 2] == source[num_bytes - 2]) == sender_waits);
+    CHECK((destination.back() == source.back() &&
+           destination[num_bytes - 2] == source[num_bytes - 2]) == sender_waits);
     CHECK(right.peek() != nullptr && right.receive(destination.data()) && destination == source);
     right.release();
     CHECK(left.flush() && left.settled());

@@ -4,7 +4,8 @@
 namespace hccl::test {
 namespace {
 
-constexpr size_t long_bytes = 7 * slot_bytes + 3;  // more than twice what all slots of the sender hold
+constexpr size_t long_bytes =
+    7 * slot_bytes + 3;  // more than twice what all slots of the sender hold
 
 struct Pair {
   std::unique_ptr<Ends> ends = shm_lane();
@@ -23,8 +24,8 @@ struct Pair {
 };
 
 HCCL_TEST(among_others_they_arrive_whole) {
-  const std::vector<size_t> sizes = {0,          1,          88,   slot_bytes, slot_bytes + 1, 2 * slot_bytes,
-                                     long_bytes, 2047, 3 * slot_bytes - 1};
+  const std::vector<size_t> sizes = {
+      0, 1, 88, slot_bytes, slot_bytes + 1, 2 * slot_bytes, long_bytes, 2047, 3 * slot_bytes - 1};
   Pair pair;
   Talker left(pair.left, 500, sizes), right(pair.right, 500, sizes);
   Patience patience;

@@ -11,7 +11,8 @@ constexpr uint16_t always_copied = 0xffff;
 
 struct Pair {
   std::unique_ptr<Ends> ends = shm_lane_with_slots(2 * num_bytes);
-  std::shared_ptr<Arena> arenas[2] = {Arena::create(size_t{4} << 20), Arena::create(size_t{4} << 20)};
+  std::shared_ptr<Arena> arenas[2] = {Arena::create(size_t{4} << 20),
+                                      Arena::create(size_t{4} << 20)};
   std::byte* memory = arenas[0]->allocate(num_bytes);
   ShmLane& left = static_cast<ShmLane&>(*ends->left);
   ShmLane& right = static_cast<ShmLane&>(*ends->right);

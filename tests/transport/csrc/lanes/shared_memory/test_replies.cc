@@ -54,7 +54,8 @@ HCCL_TEST(a_reply_lies_in_the_source_before_its_receiver_looks) {
   CHECK(pair.left.peek() != nullptr && pair.left.lend() == pair.source.data());
   CHECK(pair.left.receive(pair.source.data()));
   pair.left.release();
-  CHECK(pair.ends->statistics.single_copies.value() == 2 && pair.ends->statistics.announced.value() == 0);
+  CHECK(pair.ends->statistics.single_copies.value() == 2 &&
+        pair.ends->statistics.announced.value() == 0);
   CHECK(pair.right_writes() == 0);
 }
 
@@ -66,7 +67,9 @@ HCCL_TEST(each_of_several_replies_goes_to_its_own_source) {
     answers.push_back(payload_of(10 + i, num_bytes));
   }
   pair.send(pair.right, pair.answer.data());
-  for (uint16_t i = 0; i < 5; ++i) pair.send(pair.left, sources[i].data(), static_cast<uint16_t>(i + 2));
+  for (uint16_t i = 0; i < 5; ++i) {
+    pair.send(pair.left, sources[i].data(), static_cast<uint16_t>(i + 2));
+  }
   for (int i = 0; i < 5; ++i) pair.take(pair.right);
   for (const auto& answer : answers) pair.send(pair.right, answer.data());
   CHECK(sources == answers);
@@ -88,7 +91,8 @@ HCCL_TEST(a_message_of_another_length_or_number_is_no_reply) {
     pair.send(pair.right, pair.answer.data(), 0, size);
     CHECK(pair.source == payload_of(1, num_bytes));
     CHECK(pair.left.peek() != nullptr && pair.left.peek()->length == size);
-    CHECK(std::equal(pair.answer.begin(), pair.answer.begin() + static_cast<ptrdiff_t>(size), pair.left.lend()));
+    CHECK(std::equal(pair.answer.begin(), pair.answer.begin() + static_cast<ptrdiff_t>(size),
+                     pair.left.lend()));
   }
 }
 
@@ -148,12 +152,14 @@ HCCL_TEST(a_reply_that_cannot_be_written_travels_as_others_do) {
   pair.take(pair.right);
   pair.reply();
   CHECK(pair.right_writes() == 0);
-  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) && pair.source == pair.answer);
+  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) &&
+        pair.source == pair.answer);
   pair.left.release();
   CHECK(munmap(unwritable, num_bytes) == 0);
 }
 
-// The k-th next message is counted from when the one that wants it was posted, however long that waits.
+// The k-th next message is counted from when the one that wants it was posted, however long that
+// waits.
 HCCL_TEST(a_message_that_has_waited_gets_the_same_reply) {
   for (uint16_t kind : {uint16_t{1}, uint16_t{2}}) {
     Pair pair;
@@ -196,7 +202,8 @@ HCCL_TEST(a_copy_that_waits_does_not_stay_in_place) {
   CHECK(std::equal(expected.begin(), expected.end(), pair.right.lend()));
   pair.right.release();
   pair.reply();
-  CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+  CHECK(std::all_of(pair.source.begin(), pair.source.end(),
+                    [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
 HCCL_TEST(a_reply_of_another_call_is_none) {
@@ -208,7 +215,8 @@ HCCL_TEST(a_reply_of_another_call_is_none) {
   header.fingerprint = 1;
   pair.right.post_send(header, pair.answer.data());
   CHECK(pair.source == payload_of(1, num_bytes));
-  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) && pair.source == pair.answer);
+  CHECK(pair.left.peek() != nullptr && pair.left.receive(pair.source.data()) &&
+        pair.source == pair.answer);
   pair.left.release();
 }
 
@@ -255,15 +263,18 @@ HCCL_TEST(nothing_is_written_after_its_owner_gave_up) {
         ++num_refused;
       }
     });
-    while (!has_begun) {}
+    while (!has_begun) {
+    }
     pass_time(round % 1000 * 50);
     pair.ends->segments[0]->withdraw();
     pair.left.abandon();
     std::fill(pair.source.begin(), pair.source.end(), std::byte{0});
     pass_time(2000);
-    CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    CHECK(std::all_of(pair.source.begin(), pair.source.end(),
+                      [](std::byte byte) { return byte == std::byte{0}; }));
     writer.join();
-    CHECK(std::all_of(pair.source.begin(), pair.source.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    CHECK(std::all_of(pair.source.begin(), pair.source.end(),
+                      [](std::byte byte) { return byte == std::byte{0}; }));
   }
   CHECK(num_written > 0 && num_refused > 0);
 }
