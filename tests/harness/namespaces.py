@@ -23,6 +23,9 @@ from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 
 T = TypeVar("T")
 
+WITHOUT_NFT = shutil.which("nft") is None
+NO_NFT = "there is no nft: apt-get install nftables"
+
 
 def call_inside(name: str, function: Callable[[], T]) -> T:
     """Call a function in a namespace, on a thread of its own; this one stays where it is."""
@@ -31,9 +34,12 @@ def call_inside(name: str, function: Callable[[], T]) -> T:
 
 
 def firewall(hosts: Hosts, host: int, *rules: str) -> None:
-    """Have a host judge what comes in by these rules of nft."""
-    if shutil.which("nft") is None:
-        pytest.skip("there is no nft: apt-get install nftables")
+    """Have a host judge what comes in by these rules of nft.
+
+    Without nft it skips the test that it is called in; one that calls it in a rank is `NEEDS_NFT`.
+    """
+    if WITHOUT_NFT:
+        pytest.skip(NO_NFT)
     for words in (
         "add table inet test",
         "add chain inet test input { type filter hook input priority 0 ; }",
@@ -55,3 +61,4 @@ def why_not() -> str | None:
 
 
 TWO_HOSTS = pytest.mark.nightly("hosts")
+NEEDS_NFT = pytest.mark.skipif(WITHOUT_NFT, reason=NO_NFT)

@@ -45,7 +45,7 @@ for name in ("frameworks", "jax_tensorflow"):
     COMMANDS[name] = f"{_matrix} --forget && {COMMANDS[name]} && {_matrix}"
 
 PACKAGES = {
-    "hosts": ("iproute2",),
+    "hosts": ("iproute2", "nftables"),
     "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),

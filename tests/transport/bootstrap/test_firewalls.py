@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from namespaces import TWO_HOSTS, Hosts, firewall
+from namespaces import NEEDS_NFT, TWO_HOSTS, Hosts, firewall
 from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator
 from hccl_py.transport.errors import BootstrapError, PeerLostError
 
-pytestmark = TWO_HOSTS
+pytestmark = [TWO_HOSTS, NEEDS_NFT]
 
 SYN = "tcp flags & (syn | ack) == syn"
 SOON_S = 40.0
