@@ -51,7 +51,7 @@ CopyMode CopyModes::begin(const Call& call, uint64_t sequence) {
   active_ = nullptr;
   if (theirs_.empty() || call.compression != Compression::none) return CopyMode::cached;
   size_t num_bytes = call.num_bytes();
-  if (num_bytes < min_bytes) return CopyMode::cached;
+  if (num_bytes < (is_crowded_ ? min_crowded_bytes : min_bytes)) return CopyMode::cached;
   Kind kind{call.plan, static_cast<int>(std::bit_width(num_bytes))};
   auto found = trials_.find(kind);
   if (found == trials_.end()) {

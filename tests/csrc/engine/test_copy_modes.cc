@@ -299,15 +299,18 @@ HCCL_TEST(a_rank_alone_on_its_node_tries_nothing) {
 }
 
 HCCL_TEST(small_and_compressed_calls_take_the_first) {
-  Calls calls;
-  calls.times_ns = all_alike(1);
-  calls.time_of(CopyMode::cached) = 1000;
-  for (int i = 0; i < 100; ++i) CHECK(calls.run(CopyModes::min_bytes - 1) == CopyMode::cached);
+  constexpr uint64_t many = 2 * CopyModes::shortest_stay;
+  Calls calls, crowded;
+  calls.times_ns = crowded.times_ns = all_alike(1);
+  calls.time_of(CopyMode::cached) = crowded.time_of(CopyMode::cached) = 1000;
+  crowded.modes.set_crowded(true);
+  CHECK(calls.run_alike(many, CopyModes::min_bytes - 1) == CopyMode::cached);
+  CHECK(crowded.run_alike(many, CopyModes::min_crowded_bytes - 1) == CopyMode::cached);
   Call call;
   call.plan = &calls.plan;
   call.total_bytes = medium;
   call.compression = Compression::bf16;
-  for (int i = 0; i < 100; ++i) {
+  for (uint64_t i = 0; i < many; ++i) {
     CHECK(calls.modes.begin(call, calls.sequence++) == CopyMode::cached);
     calls.modes.end(1);
   }

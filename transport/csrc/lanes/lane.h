@@ -42,8 +42,8 @@ struct Header {
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint8_t is_only_moved : 1 = 0;  // collectives: no rank reduces it
   uint8_t sender_waits : 1 = 0;   // the sender has nothing else to do until this is received
-  uint8_t wants_reply : 1 =
-      0;  // collectives: the `kind`-th next message of the peer may be written to the source
+  // Collectives: the `kind`-th next message of the peer may be written to the source.
+  uint8_t wants_reply : 1 = 0;
   CopyMode copy_mode = CopyMode::cached;
 };
 static_assert(sizeof(Header) == 32);

@@ -71,10 +71,12 @@ size_t Board::count_bytes() const {
   return bytes;
 }
 
-void Board::write(std::byte* to) {
-  // A payload of no bytes may have no address.
-  auto put = [](std::byte* at, const Message& message) {
-    if (message.header.length > 0) copy(at, message.payload, message.header.length);
+void Board::write(std::byte* to, CopyMode mode) {
+  auto put = [mode](std::byte* at, const Message& message) {
+    size_t length = message.header.length;
+    if (length == 0) return;  // it may have no address
+    sender_streams(mode) ? copy_past_caches(at, message.payload, length)
+                         : copy(at, message.payload, length);
   };
   if (messages_.size() == 1) return put(to, messages_[0]);
   auto* table = reinterpret_cast<Entry*>(to);
@@ -112,7 +114,11 @@ Board::Posted Board::post() {
   cell.header.size = header.size;
   cell.header.length = header.length;
   cell.header.kind = messages_.size() == 1 ? for_all : for_each;
-  if (cell.slot != by_lane) write(takes_area ? segment_->area(area) : cell.payload);
+  if (takes_area) {
+    write(segment_->area(area), header.copy_mode);
+  } else if (cell.slot == in_cell) {
+    write(cell.payload, CopyMode::cached);
+  }
   cell.sequence.store(static_cast<uint32_t>(step_), std::memory_order_seq_cst);
   for (const Message& message : messages_) {
     for (int rank : message.peers) {

@@ -59,8 +59,8 @@ class Board {
     int local_rank;
     std::shared_ptr<Segment> segment;
     std::shared_ptr<Doorbell> bell;
-    uint64_t peeked =
-        0;  // the step of what follows: what the peer does to its cell later is not seen
+    // The step of what follows: what the peer does to its cell later is not seen.
+    uint64_t peeked = 0;
     Header header{};
     const std::byte* payload = nullptr;
   };
@@ -68,7 +68,7 @@ class Board {
   bool find_passed_over(Peer& peer) const;
   bool all_have_ended(uint64_t step);
   size_t count_bytes() const;
-  void write(std::byte* to);
+  void write(std::byte* to, CopyMode mode);
 
   const std::shared_ptr<Segment> segment_;
   const int local_rank_;

@@ -16,8 +16,7 @@ struct Reply {
   uint64_t fingerprint = 0;  // of the call that both messages belong to
   std::byte* address = nullptr;
   size_t num_bytes = 0;
-  bool is_remote =
-      false;  // in ordinary memory of who asked for it, where only the kernel can write
+  bool is_remote = false;  // in ordinary memory of who asked, where only the kernel can write
 };
 
 // The replies that one end of a lane has to write, or waits for, by the number of their message.

@@ -59,16 +59,20 @@ HCCL_TEST(one_payload_for_all_arrives_from_cell_and_area) {
   Node node(3);
   uint64_t number = 0;
   for (size_t size : {size_t{0}, size_t{1}, inline_bytes, inline_bytes + 1, area_bytes}) {
-    auto payload = payload_of(++number, size);
-    CHECK(node[1].peek(0) == nullptr);
-    node[0].add({node.everyone, header(size), payload.data()});
-    CHECK(node[0].post() == Board::Posted::whole);
-    CHECK(holds(node[1], 0, payload) && holds(node[2], 0, payload));
-    CHECK(node[1].peek(2) == nullptr);
-    node.end_step();
+    for (CopyMode mode : {CopyMode::cached, CopyMode::streamed}) {
+      auto payload = payload_of(++number, size);
+      CHECK(node[1].peek(0) == nullptr);
+      Header its_header = header(size);
+      its_header.copy_mode = mode;
+      node[0].add({node.everyone, its_header, payload.data()});
+      CHECK(node[0].post() == Board::Posted::whole);
+      CHECK(holds(node[1], 0, payload) && holds(node[2], 0, payload));
+      CHECK(node[1].peek(2) == nullptr);
+      node.end_step();
+    }
   }
   CHECK(!node[0].has(3) && node[0].has(2));
-  CHECK(node.statistics.shm.messages.value() == 10);
+  CHECK(node.statistics.shm.messages.value() == 20);
 }
 
 HCCL_TEST(each_reader_gets_its_own) {
