@@ -39,7 +39,7 @@ Communicator::Communicator(const CommunicatorOptions& options,
       progress_thread_(std::move(progress)),
       doorbell_(new_event()),
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
-      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size,
+      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, distance_,
              statistics_),
       collectives_(options.rank, options.world_size, options.num_channels, segment_, recorder_,
                    statistics_),
@@ -51,7 +51,7 @@ Communicator::Communicator(const CommunicatorOptions& options,
     collectives_.set_one_node();
   }
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
-    outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
+    outboxes_.push_back(std::make_shared<Outbox>(segment_, channel, distance_));
   }
 }
 

@@ -216,6 +216,7 @@ class Communicator final : public Drivable {
   Submissions submissions_;
   FailureState failures_;
   Connections connections_;  // outlives the lanes, which report broken paths to it
+  const std::shared_ptr<Distance> distance_ = std::make_shared<Distance>();
   Board board_;
   CollectiveQueue collectives_;
   PointToPoint point_to_point_;

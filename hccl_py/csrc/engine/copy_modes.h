@@ -50,10 +50,9 @@ class CopyModes {
   // It failed.
   void abandon() { active_ = nullptr; }
 
-  // A call of fewer bytes has no large payloads. Between far cores, what a core has just read is
-  // written there at 2 GB/s: 8 KiB in 3.7 us, past the caches in 0.5. Ranks that share a core find
-  // as much in its cache.
-  static constexpr size_t min_bytes = 4096, min_crowded_bytes = 32768;
+  // A call of fewer bytes has no large payloads. Those of ranks that share a core lie in its cache
+  // for longer.
+  static constexpr size_t min_bytes = 8192, min_crowded_bytes = 32768;
   // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take
   // depends on the mode before, so they do not count. A mode stays unless it takes more than
   // 1/`margin` longer than the fastest.

@@ -84,7 +84,7 @@ std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
     auto segment = Segment::open(std::move(theirs.segment), shm_shape);
     auto bell = std::make_shared<Doorbell>(segment, std::move(theirs.doorbell), statistics);
     ShmLane::Ends ends{segment_, std::move(segment), rank, 1 - rank, std::move(bell), 0};
-    auto outbox = std::make_shared<Outbox>(segment_, 0);
+    auto outbox = std::make_shared<Outbox>(segment_, 0, std::make_shared<Distance>());
     auto lane = std::make_shared<ShmLane>(1 - rank, ends, std::move(outbox), statistics);
     std::shared_ptr<ArenaWindow> their_arena;
     if (theirs.arena.get() >= 0) their_arena = arena_->open_peer(std::move(theirs.arena));

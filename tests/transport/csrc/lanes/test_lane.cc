@@ -194,11 +194,11 @@ HCCL_TEST(far_readers_get_the_same_bytes) {
   auto lane = shm_lane();
   Inbox inbox(*lane->right);
   for (uint64_t i = 0; i < 100; ++i) {
-    // What it measures of one thread is near, and may flip it between these messages.
-    for (int look = 0; look < 8; ++look) {
-      lane->outboxes[0]->distance().note(i % 3 ? std::chrono::microseconds(1)
-                                               : std::chrono::nanoseconds(0));
+    // What it measures between these messages changes little.
+    for (int look = 0; look < 16; ++look) {
+      lane->distance->note(std::chrono::microseconds(i % 3 ? 100 : 0), slot_bytes);
     }
+    CHECK(lane->distance->is_far() == (i % 3 != 0));
     auto payload = payload_of(i, slot_bytes);
     lane->left->post_send(header_of(i, slot_bytes), payload.data());
     CHECK(inbox.take(i, slot_bytes, i % 2 ? How::receive : How::lend));
@@ -222,20 +222,22 @@ HCCL_TEST(a_part_of_something_large_arrives_whole) {
   }
 }
 
-HCCL_TEST(distance_follows_what_lines_take) {
-  using std::chrono::nanoseconds;
+HCCL_TEST(distance_follows_what_writes_take) {
+  using std::chrono::microseconds;
+  constexpr microseconds fast{1}, slow{4};  // 8 KiB within a group of cores, and between two
+  constexpr size_t size = 8192;
   Distance distance;
   CHECK(!distance.is_far());
-  distance.note(nanoseconds(300));
-  CHECK(distance.is_far());
-  for (int i = 0; i < 1000; ++i) distance.note(nanoseconds(300));
-  for (int i = 0; i < 4; ++i) distance.note(nanoseconds(60));
+  // One that lost its core meanwhile changes nothing.
+  for (int i = 0; i < 1000; ++i) distance.note(i % 10 ? fast : microseconds(4000), size);
   CHECK(!distance.is_far());
-  // A counter that did not move says nothing.
-  std::atomic<uint64_t> counter{7};
-  for (int i = 0; i < 1000; ++i) distance.look_at(counter, 7);
-  distance.note(nanoseconds(300));
+  for (int i = 0; i < 4; ++i) distance.note(slow, size);
   CHECK(distance.is_far());
+  // Where ranks share cores, every other one may be fast.
+  for (int i = 0; i < 1000; ++i) distance.note(i % 2 ? fast : slow, size);
+  CHECK(distance.is_far());
+  for (int i = 0; i < 16; ++i) distance.note(fast, size);
+  CHECK(!distance.is_far());
 }
 
 HCCL_TEST(malformed_shared_memory_is_refused) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/copy.h"
-
 namespace hccl {
 
 namespace {
@@ -27,9 +25,11 @@ std::atomic_ref<uint64_t> said_in(Cell& cell) { return std::atomic_ref(cell.head
 
 }  // namespace
 
-Board::Board(std::shared_ptr<Segment> mine, int local_rank, int world_size, Statistics& statistics)
+Board::Board(std::shared_ptr<Segment> mine, int local_rank, int world_size,
+             std::shared_ptr<Distance> distance, Statistics& statistics)
     : segment_(std::move(mine)),
       local_rank_(local_rank),
+      distance_(std::move(distance)),
       statistics_(statistics),
       peers_(static_cast<size_t>(world_size)) {
   messages_.reserve(static_cast<size_t>(world_size));
@@ -72,11 +72,10 @@ size_t Board::count_bytes() const {
 }
 
 void Board::write(std::byte* to, CopyMode mode) {
-  auto put = [mode](std::byte* at, const Message& message) {
+  auto put = [&](std::byte* at, const Message& message) {
     size_t length = message.header.length;
     if (length == 0) return;  // it may have no address
-    sender_streams(mode) ? copy_past_caches(at, message.payload, length)
-                         : copy(at, message.payload, length);
+    distance_->copy_there(at, {message.payload, length}, mode);
   };
   if (messages_.size() == 1) return put(to, messages_[0]);
   auto* table = reinterpret_cast<Entry*>(to);

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "lanes/shared_memory/distance.h"
 #include "lanes/shared_memory/segment.h"
 
 namespace hccl {
@@ -29,7 +30,8 @@ class Board {
   };
   enum class Posted { whole, by_lane, no_room };
 
-  Board(std::shared_ptr<Segment> mine, int local_rank, int world_size, Statistics& statistics);
+  Board(std::shared_ptr<Segment> mine, int local_rank, int world_size,
+        std::shared_ptr<Distance> distance, Statistics& statistics);
   void add_peer(int rank, int their_local_rank, std::shared_ptr<Segment> theirs,
                 std::shared_ptr<Doorbell> bell);
 
@@ -72,6 +74,7 @@ class Board {
 
   const std::shared_ptr<Segment> segment_;
   const int local_rank_;
+  const std::shared_ptr<Distance> distance_;
   Statistics& statistics_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this node, or this one
   std::vector<Peer*> local_peers_;

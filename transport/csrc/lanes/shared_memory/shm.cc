@@ -14,47 +14,12 @@ namespace {
 // Header::kind of a message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
 
-// Below, the distance costs less than it takes to find out.
-constexpr size_t min_far_bytes = 8192;
-
 // Below, a copy by the kernel costs more than two.
 constexpr size_t min_single_bytes = 8192;
 
 bool stays(int slot) { return slot == announced || slot == remote; }
 
 }  // namespace
-
-Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
-    : segment_(std::move(segment)), channel_(channel) {
-  int num_slots = segment_->shape().num_slots;
-  readers_.resize(num_slots);
-  for (int i = num_slots; i-- > 0;) free_.push_back(i);
-}
-
-int Outbox::write(const Header& header, std::span<const std::byte> payload, int num_readers,
-                  bool lane_holds_none) {
-  // The slot reserved for this very lane counts for it.
-  if (free_.size() + lane_holds_none <= num_reserved_) return -1;
-  int slot = free_.back();
-  free_.pop_back();
-  readers_[slot] = num_readers;
-  std::byte* to = segment_->slot(channel_, slot);
-  bool is_far = header.length >= min_far_bytes && distance_.is_far();
-  if (is_far || sender_streams(header.copy_mode)) {
-    copy_past_caches(to, payload.data(), payload.size());
-  } else {
-    copy(to, payload.data(), payload.size());
-  }
-  return slot;
-}
-
-void Outbox::reclaim() {
-  num_reserved_ = 0;
-  for (ShmLane* lane : lanes_) {
-    lane->reclaim();
-    num_reserved_ += !lane->holds_slot();
-  }
-}
 
 ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics)
     : QueuedLane(peer, ends.mine->shape().slot_bytes, statistics, statistics.shm),
@@ -80,13 +45,6 @@ void ShmLane::reclaim() {
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
     if (!sent.shared) --own_slots_;
-  }
-}
-
-// Before anything else reads that line.
-void ShmLane::look_at_distance(const Header& header) {
-  if (header.length >= min_far_bytes) {
-    outbox_->distance().look_at(their_consumed_.count, reclaimed_);
   }
 }
 
@@ -260,7 +218,6 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
 }
 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
-  look_at_distance(header);
   if (ring_is_full()) return false;
   if (pushed_bytes_ > 0) return push_parts(header, payload);
   const Reply* reply = reply_for(header);
@@ -291,7 +248,6 @@ bool ShmLane::push_parts(const Header& header, const std::byte* payload) {
 Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                                        const std::byte* payload) {
   if (header.length <= inline_bytes || header.length > slot_bytes_) return Shared::apart;
-  static_cast<ShmLane&>(*lanes[next_look_++ % lanes.size()]).look_at_distance(header);
   for (Lane* lane : lanes) {
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return Shared::apart;

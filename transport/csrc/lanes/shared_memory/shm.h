@@ -18,43 +18,13 @@
 
 #include "base/arena.h"
 #include "lanes/lane.h"
-#include "lanes/shared_memory/distance.h"
 #include "lanes/shared_memory/joint_copy.h"
+#include "lanes/shared_memory/outbox.h"
 #include "lanes/shared_memory/remote_memory.h"
 #include "lanes/shared_memory/replies.h"
 #include "lanes/shared_memory/segment.h"
 
 namespace hccl {
-
-// The slots of one channel in this rank's segment, and who still reads them.
-//
-// One free slot stays reserved for every lane that holds no slot of its own, so a slow reader can
-// never starve another lane: each lane always has room for one message.
-class Outbox {
- public:
-  Outbox(std::shared_ptr<Segment> segment, int channel);
-
-  // Takes back every slot that its readers are done with; call it before write().
-  void reclaim();
-  // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
-  // that holds no other slot.
-  int write(const Header& header, std::span<const std::byte> payload, int num_readers,
-            bool lane_holds_none);
-  Distance& distance() { return distance_; }
-  void done_reading(int slot) {
-    if (--readers_[slot] == 0) free_.push_back(slot);
-  }
-  void add_lane(class ShmLane* lane) { lanes_.push_back(lane); }
-
- private:
-  std::shared_ptr<Segment> segment_;
-  const int channel_;
-  std::vector<int> free_;  // last in, first out: the slot freed last is still in the cache
-  std::vector<int> readers_;
-  std::vector<class ShmLane*> lanes_;
-  size_t num_reserved_ = 0;
-  Distance distance_;
-};
 
 class ShmLane final : public QueuedLane {
  public:
@@ -114,7 +84,6 @@ class ShmLane final : public QueuedLane {
   };
 
   bool ring_is_full();
-  void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
   bool stays_in_place(const Header& header) const;
   bool push_parts(const Header& header, const std::byte* payload);
@@ -156,8 +125,7 @@ class ShmLane final : public QueuedLane {
   uint64_t peeked_ = 0;  // its number, while there is one
   Header header_;
   int slot_ = -1;
-  int own_slots_ = 0;     // slots that this lane alone holds
-  size_t next_look_ = 0;  // which of several readers tells the distance
+  int own_slots_ = 0;  // slots that this lane alone holds
   Sent sent_slots_[ring_cells];
 
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced

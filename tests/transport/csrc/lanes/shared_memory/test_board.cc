@@ -13,6 +13,7 @@ constexpr uint64_t call = 7;
 
 struct Node {
   Statistics statistics;
+  std::shared_ptr<Distance> distance = std::make_shared<Distance>();
   std::vector<std::shared_ptr<Segment>> segments;
   std::vector<std::unique_ptr<Board>> boards;  // rank i has local rank i; one rank is elsewhere
   std::vector<int> everyone;
@@ -23,7 +24,7 @@ struct Node {
     for (int rank = 0; rank < num_ranks; ++rank) segments.push_back(Segment::create(shape));
     for (int rank = 0; rank < num_ranks; ++rank) {
       const auto& mine = segments[static_cast<size_t>(rank)];
-      boards.push_back(std::make_unique<Board>(mine, rank, num_ranks + 1, statistics));
+      boards.push_back(std::make_unique<Board>(mine, rank, num_ranks + 1, distance, statistics));
       for (int peer = 0; peer < num_ranks; ++peer) {
         if (peer == rank) continue;
         auto theirs = Segment::open(duplicate(segments[static_cast<size_t>(peer)]->fd()), shape);
