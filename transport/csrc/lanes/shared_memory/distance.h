@@ -44,7 +44,7 @@ class Distance {
 
  private:
   // Shorter ones are written in the time that two looks at the clock take.
-  static constexpr size_t min_bytes = 4096, line_bytes = 64;
+  static constexpr size_t min_bytes = 2048, line_bytes = 64;
   // 4 to 14 ns within a group of cores, whatever else the caches hold, and 24 to 30 between two.
   static constexpr auto most_per_line = std::chrono::nanoseconds(18);
   // Of ranks that share cores, many write what is read on their own core; a slow write costs as
