@@ -43,7 +43,8 @@ def start(launcher: tuple[str, ...], words: str) -> subprocess.CompletedProcess[
 def models(ran: subprocess.CompletedProcess[str], group: str) -> list[float]:
     """Return what each rank ended with, after a job that ended well."""
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = re.findall(r"model (\S+) group (.*)", ran.stdout)
+    # Two ranks may write into one line before either ends it.
+    found = re.findall(r"model (\S+) group (.*?)(?=model|$)", ran.stdout, re.MULTILINE)
     assert [kind for _, kind in found] == [group] * 2, ran.stdout + ran.stderr
     return [float(value) for value, _ in found]
 

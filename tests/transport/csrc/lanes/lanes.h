@@ -42,10 +42,10 @@ inline const std::shared_ptr<ProgressThread>& progress() {
 
 struct Ends {
   Statistics statistics;
-  std::shared_ptr<Segment> segments[2];  // shared memory only, writable
-  std::shared_ptr<Distance> distance = std::make_shared<Distance>();  // shared memory only
-  std::shared_ptr<Outbox> outboxes[2];                                // shared memory only
-  LaneSlots::Pairs pairs[2];  // of queue pairs only: of the left and of the right end
+  std::shared_ptr<Segment> segments[2];    // shared memory only, writable
+  std::shared_ptr<Distance> distances[2];  // shared memory only
+  std::shared_ptr<Outbox> outboxes[2];     // shared memory only
+  LaneSlots::Pairs pairs[2];               // of queue pairs only: of the left and of the right end
   std::unique_ptr<Lane> left, right;
 };
 
@@ -54,7 +54,8 @@ inline std::unique_ptr<Ends> shm_lane_with_slots(size_t bytes_of_slot) {
   SegmentShape shape{2, 1, 3, bytes_of_slot};
   for (int end : {0, 1}) {
     lane->segments[end] = Segment::create(shape);
-    lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0, lane->distance);
+    lane->distances[end] = std::make_shared<Distance>();
+    lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0, lane->distances[end]);
   }
   std::unique_ptr<Lane>* ends[] = {&lane->left, &lane->right};
   for (int me : {0, 1}) {

@@ -194,11 +194,10 @@ HCCL_TEST(far_readers_get_the_same_bytes) {
   auto lane = shm_lane();
   Inbox inbox(*lane->right);
   for (uint64_t i = 0; i < 100; ++i) {
-    // What it measures between these messages changes little.
-    for (int look = 0; look < 16; ++look) {
-      lane->distance->note(std::chrono::microseconds(i % 3 ? 100 : 0), slot_bytes);
+    for (int j = 0; j < 32; ++j) {
+      lane->distances[0]->note(std::chrono::microseconds(i % 3 ? 100 : 0), slot_bytes);
     }
-    CHECK(lane->distance->is_far() == (i % 3 != 0));
+    CHECK(lane->distances[0]->is_far() == (i % 3 != 0));
     auto payload = payload_of(i, slot_bytes);
     lane->left->post_send(header_of(i, slot_bytes), payload.data());
     CHECK(inbox.take(i, slot_bytes, i % 2 ? How::receive : How::lend));
@@ -228,16 +227,48 @@ HCCL_TEST(distance_follows_what_writes_take) {
   constexpr size_t size = 8192;
   Distance distance;
   CHECK(!distance.is_far());
-  // One that lost its core meanwhile changes nothing.
+  // Of one that lost its core meanwhile nothing follows.
   for (int i = 0; i < 1000; ++i) distance.note(i % 10 ? fast : microseconds(4000), size);
   CHECK(!distance.is_far());
-  for (int i = 0; i < 4; ++i) distance.note(slow, size);
+  for (int i = 0; i < 6; ++i) distance.note(slow, size);
   CHECK(distance.is_far());
   // Where ranks share cores, every other one may be fast.
   for (int i = 0; i < 1000; ++i) distance.note(i % 2 ? fast : slow, size);
   CHECK(distance.is_far());
-  for (int i = 0; i < 16; ++i) distance.note(fast, size);
+  for (int i = 0; i < 32; ++i) distance.note(fast, size);
   CHECK(!distance.is_far());
+}
+
+HCCL_TEST(long_payloads_pass_by_the_caches_where_cores_are_far) {
+  constexpr size_t least = Distance::min_bytes;
+  Distance distance;
+  for (bool is_far : {false, true}) {
+    for (int i = 0; i < 32; ++i) distance.note(std::chrono::microseconds(is_far ? 100 : 0), least);
+    for (CopyMode mode : {CopyMode::cached, CopyMode::receiver_streamed, CopyMode::single}) {
+      CHECK(distance.streams(least, mode) == is_far);
+    }
+    CHECK(distance.streams(least, CopyMode::streamed));
+    CHECK(!distance.streams(least - 1, CopyMode::streamed));
+    CHECK(!distance.streams(least - 1, CopyMode::cached));
+  }
+}
+
+HCCL_TEST(a_part_of_the_long_writes_is_timed) {
+  constexpr unsigned num_writes = 6600;
+  std::vector<std::byte> from(65536), to(from.size());
+  auto num_timed = [&](size_t num_bytes, CopyMode mode) {
+    Distance distance;
+    for (unsigned i = 0; i < num_writes; ++i) {
+      distance.copy_there(to.data(), std::span(from).first(num_bytes), mode);
+    }
+    return distance.num_timed();
+  };
+  for (size_t num_bytes : {Distance::min_bytes, from.size()}) {
+    unsigned num = num_timed(num_bytes, CopyMode::cached);
+    CHECK(num >= num_writes / 66 && num <= num_writes / 4, "%u", num);
+    CHECK(num_timed(num_bytes, CopyMode::sender_streamed) == 0);
+  }
+  CHECK(num_timed(Distance::min_bytes - 1, CopyMode::cached) == 0);
 }
 
 HCCL_TEST(malformed_shared_memory_is_refused) {

@@ -27,7 +27,7 @@ class Outbox {
   // that holds no other slot.
   int write(const Header& header, std::span<const std::byte> payload, int num_readers,
             bool lane_holds_none);
-  // One of its readers is.
+  // A reader of `slot` is done.
   void done_reading(int slot) {
     if (--readers_[slot] == 0) free_.push_back(slot);
   }

@@ -13,7 +13,6 @@ constexpr uint64_t call = 7;
 
 struct Node {
   Statistics statistics;
-  std::shared_ptr<Distance> distance = std::make_shared<Distance>();
   std::vector<std::shared_ptr<Segment>> segments;
   std::vector<std::unique_ptr<Board>> boards;  // rank i has local rank i; one rank is elsewhere
   std::vector<int> everyone;
@@ -24,7 +23,8 @@ struct Node {
     for (int rank = 0; rank < num_ranks; ++rank) segments.push_back(Segment::create(shape));
     for (int rank = 0; rank < num_ranks; ++rank) {
       const auto& mine = segments[static_cast<size_t>(rank)];
-      boards.push_back(std::make_unique<Board>(mine, rank, num_ranks + 1, distance, statistics));
+      boards.push_back(std::make_unique<Board>(mine, rank, num_ranks + 1,
+                                               std::make_shared<Distance>(), statistics));
       for (int peer = 0; peer < num_ranks; ++peer) {
         if (peer == rank) continue;
         auto theirs = Segment::open(duplicate(segments[static_cast<size_t>(peer)]->fd()), shape);
@@ -78,16 +78,23 @@ HCCL_TEST(one_payload_for_all_arrives_from_cell_and_area) {
 
 HCCL_TEST(each_reader_gets_its_own) {
   Node node(4);
-  for (size_t length : {size_t{0}, size_t{3}, size_t{1000}}) {
-    std::vector<std::vector<std::byte>> payloads;
-    for (size_t peer = 0; peer < 4; ++peer) payloads.push_back(payload_of(peer, length * peer));
-    for (int peer : {3, 1, 2}) {
-      const auto& payload = payloads[static_cast<size_t>(peer)];
-      node[0].add({node.just(peer), header(payload.size()), payload.data()});
+  uint64_t number = 0;
+  for (size_t length : {size_t{0}, size_t{3}, size_t{1000}, size_t{2500}}) {
+    for (CopyMode mode : {CopyMode::cached, CopyMode::streamed}) {
+      std::vector<std::vector<std::byte>> payloads;
+      for (size_t peer = 0; peer < 4; ++peer) {
+        payloads.push_back(payload_of(++number, length * peer));
+      }
+      for (int peer : {3, 1, 2}) {
+        const auto& payload = payloads[static_cast<size_t>(peer)];
+        Header its_header = header(payload.size());
+        its_header.copy_mode = mode;
+        node[0].add({node.just(peer), its_header, payload.data()});
+      }
+      CHECK(node[0].post() == Board::Posted::whole);
+      for (int peer : {1, 2, 3}) CHECK(holds(node[peer], 0, payloads[static_cast<size_t>(peer)]));
+      node.end_step();
     }
-    CHECK(node[0].post() == Board::Posted::whole);
-    for (int peer : {1, 2, 3}) CHECK(holds(node[peer], 0, payloads[static_cast<size_t>(peer)]));
-    node.end_step();
   }
 }
 
