@@ -72,7 +72,7 @@ class Distance {
   }
 
   static constexpr size_t timed_bytes = 8192, line_bytes = 64;
-  // On an EPYC and a Xeon 4 to 14 ns within a group of cores; on the EPYC 24 to 30 between two.
+  // On an EPYC they took 4 to 14 ns within a group of cores, and 24 to 30 between two.
   static constexpr auto most_per_line = std::chrono::nanoseconds(18);
   // The first write of each page is slow wherever it is: the limit is wide enough for a few.
   static constexpr int slow_votes = 3, most_votes = 16;
