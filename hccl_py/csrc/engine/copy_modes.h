@@ -50,8 +50,8 @@ class CopyModes {
   // It failed.
   void abandon() { active_ = nullptr; }
 
-  // Calls of fewer bytes are not tried: none of their payloads is worth it. Where ranks share a
-  // core, more of them lie in its cache.
+  // Calls of fewer bytes begin no trial: it would cost more than a mode gains. Ranks that share a
+  // core need a longer trial.
   static constexpr size_t min_bytes = 8192, min_crowded_bytes = 32768;
   // Each mode runs so many calls in a row, in each of several rounds. What the first of a row take
   // depends on the mode before, so they do not count. A mode stays unless it takes more than

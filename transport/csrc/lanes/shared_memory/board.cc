@@ -71,11 +71,11 @@ size_t Board::count_bytes() const {
   return bytes;
 }
 
-void Board::write(std::byte* to, CopyMode mode) {
-  auto put = [&](std::byte* at, const Message& message) {
-    size_t length = message.header.length;
-    if (length == 0) return;  // it may have no address
-    distance_->copy_there(at, {message.payload, length}, mode);
+void Board::write(std::byte* to) {
+  auto put = [this](std::byte* at, const Message& message) {
+    const Header& header = message.header;
+    if (header.length == 0) return;  // it may have no address
+    distance_->copy_there(at, {message.payload, header.length}, header.copy_mode);
   };
   if (messages_.size() == 1) return put(to, messages_[0]);
   auto* table = reinterpret_cast<Entry*>(to);
@@ -113,11 +113,7 @@ Board::Posted Board::post() {
   cell.header.size = header.size;
   cell.header.length = header.length;
   cell.header.kind = messages_.size() == 1 ? for_all : for_each;
-  if (takes_area) {
-    write(segment_->area(area), header.copy_mode);
-  } else if (cell.slot == in_cell) {
-    write(cell.payload, CopyMode::cached);
-  }
+  if (cell.slot != by_lane) write(takes_area ? segment_->area(area) : cell.payload);
   cell.sequence.store(static_cast<uint32_t>(step_), std::memory_order_seq_cst);
   for (const Message& message : messages_) {
     for (int rank : message.peers) {

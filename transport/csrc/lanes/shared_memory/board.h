@@ -70,7 +70,7 @@ class Board {
   bool find_passed_over(Peer& peer) const;
   bool all_have_ended(uint64_t step);
   size_t count_bytes() const;
-  void write(std::byte* to, CopyMode mode);
+  void write(std::byte* to);
 
   const std::shared_ptr<Segment> segment_;
   const int local_rank_;

@@ -4,11 +4,12 @@
 // Where they are, a payload travels faster through memory than from cache to cache: its writer has
 // to take every line back that a reader of the payload before has in its cache. On an EPYC, 64 KiB
 // were written in 29 us between two groups of cores and in 7 within one; past the caches in 2.6,
-// and read in 3.9 at most. So the begin of some payloads is timed: a single line may come from
-// anywhere once ranks share cores. Threads and whole virtual machines move, so that never ends.
+// and read in 3.9 at most. So a rank times the begin of some payloads. The time of a single line
+// would not do: once ranks share cores, it may come from any cache. Threads and whole virtual
+// machines move, so the timing never ends.
 //
-// One verdict for all peers: of several, a few that are far decide, as one slow write costs as much
-// as several fast ones save.
+// One verdict holds for all peers. A few far ones among them decide it, since one slow write costs
+// as much as several fast ones save.
 #pragma once
 
 #include <algorithm>
@@ -46,11 +47,12 @@ class Distance {
   bool streams(size_t num_bytes, CopyMode mode) const {
     return num_bytes >= min_bytes && (sender_streams(mode) || is_far());
   }
-  // So many bytes were written through the caches in that time.
+  // Votes by how long a write of `num_bytes` through the caches took.
   void note(std::chrono::nanoseconds took, size_t num_bytes) {
     bool is_slow = took > most_per_line * (num_bytes / line_bytes);
     votes_ = std::clamp(votes_ + (is_slow ? slow_votes : -1), -most_votes, most_votes);
-    // Not always as many: calls have a rhythm, and so would always be timed at the same peer.
+    // The number varies: calls send to their peers in a fixed order, so a fixed number of writes
+    // would time the same peer each time.
     writes_to_timing_ = (is_far() ? far_writes_per_timing : writes_per_timing) + num_timed_++ % 3;
   }
   bool is_far() const { return votes_ > 0; }
@@ -59,7 +61,8 @@ class Distance {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Without what the source takes, and with what waits in the core's store buffer.
+  // Reads the source first, so that only writes are timed, and waits for the last of them to leave
+  // the core.
   static Clock::duration time_copy(std::byte* to, std::span<const std::byte> from) {
     for (size_t at = 0; at < from.size(); at += line_bytes) {
       static_cast<void>(*static_cast<const volatile std::byte*>(&from[at]));
@@ -72,9 +75,9 @@ class Distance {
   }
 
   static constexpr size_t timed_bytes = 8192, line_bytes = 64;
-  // On an EPYC they took 4 to 14 ns within a group of cores, and 24 to 30 between two.
+  // On an EPYC a line took 4 to 14 ns within a group of cores, and 24 to 30 between two.
   static constexpr auto most_per_line = std::chrono::nanoseconds(18);
-  // The first write of each page is slow wherever it is: the limit is wide enough for a few.
+  // The first write of a page is slow on near cores too, so the votes begin low.
   static constexpr int slow_votes = 3, most_votes = 16;
   static constexpr unsigned writes_per_timing = 4, far_writes_per_timing = 64;
 
