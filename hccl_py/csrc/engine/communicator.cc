@@ -200,6 +200,10 @@ void Communicator::await_all(std::span<const RequestPtr> requests, const Interru
 void Communicator::start(std::span<const RequestPtr> requests) {
   progress_thread_->start();
   if (!submit(requests)) return;
+  bool all_collective = std::all_of(requests.begin(), requests.end(), [](const RequestPtr& each) {
+    return each->kind == RequestKind::collective;
+  });
+  if (moves_what_it_starts_ && all_collective) return drive_while_moving(requests);
   HandOver at_end{*this};
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();

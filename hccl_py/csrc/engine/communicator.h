@@ -71,9 +71,12 @@ class Communicator final : public Drivable {
   void add_memory(const std::shared_ptr<RegisteredMemory>& memory);
   // All ranks of this host, other nodes' and communicators' too where known, and the cores that
   // they may use between them: with more ranks than cores a waiting rank yields instead of
-  // spinning.
+  // spinning. With a core for each rank, but none for each progress thread, whoever starts a
+  // collective moves it while it moves: a progress thread would take the core from that rank, while
+  // no peer is on its own to answer.
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
+    moves_what_it_starts_ = may_spin_ && cores < 2 * ranks;
     collectives_.copy_modes().set_crowded(ranks > cores);
     cores_.set_usable(cores);
   }
@@ -98,7 +101,7 @@ class Communicator final : public Drivable {
   // held. True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
   bool run_briefly(const RequestPtr& request);
   void finish(const RequestPtr& request, const Interrupt& interrupt);
-  // Hands a request over; the buffers must live until it is done.
+  // Hands a request over, in milliseconds at most; the buffers must live until it is done.
   void start(const RequestPtr& request) { start({&request, 1}); }
   void start(std::span<const RequestPtr> requests);
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
@@ -171,6 +174,7 @@ class Communicator final : public Drivable {
   void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
   void finish_all(std::span<const RequestPtr> requests, bool drives, const Interrupt& interrupt);
   void drive(std::span<const RequestPtr> requests, Deadline deadline, const Interrupt& interrupt);
+  void drive_while_moving(std::span<const RequestPtr> requests);
   void drive_once();
   void hand_over();
   void kick_progress_thread();
@@ -210,7 +214,9 @@ class Communicator final : public Drivable {
   std::weak_ptr<Communicator> self_;  // for the progress thread
   const Descriptor doorbell_;         // eventfd, rung by peers and by wake()
   bool may_spin_ = false;
+  bool moves_what_it_starts_ = false;
   SpinRecord spins_;
+  SpinRecord starts_;  // of threads that move what they started
   Statistics statistics_;
   Recorder recorder_;
   Submissions submissions_;

@@ -15,6 +15,11 @@ constexpr int num_yields = 200;
 // Python's lock up and to take it again costs a tenth of a small call between two ranks.
 constexpr int brief_turns = 64;
 
+// Of a thread that moves what it started. The first is many times what ranks that train together
+// differ by; the second is what a caller may lose who does not compute, but waits for a disk.
+constexpr auto patience_with_peers = std::chrono::microseconds(300);
+constexpr auto longest_start = std::chrono::milliseconds(10);
+
 }  // namespace
 
 Communicator::Driving::~Driving() {
@@ -85,6 +90,34 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
     }
     if (now >= deadline) return;
   }
+}
+
+// Drives until all requests are done, or this thread waits more than it moves: what is slow because
+// of the wire goes on in the background.
+void Communicator::drive_while_moving(std::span<const RequestPtr> requests) {
+  Driving driving{*this};
+  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  bool is_patient = starts_.may_spin();
+  auto patience = is_patient ? patience_with_peers : Clock::duration{};
+  Clock::duration waited{};
+  Deadline begin = Clock::now(), last = begin;
+  auto is_done = [](const RequestPtr& request) { return request->is_done(); };
+  while (!std::all_of(requests.begin(), requests.end(), is_done)) {
+    bool moved = progress_or_fail();
+    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+    notify_waiters();
+    Deadline now = Clock::now();
+    if (!moved) {
+      if (waited == Clock::duration{} && cores_.settle()) return;  // the peer needs this core
+      waited += now - last;
+      pause_cpu();
+    }
+    last = now;
+    bool waits = waited > (now - begin) / 2 + patience;
+    if (waits && is_patient) starts_.fail();
+    if (waits || now - begin > longest_start) return;
+  }
+  starts_.succeed();
 }
 
 // Lets the caller interrupt the wait. It may cost milliseconds: Python has to give us its lock.
