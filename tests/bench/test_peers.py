@@ -32,6 +32,8 @@ _US = {
     ("broadcast", 4): {"hccl-py": [4, 4, 4], "openmpi": [1, 1, 1]},
     ("barrier", 0): {"hccl": [2, 2, 2], "gloo": [50, 100, 150]},
 }
+# Before and after each start: near, near and far; near, moved meanwhile, unknown.
+_CORES_NS = {4: [(40, 50), (50, 40), (120, 130)], _MIB: [(40, 40), (40, 130), (None, 40)]}
 
 
 def _recorded() -> dict[str, Any]:
@@ -52,7 +54,15 @@ def _recorded() -> dict[str, Any]:
             for ns, copy in ((50.0, 20.0), (None, 21.0), (300.0, 22.0))
         ],
         "results": [
-            {"contender": name, "op": op, "ranks": 2, "bytes": size, "start": start, "time_us": us}
+            {
+                "contender": name,
+                "op": op,
+                "ranks": 2,
+                "bytes": size,
+                "start": start,
+                "time_us": us,
+                **({"core_to_core_ns": _CORES_NS[size][start]} if op == "all_reduce" else {}),
+            }
             for (op, size), times in _US.items()
             for name, starts in times.items()
             for start, us in enumerate(starts)
@@ -74,6 +84,13 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
         "# memcpy of 64 MiB by one thread: 21.0 (20.0-22.0 over the rounds) GB/s; "
         "core 0 to 1: 175 (50-300 over the rounds) ns (far)"
     )
+    assert lines[lines.index("# All cells") + 1 :][:3] == [
+        "  ratio of at least 1x in 2 of 4, 2x in 2 of 4, 3x in 2 of 4",
+        "  from 8 KB 2x in 1 of 1, from 1 MB 3x in 1 of 1, on 8 ranks 2x in 0 of 0",
+        "  cells with nine of ten starts within 1.5 times the best: hccl-py 2 of 3, "
+        "mpich 2 of 2, openmpi 2 of 2, hccl-py on near cores 2 of 2, "
+        "hccl-py on far cores 1 of 1, hccl 1 of 1, gloo 0 of 1",
+    ]
     worst = lines.index("# The lowest ratios")
     ratios = [re.findall(r"\S+x ", line)[0][:-1] for line in lines[worst + 2 : worst + 6]]
     assert ratios == ["0.25x", "0.50x", "3.10x", "50.00x"]
@@ -93,9 +110,10 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
         "(1.00-1.00)",
     ]
     assert "0.50x openmpi" in small
-    assert small.endswith("2/3  not to be trusted: p90/p10 of hccl-py 8.2")
+    assert small.endswith("2/3, near 2/2, far 1/1  not to be trusted: p90/p10 of hccl-py 8.2")
     assert large.split()[2:4] == ["100", "(92.0-108)"]
-    assert large.split()[-6:] == ["3.10x", "mpich", "2.50x", "10.49", "50%", "3/3"]
+    assert large.split()[-8:-3] == ["3.10x", "mpich", "2.50x", "10.49", "50%"]
+    assert large.endswith("3/3, near 1/1")
     losing = lines[lines.index("# Where ours loses") + 1 :]
     assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 B: ours 4.00 us")
     assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]

@@ -35,7 +35,7 @@ from hccl_py.bench.peers.contenders import (
 )
 from hccl_py.bench.peers.copies import may_copy
 from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
-from hccl_py.bench.peers.machine import probe
+from hccl_py.bench.peers.machine import core_to_core_ns, probe
 from hccl_py.bench.peers.picture import draw
 from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.peers.report import cells, introduction, tables
@@ -57,7 +57,8 @@ columns:
   copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
   at most    median of the best peer / median of the copies: the ratio that they leave room for
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
-  steady     our starts within 1.5 times the best of them
+  steady     our starts within 1.5 times the best of them; near, far: within 1.5 times the best of
+             those between whose cores a cache line took less, or more, than 100 ns before and after
 
 exit codes: 0 good, 1 a start failed, 2 wrong arguments, 130 interrupted"""
 
@@ -130,13 +131,20 @@ def _round(
             for contender in (*contenders[first:], *contenders[:first]):
                 what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
                 print(f"{what} of {given.starts}", file=sys.stderr, flush=True)
-                where = {"contender": contender.name, "op": op, "ranks": ranks, "start": number}
+                where: dict[str, Any] = {
+                    "contender": contender.name,
+                    "op": op,
+                    "ranks": ranks,
+                    "start": number,
+                }
+                before = core_to_core_ns()
                 try:
                     results = contender.measure(start)
                 except StartError as error:
                     document["failures"].append(f"{what}: {error}")
                     print(f"{what}: {error}", file=sys.stderr, flush=True)
                 else:
+                    where["core_to_core_ns"] = [before, core_to_core_ns()]
                     for result in results:
                         result.pop("every_us", None)  # of thousands of calls in each start
                         document["results"].append({**where, **result})

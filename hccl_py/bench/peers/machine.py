@@ -12,6 +12,7 @@ from hccl_py.bench.collective.analysis.limits import copy_gb_per_s
 from hccl_py.transport import _core
 
 _PROBE_S = 0.01
+_START_PROBE_S = 0.003
 _MAX_PAIRS = 5
 _FAR_NS = 100.0
 _COPY_BYTES = 64 << 20
@@ -34,6 +35,26 @@ def probe() -> dict[str, Any]:
     return {"core_to_core_ns": pairs, "memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
 
+def core_to_core_ns() -> float | None:
+    """Measure a cache line from the first usable core to the second one, for 3 ms.
+
+    Returns:
+        Nanoseconds one way; None where there is one core, or another program held one of them.
+    """
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    times = _core.core_to_core_ns(*cores, _START_PROBE_S) if len(cores) == 2 else []
+    return float(np.median(times)) if times else None
+
+
+def name_distance(times_ns: Sequence[float | None]) -> str:
+    """Say what the cores were at those times: near, far, or moved; empty if that is not known."""
+    known = [time for time in times_ns if time is not None]
+    kinds = {"far" if time > _FAR_NS else "near" for time in known}
+    if not known or len(known) < len(times_ns):
+        return ""
+    return kinds.pop() if len(kinds) == 1 else "moved"
+
+
 def memcpy_gb_per_s(probes: Sequence[dict[str, Any]]) -> float:
     """Return the median over the probes of a run."""
     return float(np.median([each["memcpy_gb_per_s"] for each in probes]))
@@ -49,7 +70,7 @@ def describe(probes: Sequence[dict[str, Any]]) -> str:
         if not times:
             text.append(f"cores {core} and {other} never ran at once: other programs hold them")
             continue
-        kind = "far" if float(np.median(times)) > _FAR_NS else "near"
+        kind = name_distance([float(np.median(times))])
         text.append(f"core {core} to {other}: {_range(times, 0)} ns ({kind})")
     return "; ".join(text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.plot import size_text
 from hccl_py.bench.collective.output.table import lay_out, number
 from hccl_py.bench.peers.contenders import COPIES, OURS
-from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
+from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s, name_distance
 
 _NOISY = 2.0
-_STEADY = 1.5
+_STEADY, _OFTEN = 1.5, 0.9
 _UNCACHED = 1 << 20  # below, a share of the speed of memory says nothing
 _DTYPE = "float32"
 _NUM_WORST = 10
@@ -28,6 +28,7 @@ class Cell:
     Attributes:
         size: bytes asked for; one element for each rank is the least.
         starts_us: the time of every start, by contender.
+        distances: the cores of each of our starts: near, far, moved meanwhile, or empty.
     """
 
     group: str
@@ -35,6 +36,7 @@ class Cell:
     ranks: int
     size: int
     starts_us: dict[str, list[float]]
+    distances: list[str]
 
     @property
     def title(self) -> str:
@@ -79,10 +81,21 @@ class Cell:
 
     @property
     def steady(self) -> str:
-        """How many of our starts are within 1.5 times the best of them."""
-        starts = self.starts_us.get(OURS[self.group], [])
-        near = sum(start <= _STEADY * min(starts) for start in starts)
-        return f"{near}/{len(starts)}"
+        """How many of our starts are within 1.5 times the best: of all, of all near, of all far."""
+        counts = {"": self.starts_us.get(OURS[self.group], []), **self.by_distance}
+        return ", ".join(
+            f"{kind} {_count_steady(some)}/{len(some)}".lstrip() for kind, some in counts.items()
+        )
+
+    @property
+    def by_distance(self) -> dict[str, list[float]]:
+        """Our starts between near cores, and between far ones, where there were any."""
+        ours: dict[str, list[float]] = {"near": [], "far": []}
+        for kind, time in zip(
+            self.distances, self.starts_us.get(OURS[self.group], ()), strict=True
+        ):
+            ours.get(kind, []).append(time)
+        return {kind: some for kind, some in ours.items() if some}
 
     @property
     def busbw_gb_per_s(self) -> float | None:
@@ -97,12 +110,19 @@ class Cell:
 def cells(document: dict[str, Any]) -> list[Cell]:
     """Sort the results of all starts into cells, in the order in which they were measured."""
     groups = {each["name"]: each["group"] for each in document["contenders"]}
-    found: dict[tuple[str, str, int, int], dict[str, list[float]]] = {}
+    found: dict[tuple[str, str, int, int], Cell] = {}
     for result in document["results"]:
         name = result["contender"]
         key = (groups[name], result["op"], result["ranks"], result["bytes"])
-        found.setdefault(key, {}).setdefault(name, []).append(result["time_us"])
-    return [Cell(*key, starts) for key, starts in sorted(found.items(), key=lambda it: it[0][:1])]
+        cell = found.setdefault(key, Cell(*key, {}, []))
+        cell.starts_us.setdefault(name, []).append(result["time_us"])
+        if name == OURS[cell.group]:
+            cell.distances.append(name_distance(result.get("core_to_core_ns", [None])))
+    return sorted(found.values(), key=lambda cell: cell.group)
+
+
+def _count_steady(starts: Sequence[float]) -> int:
+    return sum(start <= _STEADY * min(starts) for start in starts)
 
 
 def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
@@ -128,8 +148,12 @@ def tables(document: dict[str, Any], markdown: bool) -> list[str]:
     """Render the worst cells, then every cell, then where ours loses, then what failed."""
     copy = memcpy_gb_per_s(document["probes"])
     all_cells = cells(document)
-    lines = ["", f"{'## ' if markdown else '# '}The lowest ratios", *([""] if markdown else [])]
-    lines += _worst(all_cells, markdown)
+    lines: list[str] = []
+    for head, body in (
+        ("All cells", [("- " if markdown else "  ") + line for line in _summary(all_cells)]),
+        ("The lowest ratios", _worst(all_cells, markdown)),
+    ):
+        lines += ["", f"{'## ' if markdown else '# '}{head}", *([""] if markdown else []), *body]
     for title in dict.fromkeys(cell.title for cell in all_cells):
         rows = [cell for cell in all_cells if cell.title == title]
         lines += ["", f"{'### ' if markdown else '# '}{title}", *([""] if markdown else [])]
@@ -142,6 +166,35 @@ def tables(document: dict[str, Any], markdown: bool) -> list[str]:
         lines += ["", f"{heads[0]}Starts that failed", *([""] if markdown else [])]
         lines += [heads[1] + line for line in document["failures"]]
     return lines
+
+
+def _summary(all_cells: Sequence[Cell]) -> list[str]:
+    """Count the cells that reach what a user may want of them."""
+    rated = [(ratio, cell) for cell in all_cells if (ratio := cell.ratio) is not None]
+    if not rated:
+        return ["no peer ended a start"]
+
+    def reach(wanted: float, chosen: Callable[[Cell], bool] = lambda _: True) -> str:
+        ratios = [ratio for ratio, cell in rated if chosen(cell)]
+        return f"{wanted:g}x in {sum(ratio >= wanted for ratio in ratios)} of {len(ratios)}"
+
+    lines = [
+        f"ratio of at least {', '.join(map(reach, _WANTED))}",
+        f"from 8 KB {reach(2, lambda cell: cell.size >= 8 << 10)}, from 1 MB "
+        f"{reach(3, lambda cell: cell.size >= 1 << 20)}, on 8 ranks "
+        f"{reach(2, lambda cell: cell.ranks == 8)}",
+    ]
+    starts: dict[str, list[list[float]]] = {}
+    for cell in all_cells:
+        for name, times in cell.starts_us.items():
+            starts.setdefault(name, []).append(times)
+        for kind, times in cell.by_distance.items():
+            starts.setdefault(f"{OURS[cell.group]} on {kind} cores", []).append(times)
+    counts = []
+    for name, them in starts.items():
+        steady = [times for times in them if _count_steady(times) >= _OFTEN * len(times)]
+        counts += [f"{name} {len(steady)} of {len(them)}"] if name != COPIES else []
+    return [*lines, f"cells with nine of ten starts within 1.5 times the best: {', '.join(counts)}"]
 
 
 def _worst(all_cells: Sequence[Cell], markdown: bool) -> list[str]:
