@@ -58,7 +58,7 @@ class Communicator(Collectives[None]):
         name: for messages.
         nodes: the ranks of every node.
         old_ranks: if another communicator shrank to this one, the rank that each rank had there.
-        nonblocking: the same collectives, each returning a Work at once.
+        nonblocking: the same collectives in the background, each returning a Work.
     """
 
     def __init__(

@@ -37,6 +37,14 @@ BACKGROUND = (
     _ENGINE.start_transfer,
 )
 """Start a call and return the engine's Work."""
+QUEUED = (
+    _ENGINE.queue_data,
+    _ENGINE.queue_blocks,
+    _ENGINE.queue_equal,
+    _ENGINE.queue_feedback,
+    _ENGINE.queue_transfer,
+)
+"""The same for a call of a group, whose other calls the peers may begin first: wait for nobody."""
 
 RECORDING: tuple[Entry, ...] = (
     _ENGINE.record_data,
@@ -56,11 +64,10 @@ class EngineCalls(Generic[Result]):
         self._blocking = blocking
         sites = state.recorder.sites
         entries = sites.recorded(BLOCKING if blocking else BACKGROUND)
-        starts = sites.recorded(BACKGROUND)
+        queued = sites.recorded(QUEUED)
         self.data, self.blocks, self.equal, self.feedback, self.transfer = entries
-        # Calls of a group begin through these, which never block.
-        self._starts = dict(zip(entries, starts, strict=True))
-        self._records = dict(zip((*entries, *starts), 2 * RECORDING, strict=True))
+        self._queued = dict(zip(entries, queued, strict=True))
+        self._records = dict(zip((*entries, *queued), 2 * RECORDING, strict=True))
 
     def enter(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         """Make a call: return None from a blocking entry of the engine, else a Work.
@@ -85,7 +92,7 @@ class EngineCalls(Generic[Result]):
         _, call, limit_s, *_ = arguments
         _require_seconds(limit_s)  # the engine would reject it only after other calls have begun
         work = Work(NotBegun(), self._state.errors, limit_s, call)
-        begin = partial(self._begin, self._starts[entry], arguments)
+        begin = partial(self._begin, self._queued[entry], arguments)
         CALLS[get_ident()].append(Deferred(begin, work, self._blocking))
         return None if self._blocking else work  # type: ignore[return-value]
 

@@ -45,7 +45,7 @@ class CallingGroup(_Base):
 
     Attributes:
         communicator: carries the data.
-        background: its collectives, each of which returns a Work at once.
+        background: its collectives that return a Work.
         lane: where the futures of the group's collectives complete, in order.
         fast: calls on plain host tensors need no checks.
     """

@@ -91,10 +91,11 @@ void run(Communicator& engine, RequestPtr request) {
   engine.give_back(std::move(request));
 }
 
-Work start(nb::handle communicator, RequestPtr request, nb::object buffers) {
+Work start(nb::handle communicator, RequestPtr request, nb::object buffers, bool queues) {
   {
     nb::gil_scoped_release release;
-    nb::inst_ptr<Communicator>(communicator)->start(request);
+    auto& engine = *nb::inst_ptr<Communicator>(communicator);
+    queues ? engine.start(request) : engine.start_moving(request);
   }
   return {nb::borrow(communicator), std::move(request), std::move(buffers)};
 }
@@ -194,10 +195,11 @@ struct Entry<Build> {
     hccl::run(self, Build(self, args...));
   }
 
+  template <bool Queues>
   static Work start(nb::pointer_and_handle<Communicator> self, Args... args, nb::object buffers) {
     RequestPtr request = Build(*self.p, args...);
     (keep(buffers, args), ...);
-    return hccl::start(self.h, std::move(request), std::move(buffers));
+    return hccl::start(self.h, std::move(request), std::move(buffers), Queues);
   }
 
   static RecordedCall record(Communicator& self, Args... args, nb::object buffers) {
@@ -210,7 +212,8 @@ struct Entry<Build> {
 template <auto Build>
 void bind_entries(nb::class_<Communicator>& communicator, const std::string& kind) {
   communicator.def(("run_" + kind).c_str(), &Entry<Build>::run)
-      .def(("start_" + kind).c_str(), &Entry<Build>::start)
+      .def(("start_" + kind).c_str(), &Entry<Build>::template start<false>)
+      .def(("queue_" + kind).c_str(), &Entry<Build>::template start<true>)
       .def(("record_" + kind).c_str(), &Entry<Build>::record);
 }
 

@@ -50,7 +50,9 @@ RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double 
 
 // Runs a request to its end, without the GIL.
 void run(Communicator& engine, RequestPtr request);
-// Hands it over, without the GIL; `buffers` live until it is done.
-Work start(nanobind::handle communicator, RequestPtr request, nanobind::object buffers);
+// Starts it, without the GIL; `buffers` live until it is done. `queues`: others follow, so nothing
+// of it is waited for.
+Work start(nanobind::handle communicator, RequestPtr request, nanobind::object buffers,
+           bool queues = false);
 
 }  // namespace hccl

@@ -200,14 +200,16 @@ void Communicator::await_all(std::span<const RequestPtr> requests, const Interru
 void Communicator::start(std::span<const RequestPtr> requests) {
   progress_thread_->start();
   if (!submit(requests)) return;
-  bool all_collective = std::all_of(requests.begin(), requests.end(), [](const RequestPtr& each) {
-    return each->kind == RequestKind::collective;
-  });
-  if (moves_what_it_starts_ && all_collective) return drive_while_moving(requests);
   HandOver at_end{*this};
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();
   if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+}
+
+void Communicator::start_moving(const RequestPtr& request) {
+  if (!moves_what_it_starts_ || request->kind != RequestKind::collective) return start(request);
+  progress_thread_->start();
+  if (submit({&request, 1})) drive_while_moving(*request);
 }
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {

@@ -69,11 +69,8 @@ class Communicator final : public Drivable {
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
   // What its lanes have registered, or will: is told of the buffers of calls.
   void add_memory(const std::shared_ptr<RegisteredMemory>& memory);
-  // All ranks of this host, other nodes' and communicators' too where known, and the cores that
-  // they may use between them: with more ranks than cores a waiting rank yields instead of
-  // spinning. With a core for each rank, but none for each progress thread, whoever starts a
-  // collective moves it while it moves: a progress thread would take the core from that rank, while
-  // no peer is on its own to answer.
+  // All ranks of this host, other nodes' too, and the cores that they may use between them: with
+  // more ranks than cores a waiting rank yields instead of spinning.
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
     moves_what_it_starts_ = may_spin_ && cores < 2 * ranks;
@@ -101,9 +98,13 @@ class Communicator final : public Drivable {
   // held. True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
   bool run_briefly(const RequestPtr& request);
   void finish(const RequestPtr& request, const Interrupt& interrupt);
-  // Hands a request over, in milliseconds at most; the buffers must live until it is done.
+  // Hands a request over; the buffers must live until it is done.
   void start(const RequestPtr& request) { start({&request, 1}); }
   void start(std::span<const RequestPtr> requests);
+  // The same. But where every core of the host has a rank, a collective is driven here for as long
+  // as it mostly moves, for about 10 ms at most: the progress thread would take that very core, at
+  // a time when no thread of a peer has one.
+  void start_moving(const RequestPtr& request);
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
   bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   // Ends every request. The first cause stays.
@@ -174,7 +175,7 @@ class Communicator final : public Drivable {
   void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
   void finish_all(std::span<const RequestPtr> requests, bool drives, const Interrupt& interrupt);
   void drive(std::span<const RequestPtr> requests, Deadline deadline, const Interrupt& interrupt);
-  void drive_while_moving(std::span<const RequestPtr> requests);
+  void drive_while_moving(const Request& request);
   void drive_once();
   void hand_over();
   void kick_progress_thread();
@@ -216,7 +217,7 @@ class Communicator final : public Drivable {
   bool may_spin_ = false;
   bool moves_what_it_starts_ = false;
   SpinRecord spins_;
-  SpinRecord starts_;  // of threads that move what they started
+  SpinRecord patience_;  // of start_moving()
   Statistics statistics_;
   Recorder recorder_;
   Submissions submissions_;
@@ -241,7 +242,7 @@ class Communicator final : public Drivable {
   // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
   // turn, as in Submissions::submit().
   std::atomic<unsigned> asks_{0};
-  std::atomic<std::thread::id> driver_;  // inside drive(); compared with the caller's own id only
+  std::atomic<std::thread::id> driver_;  // of a call; none: the progress thread, or nobody drives
   std::mutex asks_mutex_;                // guards what follows
   FailurePtr stop_;                      // what ask_stop and ask_close end the calls with
   CallProgress progress_made_;

@@ -43,17 +43,18 @@ HCCL_TEST(all_reduce_gives_the_sum) {
   }
 }
 
-HCCL_TEST(background_calls_finish_without_a_waiter) {
+void check_background_calls(bool on_full_cores, void (Communicator::*start)(const RequestPtr&)) {
   for (const auto& layout : layouts) {
     World world(layout);
     int n = world.size();
+    for (auto& rank : world.ranks) rank->set_ranks_on_host(n, on_full_cores ? n : 2 * n);
     world.run([&](int me) {
       Communicator& mine = *world.ranks[static_cast<size_t>(me)];
       std::vector<std::vector<float>> data(20, values_of(me, 20000));
       std::vector<RequestPtr> requests;
       for (auto& one : data) {
         requests.push_back(all_reduce(mesh(me, n), one));
-        mine.start(requests.back());
+        (mine.*start)(requests.back());
       }
       // Half of the ranks wait, half only look.
       for (const RequestPtr& request : requests) {
@@ -65,47 +66,12 @@ HCCL_TEST(background_calls_finish_without_a_waiter) {
   }
 }
 
-HCCL_TEST(whoever_starts_a_call_moves_it_where_every_core_has_a_rank) {
-  for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
-    World world(layout);
-    world.progress->stop();  // so nothing moves but by who starts, or waits
-    for (auto& rank : world.ranks) rank->set_ranks_on_host(2, 2);
-    int num_done = 0;
-    // A rank that has just lost its core is not waited for.
-    for (int attempt = 0; attempt < 200 && num_done < 2; ++attempt) {
-      std::atomic<int> num_ready{0}, num_done_at_once{0};
-      world.run([&](int me) {
-        Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-        std::vector<float> data = values_of(me, 100003);
-        RequestPtr request = all_reduce(mesh(me, 2), data);
-        ++num_ready;
-        while (num_ready < 2) std::this_thread::yield();
-        mine.start(request);
-        num_done_at_once += request->is_done();
-        CHECK(mine.wait(request, in(seconds(60)), no_interrupt));
-        CHECK(data == sum_of(2, 100003));
-      });
-      num_done = num_done_at_once;
-    }
-    CHECK(num_done == 2);
-  }
+HCCL_TEST(background_calls_finish_without_a_waiter) {
+  check_background_calls(false, &Communicator::start);
 }
 
-HCCL_TEST(a_start_returns_although_no_peer_comes) {
-  World world({0, 0});
-  for (auto& rank : world.ranks) rank->set_ranks_on_host(2, 2);
-  std::vector<std::vector<float>> data(20, values_of(0, 100)), theirs(20, values_of(1, 100));
-  std::vector<RequestPtr> requests;
-  for (auto& one : data) {
-    requests.push_back(all_reduce(mesh(0, 2), one));
-    world.ranks[0]->start(requests.back());
-    CHECK(!requests.back()->is_done());
-  }
-  for (auto& one : theirs) world.ranks[1]->run(all_reduce(mesh(1, 2), one), no_interrupt);
-  for (const RequestPtr& request : requests) {
-    CHECK(eventually([&] { return request->is_done(); }));
-  }
-  for (auto& one : data) CHECK(one == sum_of(2, 100));
+HCCL_TEST(background_calls_finish_without_a_waiter_where_whoever_starts_them_moves_them) {
+  check_background_calls(true, &Communicator::start_moving);
 }
 
 HCCL_TEST(different_calls_are_told_apart) {

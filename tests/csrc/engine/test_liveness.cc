@@ -25,6 +25,63 @@ HCCL_TEST(a_waiter_that_gives_up_hands_the_work_back) {
   }
 }
 
+// Gives nothing for a while, then a byte at a time, each after as long as that takes.
+class SlowStream final : public Stream {
+ public:
+  SlowStream(Descriptor socket, int num_in_vain, milliseconds per_byte)
+      : socket_(std::move(socket)), num_in_vain_(num_in_vain), per_byte_(per_byte) {}
+  int fd() const override { return socket_.fd(); }
+  size_t send(std::span<const iovec> parts) override { return socket_.send(parts); }
+  size_t receive(std::span<const iovec> parts) override {
+    if (num_in_vain_ > 0 && num_in_vain_-- > 0) return 0;
+    if (per_byte_ == milliseconds{}) return socket_.receive(parts);
+    std::this_thread::sleep_for(per_byte_);
+    iovec first{parts[0].iov_base, 1};
+    return socket_.receive({&first, 1});
+  }
+  void close() override { socket_.close(); }
+
+ private:
+  SocketStream socket_;
+  int num_in_vain_;
+  const milliseconds per_byte_;
+};
+
+// An all_reduce on a host whose cores all have ranks, without a progress thread.
+struct Start {
+  static constexpr int for_ever = 1 << 30;
+  Wire wire{Wire::Lanes::later};
+  std::vector<float> data = std::vector<float>(8);
+  RequestPtr request = all_reduce(one_shot(0, 2), data);
+
+  Start(int num_in_vain, milliseconds per_byte) {
+    wire.progress->stop();
+    wire.rank->set_ranks_on_host(2, 2);
+    for (size_t lane : {0, 1}) wire.connect<SlowStream>(lane, num_in_vain, per_byte);
+    Header header;
+    header.fingerprint = request->call.fingerprint | 1;
+    header.length = static_cast<uint32_t>(data.size() * sizeof(float));
+    header.size = header.length;
+    wire.send(header, header.length, 0);
+    wire.rank->start_moving(request);
+  }
+};
+
+HCCL_TEST(whoever_starts_a_call_moves_it_where_every_core_has_a_rank) {
+  // It may lose its core for longer than it waits for anybody.
+  CHECK(eventually([] { return Start(10, milliseconds(0)).request->is_done(); }));
+}
+
+HCCL_TEST(whoever_starts_a_call_does_not_wait_for_a_peer_that_does_not_come) {
+  CHECK(!Start(Start::for_ever, milliseconds(0)).request->is_done());
+}
+
+HCCL_TEST(whoever_starts_a_call_does_not_wait_for_a_slow_wire) {
+  Start start(0, milliseconds(1));
+  CHECK(!start.request->is_done());
+  CHECK(start.wire.rank->wait(start.request, in(seconds(60)), no_interrupt));
+}
+
 HCCL_TEST(deadlines_pass_beside_busy_transfers) {
   World world({0, 0});
   // Of different lengths, so that they never end together.

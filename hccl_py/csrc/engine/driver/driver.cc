@@ -15,9 +15,9 @@ constexpr int num_yields = 200;
 // Python's lock up and to take it again costs a tenth of a small call between two ranks.
 constexpr int brief_turns = 64;
 
-// Of a thread that moves what it started. The first is many times what ranks that train together
-// differ by; the second is what a caller may lose who does not compute, but waits for a disk.
-constexpr auto patience_with_peers = std::chrono::microseconds(300);
+// How long start_moving() waits for peers at a time, and how much longer than it moves in all: many
+// times what ranks that train together differ by. And how long it may take.
+constexpr auto longest_wait = std::chrono::microseconds(300);
 constexpr auto longest_start = std::chrono::milliseconds(10);
 
 }  // namespace
@@ -92,32 +92,35 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
   }
 }
 
-// Drives until all requests are done, or this thread waits more than it moves: what is slow because
+// Drives until the request is done, or this thread waits more than it moves: what is slow because
 // of the wire goes on in the background.
-void Communicator::drive_while_moving(std::span<const RequestPtr> requests) {
+void Communicator::drive_while_moving(const Request& request) {
   Driving driving{*this};
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  bool is_patient = starts_.may_spin();
-  auto patience = is_patient ? patience_with_peers : Clock::duration{};
-  Clock::duration waited{};
-  Deadline begin = Clock::now(), last = begin;
-  auto is_done = [](const RequestPtr& request) { return request->is_done(); };
-  while (!std::all_of(requests.begin(), requests.end(), is_done)) {
+  bool alone = collectives_.idle() && point_to_point_.idle();  // what else there is may be much
+  bool is_patient = patience_.may_spin();
+  auto patience = is_patient ? longest_wait : Clock::duration{};
+  Clock::duration wait{}, all_waits{};
+  for (Deadline begin = Clock::now(), last = begin;;) {
     bool moved = progress_or_fail();
     if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
     notify_waiters();
+    if (request.is_done()) return patience_.succeed();
+    if (!alone) return;
     Deadline now = Clock::now();
-    if (!moved) {
-      if (waited == Clock::duration{} && cores_.settle()) return;  // the peer needs this core
-      waited += now - last;
+    if (moved) {
+      wait = {};
+    } else {
+      if (wait == Clock::duration{} && cores_.settle()) return;  // the peer needs this core
+      wait += now - last;
+      all_waits += now - last;
       pause_cpu();
     }
     last = now;
-    bool waits = waited > (now - begin) / 2 + patience;
-    if (waits && is_patient) starts_.fail();
-    if (waits || now - begin > longest_start) return;
+    bool in_vain = wait > patience || 2 * all_waits > now - begin + patience;
+    if (in_vain && is_patient) patience_.fail();
+    if (in_vain || now - begin > longest_start) return;
   }
-  starts_.succeed();
 }
 
 // Lets the caller interrupt the wait. It may cost milliseconds: Python has to give us its lock.
