@@ -2,11 +2,14 @@
 #include "engine/driver/cores.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
 #include "check.h"
+#include "ranks.h"
 
 namespace hccl::test {
 namespace {
@@ -67,6 +70,27 @@ struct Node {
   std::vector<std::shared_ptr<Segment>> peers;
   Cores cores;
 };
+
+// Of the calling thread, in nanoseconds; 0: the kernel is older than 6.12.
+uint64_t slice_of_this_thread() {
+  uint64_t attributes[7] = {};  // the fourth is sched_runtime
+  CHECK(syscall(SYS_sched_getattr, 0, attributes, 48, 0) == 0);
+  return attributes[3];
+}
+
+HCCL_TEST(only_a_rank_that_has_to_yield_gets_a_short_slice) {
+  uint64_t before = slice_of_this_thread();
+  for (int cores : {1, 2}) {
+    World world({0, 0});
+    for (auto& rank : world.ranks) rank->set_ranks_on_host(2, cores);
+    world.run([&](int me) {
+      std::vector<float> data(1000);
+      world.ranks[static_cast<size_t>(me)]->run(all_reduce(mesh(me, 2), data), no_interrupt);
+      uint64_t shortened = std::min<uint64_t>(before, 500'000);
+      CHECK(slice_of_this_thread() == (cores == 1 ? shortened : before));
+    });
+  }
+}
 
 HCCL_TEST(the_last_of_two_ranks_on_one_core_leaves_it) {
   TwoCores two;

@@ -59,6 +59,7 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
   Driving driving{*this};
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
+  if (!may_spin_) shorten_slice();
   int num_moves = 0;
   Deadline
       next_signals{};  // from the first look at the clock on: a call that ends at once takes none
