@@ -41,8 +41,8 @@ def core_to_core_ns() -> float | None:
     Returns:
         Nanoseconds one way; None where there is one core, or another program held one of them.
     """
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    times = _core.core_to_core_ns(*cores, _START_PROBE_S) if len(cores) == 2 else []
+    first, *others = sorted(os.sched_getaffinity(0))
+    times = _core.core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
     return float(np.median(times)) if times else None
 
 
