@@ -171,19 +171,17 @@ def test_reconnect_broken_connection_is_replaced_on_both_sides(
             pair.check(index, 1)
         route = "path 1 (lo 127.0.0.1 -> 127.0.0.1 connection 2 of 2)"
         for rank in reporters:
-            told = [text for text in caplog.messages if text.startswith(f"rank {rank}: {route}")]
-            broke = sum("broke" in text for text in told)
+            # A connection may break after another one of the path is back, which is not told again.
             wait_until(
-                lambda r=rank, b=broke: (
-                    sum(
-                        f"rank {r}: {route}" in text and "works again" in text
-                        for text in caplog.messages
-                    )
-                    == b
+                lambda r=rank: any(
+                    text.startswith(f"rank {r}: {route}") and "works again" in text
+                    for text in caplog.messages
                 ),
-                "the log tells of as many recoveries as breaks",
+                "the log tells of a recovery",
             )
-            assert 1 <= broke <= 3
+            told = [text for text in caplog.messages if text.startswith(f"rank {rank}: {route}")]
+            assert "broke;" in told[0] and sum("works again" in text for text in told) == 1
+            assert sum("broke again" in text for text in told) <= 1
     assert open_descriptors() <= before
 
 
