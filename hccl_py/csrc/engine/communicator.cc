@@ -1,9 +1,8 @@
-// How a communicator is connected and closed, and how threads come to drive it, hand the driving on
-// and ask the driver for something. The driver's own turns stand in driver/driver.cc.
+// How threads come to drive a communicator, hand the driving on, ask the driver for something, and
+// close it. Its making stands in connection/connect.cc, the driver's own turns in driver/driver.cc.
 #include "engine/communicator.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace hccl {
 
@@ -18,107 +17,7 @@ constexpr auto turn_time = milliseconds(20);
 // How long a rank that closes waits for peers of other nodes to have received everything.
 constexpr double longest_delivery_s = 2;
 
-int place_of(int rank, const std::vector<int>& ranks) {
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
 }  // namespace
-
-std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options,
-                                                   std::shared_ptr<ProgressThread> progress) {
-  std::shared_ptr<Communicator> made(new Communicator(options, std::move(progress)));
-  made->self_ = made;
-  return {made.get(), [made](Communicator*) { made->close(); }};
-}
-
-Communicator::Communicator(const CommunicatorOptions& options,
-                           std::shared_ptr<ProgressThread> progress)
-    : options_(options),
-      segment_(Segment::create({static_cast<int>(options.local_ranks.size()),
-                                options.num_channels + 1, options.num_slots, options.slot_bytes})),
-      progress_thread_(std::move(progress)),
-      doorbell_(new_event()),
-      connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
-      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, distance_,
-             statistics_),
-      collectives_(options.rank, options.world_size, options.num_channels, segment_, recorder_,
-                   statistics_),
-      point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_),
-      cores_(options.rank, segment_) {
-  connections_.watch_bell(doorbell_.get());
-  collectives_.channels()[0].set_board(board_);
-  if (static_cast<int>(options.local_ranks.size()) == options.world_size) {
-    collectives_.set_one_node();
-  }
-  for (int channel = 0; channel <= options_.num_channels; ++channel) {
-    outboxes_.push_back(std::make_shared<Outbox>(segment_, channel, distance_));
-  }
-}
-
-void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
-                                Descriptor their_doorbell, Descriptor control,
-                                std::shared_ptr<ArenaWindow> memory) {
-  auto local = [&](int rank) { return place_of(rank, options_.local_ranks); };
-  auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
-  cores_.add_peer(peer, theirs);
-  board_.add_peer(peer, local(peer), theirs, bell);
-  CopyModes& copy_modes = collectives_.copy_modes();
-  copy_modes.add_peer(theirs);
-  pid_t process = process_behind(control.get());
-  std::vector<std::unique_ptr<Lane>> lanes;
-  for (int channel = 0; channel <= options_.num_channels; ++channel) {
-    ShmLane::Ends ends{segment_, theirs, local(options_.rank), local(peer), bell, channel};
-    const auto& outbox = outboxes_[static_cast<size_t>(channel)];
-    auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
-    if (channel < options_.num_channels) lane->set_arenas(options_.arena, memory);
-    lane->take_long_messages();
-    if (process != 0 && lane->read_from(process)) copy_modes.allow_single();
-    lanes.push_back(std::move(lane));
-  }
-  add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});
-}
-
-void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
-  size_t num_paths = connections.names.size();
-  if (connections.lanes.empty()) {
-    connections.lanes.assign(outboxes_.size(), StreamsByPath(num_paths));
-  }
-  auto is_complete = [&](const StreamsByPath& paths) { return paths.size() == num_paths; };
-  if (num_paths == 0 || !is_complete(connections.controls) ||
-      !std::all_of(connections.lanes.begin(), connections.lanes.end(), is_complete)) {
-    throw std::invalid_argument("a control connection and one per lane on every named path");
-  }
-  TcpOptions options;
-  options.slot_bytes = options_.slot_bytes;
-  options.checksum = options_.checksum;
-  options.path_timeout_s = options_.path_timeout_s;
-  options.names = connections.names;
-  options.observer = &connections_;
-  std::vector<std::unique_ptr<Lane>> lanes;
-  std::vector<TcpLane*> added;
-  for (StreamsByPath& paths : connections.lanes) {
-    auto lane = std::make_unique<TcpLane>(peer, std::move(paths), options, statistics_);
-    added.push_back(lane.get());
-    lanes.push_back(std::move(lane));
-    ++options.lane;
-  }
-  add_peer(peer, std::move(lanes), std::move(connections.controls));
-  connections_.add_tcp_lanes(peer, std::move(added));
-}
-
-void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
-                            StreamsByPath controls) {
-  std::vector<Channel>& channels = collectives_.channels();
-  if (lanes.size() != channels.size() + 1) {
-    throw std::invalid_argument("one lane per channel and one for point-to-point");
-  }
-  connections_.add(peer, std::move(controls));
-  for (size_t c = 0; c < lanes.size(); ++c) {
-    auto& its = c < channels.size() ? channels[c].lanes() : point_to_point_.lanes();
-    connections_.watch_lane(*lanes[c]);
-    its[static_cast<size_t>(peer)] = std::move(lanes[c]);
-  }
-}
 
 void Communicator::set_checks(bool checks) {
   for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
