@@ -151,10 +151,12 @@ def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
     """Bind to the address; ZeroMQ closes the listener of an earlier server a little later."""
     while True:
         try:
-            return bind_listener(Endpoint("", address.host), range(address.port, address.port + 1))
-        except BootstrapError:
+            return bind_listener(Endpoint("", address.host, address.port), None)
+        except BootstrapError as error:
             if deadline.expired:
-                raise
+                raise BootstrapError(
+                    f"{address.made_by}: {error}; name a port that nothing uses on this host"
+                ) from error
         time.sleep(_BIND_PERIOD_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -154,3 +155,15 @@ def test_meeting_at_hccl_comm_id_that_failed_makes_room_for_the_next(
     (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.5)
     assert "rank 1 of 2 did not arrive" in told
     assert join(get_unique_id(), 0, 1) == [1.0] * 5
+
+
+def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setenv("HCCL_COMM_ID", f"127.0.0.1:{port}")
+        with pytest.raises(BootstrapError) as raised:
+            Communicator(get_unique_id(), 0, 2, timeout_s=TIMEOUT_S)
+    told = str(raised.value)
+    assert f"port {port}: Address already in use; name a port that nothing uses" in told
+    assert "HCCL_COMM_ID" in told
+    assert "HCCL_PORT_RANGE" not in told

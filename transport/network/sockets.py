@@ -56,11 +56,11 @@ def bind_to_device(bound: socket.socket, interface: str) -> None:
 
 
 def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socket.socket:
-    """Bind a non-blocking socket to an address, and to the first free port of a range.
+    """Bind a non-blocking socket to an address: to its port, or else the first free one of a range.
 
     Ports below `first` are known to be taken. BootstrapError: all are, or the address.
     """
-    for port in ports or (0,):
+    for port in ports or (local.port,):
         if port and port < first:
             continue
         bound = socket.socket(address_family(local.host), socket.SOCK_STREAM)
@@ -75,7 +75,7 @@ def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socke
                 bound.listen(BACKLOG)
         except OSError as error:
             bound.close()
-            if port and error.errno == errno.EADDRINUSE:
+            if ports and error.errno == errno.EADDRINUSE:
                 continue
             raise BootstrapError(
                 f"cannot listen on {local}, port {port}: {error.strerror}"
