@@ -17,7 +17,9 @@ from ranks import run_ranks
 from hccl_py.bench.peers.__main__ import main
 from hccl_py.bench.peers.contenders import COMMUNICATOR, COPIES, OPS, Start, at_home
 from hccl_py.bench.peers.copies import may_copy, open_copies
+from hccl_py.bench.peers.machine import probe_cores
 from hccl_py.bench.peers.processes import run_all
+from hccl_py.transport import _core
 
 _MIB = 1 << 20
 _US = {
@@ -32,8 +34,13 @@ _US = {
     ("broadcast", 4): {"hccl-py": [4, 4, 4], "openmpi": [1, 1, 1]},
     ("barrier", 0): {"hccl": [2, 2, 2], "gloo": [50, 100, 150]},
 }
-# Before and after each start: near, near and far; near, moved meanwhile, unknown.
-_CORES_NS = {4: [(40, 50), (50, 40), (120, 130)], _MIB: [(40, 40), (40, 130), (None, 40)]}
+# Before and after each start: near, near and far; near, moved meanwhile, slow; unknown.
+_NEAR, _FAR, _SLOW, _UNKNOWN = (40, 1600), (130, 1800), (40, 3200), (None, 1600)
+_CORES = {
+    ("all_reduce", 4): [(_NEAR, _NEAR), (_NEAR, _NEAR), (_FAR, _FAR)],
+    ("all_reduce", _MIB): [(_NEAR, _NEAR), (_NEAR, _FAR), (_SLOW, _SLOW)],
+    ("broadcast", 4): [(_UNKNOWN, _NEAR)] * 3,
+}
 
 
 def _recorded() -> dict[str, Any]:
@@ -61,7 +68,7 @@ def _recorded() -> dict[str, Any]:
                 "bytes": size,
                 "start": start,
                 "time_us": us,
-                **({"core_to_core_ns": _CORES_NS[size][start]} if op == "all_reduce" else {}),
+                **({"cores": _CORES[op, size][start]} if (op, size) in _CORES else {}),
             }
             for (op, size), times in _US.items()
             for name, starts in times.items()
@@ -89,7 +96,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
         "  from 8 KB 2x in 1 of 1, from 1 MB 3x in 1 of 1, on 8 ranks 2x in 0 of 0",
         "  cells with nine of ten starts within 1.5 times the best: hccl-py 2 of 3, "
         "mpich 2 of 2, openmpi 2 of 2, hccl-py on near cores 2 of 2, "
-        "hccl-py on far cores 1 of 1, hccl 1 of 1, gloo 0 of 1",
+        "hccl-py on far cores 1 of 1, hccl-py on slow cores 1 of 1, hccl 1 of 1, gloo 0 of 1",
     ]
     worst = lines.index("# The lowest ratios")
     ratios = [re.findall(r"\S+x ", line)[0][:-1] for line in lines[worst + 2 : worst + 6]]
@@ -112,13 +119,23 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert "0.50x openmpi" in small
     assert small.endswith("2/3, near 2/2, far 1/1  not to be trusted: p90/p10 of hccl-py 8.2")
     assert large.split()[2:4] == ["100", "(92.0-108)"]
-    assert large.split()[-8:-3] == ["3.10x", "mpich", "2.50x", "10.49", "50%"]
-    assert large.endswith("3/3, near 1/1")
+    assert large.split()[-10:-5] == ["3.10x", "mpich", "2.50x", "10.49", "50%"]
+    assert large.endswith("3/3, near 1/1, slow 1/1")
     losing = lines[lines.index("# Where ours loses") + 1 :]
     assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 B: ours 4.00 us")
     assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]
     assert losing[2] == "  bare copies themselves would miss 1x in 0, 2x in 0, 3x in 1 of 1 cells"
     assert losing[3:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
+
+
+def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:
+    usable = os.sched_getaffinity(0)
+    cores = probe_cores()
+    assert os.sched_getaffinity(0) == usable
+    assert cores.compute_ns > 0
+    assert (cores.core_to_core_ns or 1) > 0
+    with pytest.raises(OSError, match="pin a thread"):
+        _core.compute_ns([max(usable), 1023], 0.001)
 
 
 @pytest.mark.nightly("bench")
@@ -139,6 +156,7 @@ def test_main_starts_ours_and_its_peers_afresh(
     names = ["hccl-py", *copies, *(option[2:] for option in peers[::2]), "hccl", "gloo"]
     assert [each["contender"] for each in written["results"]] == names
     assert all(0 < min(each["blocks_us"]) <= each["time_us"] for each in written["results"])
+    assert all(len(each["cores"]) == 2 for each in written["results"])
     assert len(written["missing"]) == 3 - len(peers) // 2 + (not copies)
     out = capsys.readouterr().out
     assert "# reduce_scatter, 2 ranks, torch.distributed" in out

@@ -35,7 +35,7 @@ from hccl_py.bench.peers.contenders import (
 )
 from hccl_py.bench.peers.copies import may_copy
 from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
-from hccl_py.bench.peers.machine import core_to_core_ns, probe
+from hccl_py.bench.peers.machine import probe, probe_cores
 from hccl_py.bench.peers.picture import draw
 from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.peers.report import cells, introduction, tables
@@ -57,8 +57,10 @@ columns:
   copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
   at most    median of the best peer / median of the copies: the ratio that they leave room for
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
-  steady     our starts within 1.5 times the best of them; near, far: within 1.5 times the best of
-             those between whose cores a cache line took less, or more, than 100 ns before and after
+  steady     our starts within 1.5 times the best of them; then the same of those that found the
+             same cores before and after. near, far: a cache line took less, or more, than 100 ns
+             between them; slow: one took 1.3 times as long to compute as at best, as the other or
+             another program used its arithmetic units too
 
 exit codes: 0 good, 1 a start failed, 2 wrong arguments, 130 interrupted"""
 
@@ -137,14 +139,14 @@ def _round(
                     "ranks": ranks,
                     "start": number,
                 }
-                before = core_to_core_ns()
+                before = probe_cores()
                 try:
                     results = contender.measure(start)
                 except StartError as error:
                     document["failures"].append(f"{what}: {error}")
                     print(f"{what}: {error}", file=sys.stderr, flush=True)
                 else:
-                    where["core_to_core_ns"] = [before, core_to_core_ns()]
+                    where["cores"] = [before, probe_cores()]
                     for result in results:
                         result.pop("every_us", None)  # of thousands of calls in each start
                         document["results"].append({**where, **result})

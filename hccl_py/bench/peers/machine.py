@@ -1,10 +1,10 @@
-"""How fast this machine is now: one cache line between cores, and one thread's memcpy."""
+"""How fast this machine is now: its cores, a cache line between them, one thread's memcpy."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,25 @@ from hccl_py.transport import _core
 
 _PROBE_S = 0.01
 _START_PROBE_S = 0.003
+_COMPUTE_S = 0.002
 _MAX_PAIRS = 5
 _FAR_NS = 100.0
+_SLOW = 1.3
 _COPY_BYTES = 64 << 20
+
+
+class Cores(NamedTuple):
+    """What two cores did together.
+
+    Attributes:
+        core_to_core_ns: nanoseconds of a cache line, one way; None where there is one core, or
+            another program held one of them.
+        compute_ns: what the slower one took for some additions while both did them. A core takes
+            longer that is a hyperthread of the other, or of a core that somebody else uses.
+    """
+
+    core_to_core_ns: float | None
+    compute_ns: float
 
 
 def probe() -> dict[str, Any]:
@@ -35,24 +51,31 @@ def probe() -> dict[str, Any]:
     return {"core_to_core_ns": pairs, "memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
 
-def core_to_core_ns() -> float | None:
-    """Measure a cache line from the first usable core to the second one, for 3 ms.
+def probe_cores() -> Cores:
+    """Measure the first two usable cores for 5 ms."""
+    chosen = sorted(os.sched_getaffinity(0))[:2]
+    times = _core.core_to_core_ns(*chosen, _START_PROBE_S) if len(chosen) == 2 else []
+    return Cores(
+        float(np.median(times)) if times else None, max(_core.compute_ns(chosen, _COMPUTE_S))
+    )
+
+
+def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
+    """Say what the cores were at those times.
 
     Returns:
-        Nanoseconds one way; None where there is one core, or another program held one of them.
+        slow: one of them took 1.3 times as long to compute as both did at best; near or far, by
+        what a cache line takes between them; moved: from one of these to another; empty: unknown.
     """
-    first, *others = sorted(os.sched_getaffinity(0))
-    times = _core.core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
-    return float(np.median(times)) if times else None
-
-
-def name_distance(times_ns: Sequence[float | None]) -> str:
-    """Say what the cores were at those times: near, far, or moved; empty if that is not known."""
-    known = [time for time in times_ns if time is not None]
-    kinds = {"far" if time > _FAR_NS else "near" for time in known}
-    if not known or len(known) < len(times_ns):
-        return ""
-    return kinds.pop() if len(kinds) == 1 else "moved"
+    kinds = set()
+    for core_to_core_ns, compute_ns in probes:
+        if compute_ns > _SLOW * best_compute_ns:
+            kinds.add("slow")
+        elif core_to_core_ns is not None:
+            kinds.add("far" if core_to_core_ns > _FAR_NS else "near")
+        else:
+            return ""
+    return kinds.pop() if len(kinds) == 1 else "moved" if kinds else ""
 
 
 def memcpy_gb_per_s(probes: Sequence[dict[str, Any]]) -> float:
@@ -70,7 +93,7 @@ def describe(probes: Sequence[dict[str, Any]]) -> str:
         if not times:
             text.append(f"cores {core} and {other} never ran at once: other programs hold them")
             continue
-        kind = name_distance([float(np.median(times))])
+        kind = name_cores([Cores(float(np.median(times)), 1.0)], 1.0)
         text.append(f"core {core} to {other}: {_range(times, 0)} ns ({kind})")
     return "; ".join(text)
 

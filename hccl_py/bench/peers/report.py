@@ -11,7 +11,7 @@ from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.plot import size_text
 from hccl_py.bench.collective.output.table import lay_out, number
 from hccl_py.bench.peers.contenders import COPIES, OURS
-from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s, name_distance
+from hccl_py.bench.peers.machine import Cores, describe, memcpy_gb_per_s, name_cores
 
 _NOISY = 2.0
 _STEADY, _OFTEN = 1.5, 0.9
@@ -28,7 +28,7 @@ class Cell:
     Attributes:
         size: bytes asked for; one element for each rank is the least.
         starts_us: the time of every start, by contender.
-        distances: the cores of each of our starts: near, far, moved meanwhile, or empty.
+        cores: those of each of our starts: near, far, slow, moved meanwhile, or empty.
     """
 
     group: str
@@ -36,7 +36,7 @@ class Cell:
     ranks: int
     size: int
     starts_us: dict[str, list[float]]
-    distances: list[str]
+    cores: list[str]
 
     @property
     def title(self) -> str:
@@ -81,19 +81,17 @@ class Cell:
 
     @property
     def steady(self) -> str:
-        """How many of our starts are within 1.5 times the best: of all, of all near, of all far."""
-        counts = {"": self.starts_us.get(OURS[self.group], []), **self.by_distance}
+        """How many of our starts are within 1.5 times the best: of all, of those on like cores."""
+        counts = {"": self.starts_us.get(OURS[self.group], []), **self.by_cores}
         return ", ".join(
             f"{kind} {_count_steady(some)}/{len(some)}".lstrip() for kind, some in counts.items()
         )
 
     @property
-    def by_distance(self) -> dict[str, list[float]]:
-        """Our starts between near cores, and between far ones, where there were any."""
-        ours: dict[str, list[float]] = {"near": [], "far": []}
-        for kind, time in zip(
-            self.distances, self.starts_us.get(OURS[self.group], ()), strict=True
-        ):
+    def by_cores(self) -> dict[str, list[float]]:
+        """Our starts on near cores, on far ones and on slow ones, where there were any."""
+        ours: dict[str, list[float]] = {"near": [], "far": [], "slow": []}
+        for kind, time in zip(self.cores, self.starts_us.get(OURS[self.group], ()), strict=True):
             ours.get(kind, []).append(time)
         return {kind: some for kind, some in ours.items() if some}
 
@@ -111,13 +109,15 @@ def cells(document: dict[str, Any]) -> list[Cell]:
     """Sort the results of all starts into cells, in the order in which they were measured."""
     groups = {each["name"]: each["group"] for each in document["contenders"]}
     found: dict[tuple[str, str, int, int], Cell] = {}
-    for result in document["results"]:
+    probes = [[Cores(*each) for each in result.get("cores", ())] for result in document["results"]]
+    best_compute_ns = min((cores.compute_ns for pair in probes for cores in pair), default=0.0)
+    for result, pair in zip(document["results"], probes, strict=True):
         name = result["contender"]
         key = (groups[name], result["op"], result["ranks"], result["bytes"])
         cell = found.setdefault(key, Cell(*key, {}, []))
         cell.starts_us.setdefault(name, []).append(result["time_us"])
         if name == OURS[cell.group]:
-            cell.distances.append(name_distance(result.get("core_to_core_ns", [None])))
+            cell.cores.append(name_cores(pair, best_compute_ns))
     return sorted(found.values(), key=lambda cell: cell.group)
 
 
@@ -188,7 +188,7 @@ def _summary(all_cells: Sequence[Cell]) -> list[str]:
     for cell in all_cells:
         for name, times in cell.starts_us.items():
             starts.setdefault(name, []).append(times)
-        for kind, times in cell.by_distance.items():
+        for kind, times in cell.by_cores.items():
             starts.setdefault(f"{OURS[cell.group]} on {kind} cores", []).append(times)
     counts = []
     for name, them in starts.items():

@@ -103,6 +103,7 @@ void bind_perftest(nb::module_& module) {
       },
       Released());
   module.def("core_to_core_ns", &core_to_core_ns, Released());
+  module.def("compute_ns", &compute_ns, Released());
 }
 
 }  // namespace hccl

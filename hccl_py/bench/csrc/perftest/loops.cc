@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -104,6 +105,29 @@ void receive_all(int fd, std::byte* data, size_t size) {
     data += got;
     size -= static_cast<size_t>(got);
   }
+}
+
+// Runs `work` with its number on a thread for each core: the caller's pinning is not ours to
+// change. All begin at once, or, where other programs hold a core, after 20 ms.
+template <typename Work>
+void run_pinned(const std::vector<int>& cores, const Work& work) {
+  std::atomic<int> error{0};
+  std::atomic<size_t> num_ready{0};
+  auto latest = VerbsClock::now() + std::chrono::milliseconds(20);
+  std::vector<std::thread> threads;
+  for (size_t number = 0; number < cores.size(); ++number) {
+    threads.emplace_back([&, number] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[number], &one);
+      if (int failed = pthread_setaffinity_np(pthread_self(), sizeof one, &one)) error = failed;
+      ++num_ready;
+      while (num_ready < cores.size() && VerbsClock::now() < latest) sched_yield();
+      if (error == 0) work(number);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (error != 0) throw std::system_error(error, std::generic_category(), "pin a thread to a core");
 }
 
 }  // namespace
@@ -262,30 +286,45 @@ std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
   struct alignas(64) {
     std::atomic<uint64_t> turn{0};  // even: to be answered by `core`; odd: by `other`
   } line;
-  std::atomic<int> error{0};
   std::vector<double> times;
-  auto end = VerbsClock::now() + std::chrono::duration<double>(duration_s);
-  auto play = [&](int where, uint64_t mine) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    CPU_SET(where, &cores);
-    if (int failed = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores)) error = failed;
-    auto begin = VerbsClock::now();
-    for (auto now = begin; now < end && error == 0; now = VerbsClock::now()) {
+  std::chrono::duration<double> duration(duration_s);
+  run_pinned({core, other}, [&](size_t mine) {
+    auto begin = VerbsClock::now(), first = begin;
+    for (auto now = begin; now - first < duration; now = VerbsClock::now()) {
       uint64_t turn = line.turn.load(std::memory_order_acquire);  // pairs with the store below
       if (turn % 2 != mine) continue;
       if (mine == 0 && turn > 0) times.push_back(microseconds(now - begin) * 1e3 / 2);
       begin = now;
       line.turn.store(turn + 1, std::memory_order_release);
     }
-  };
-  // Neither plays on the caller's thread, whose pinning is not ours to change.
-  std::thread first(play, core, 0);
-  std::thread second(play, other, 1);
-  first.join();
-  second.join();
-  if (error != 0) throw std::system_error(error, std::generic_category(), "pin a thread to a core");
+  });
   return times;
+}
+
+std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s) {
+  constexpr int rounds = 1000;
+  std::vector<double> medians(cores.size());
+  std::chrono::duration<double> duration(duration_s);
+  run_pinned(cores, [&](size_t mine) {
+    std::array<uint64_t, 6> numbers{};  // more than one thread alone can add to at once
+    std::vector<double> times;
+    auto first = VerbsClock::now(), begin = first;
+    do {
+      for (int i = 0; i < rounds; ++i) {
+        for (uint64_t& number : numbers) {
+          number += static_cast<uint64_t>(i);
+          asm volatile("" : "+r"(number));  // or the compiler would find a formula for the sum
+        }
+      }
+      auto now = VerbsClock::now();
+      times.push_back(microseconds(now - begin) * 1e3);
+      begin = now;
+    } while (begin - first < duration);
+    auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    medians[mine] = *middle;
+  });
+  return medians;
 }
 
 }  // namespace hccl

@@ -48,5 +48,9 @@ std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations
 // two threads pinned to them, for so many seconds. Throws std::system_error where a core is not
 // ours.
 std::vector<double> core_to_core_ns(int core, int other, double duration_s);
+// Nanoseconds that a thread pinned to each core takes for the same additions, all at once: median
+// of as many as so many seconds allow. A core that shares its arithmetic units with another thread
+// takes up to twice as long. Throws as above.
+std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s);
 
 }  // namespace hccl
