@@ -5,7 +5,8 @@ another is copied once, by the kernel (`process_vm_readv`, `process_vm_writev`):
 the cheapest way for large blocks, where memory is not shared. A rank copies its own block itself.
 Sums are made a tile at a time, out of what was read last.
 
-- all_gather, all_to_all: a rank reads its block out of each other rank's memory.
+- all_gather: a rank reads each other rank's block; all_to_all: its own block out of each other
+  rank's memory.
 - broadcast: the root writes one block to each other rank, which reads the others.
 - reduce_scatter: a rank reads its block from all and adds them up.
 - reduce, all_reduce: so it does, and writes the sum into the root's memory, or into everybody's.

@@ -145,7 +145,7 @@ def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
 
 
 def tables(document: dict[str, Any], markdown: bool) -> list[str]:
-    """Render the worst cells, then every cell, then where ours loses, then what failed."""
+    """Render the counts, the worst cells, every cell, where ours loses, and what failed."""
     copy = memcpy_gb_per_s(document["probes"])
     all_cells = cells(document)
     lines: list[str] = []
