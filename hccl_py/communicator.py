@@ -1,4 +1,4 @@
-"""The communicator's life cycle: create, subset, split, shrink, grow, close.
+"""The communicator's life cycle: create, subset, split, shrink, abort, close.
 
 This is hccl-py without torch.distributed. `collectives.py` holds the collectives themselves,
 `plan_cache.py` what they run, `transport/bootstrap/mesh.py` how ranks find each other.

@@ -53,7 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     costs = parser.add_mutually_exclusive_group(required=True)
     costs.add_argument("--preset", choices=PRESETS, help="costs of a well-known machine")
     costs.add_argument(
-        "--costs", type=Path, metavar="FILE", help="costs that hccl-bench --tune measured"
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="what hccl-plan calibrate or hccl-bench --tune wrote",
     )
     add("--collective", choices=COLLECTIVES, help=f"({_COLLECTIVE})")
     about = "only these, with commas between them; with --trace collectives that have none take all"

@@ -1,6 +1,6 @@
 """Jobs whose number of nodes may change, and torchrun's own options: torch.distributed.elastic.
 
-Only this folder of the launcher imports torch. torch's agent decides when the ranks of this node
+Only this folder of the launcher imports torch, and whoever counts its devices. torch's agent decides when the ranks of this node
 start and stop, on a thread of its own; the agent of all jobs (`job/agent.py`) starts and watches
 them in the main thread.
 

@@ -7,7 +7,7 @@ user gets a line and not a traceback.
 from importlib import import_module
 from importlib.metadata import version
 
-_TESTED = "2.13 and 2.14"
+_TESTED = "2.13 and 2.15"
 _NAMES = (
     "torch.distributed.elastic.agent.server.api:SimpleElasticAgent._rendezvous",
     "torch.distributed.elastic.agent.server.api:SimpleElasticAgent._start_workers",

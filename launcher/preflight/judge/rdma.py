@@ -62,6 +62,6 @@ def _remedy(lines: list[str]) -> str:
     """Say what is in the way of its ports; where it has none, how to have one."""
     ports = [line.partition("): ")[2] for line in lines if "): " in line and line[0] != " "]
     return "; ".join(ports) or (
-        "modprobe the driver of the card; without a card: HCCL_TRANSPORT=tcp, or soft-RoCE: "
+        "modprobe the driver of the card; without a card: unset HCCL_TRANSPORT, or soft-RoCE: "
         "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hccl_py.launcher.preflight.finding import Finding
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 
-# Python, torch and a program have these open; 27 are the library's, see docs/api/communicator.md.
+# What Python, torch, the library and a program have open beside connections with other ranks.
 _OWN_DESCRIPTORS = 64
 _LANES = 3  # to a rank of another node, each made when a call first uses it
 _RANK_BYTES = 512 << 20  # what a rank needs that has imported torch and made its buffers

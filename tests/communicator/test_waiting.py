@@ -1,0 +1,60 @@
+"""What a rank takes of the cores that ranks share: while it waits, and to be in a small call."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+
+import numpy as np
+import pytest
+from quiet_clock import HANG_S
+from ranks import run_ranks
+
+from hccl_py import Communicator
+
+LATE_S = 2.0
+MOST_S = 0.01 + 0.02 * LATE_S
+"""Of a core, for a wait of LATE_S: 10 ms in full, and 2 % of the rest."""
+CALLS = 200
+BLOCKS = 10
+
+
+def wait_for_the_last(rank: int, n: int) -> float:
+    """Return what all threads of this process computed while the last rank was late."""
+    with Communicator(timeout_s=HANG_S) as comm:
+        for _ in range(CALLS):
+            comm.barrier()
+        if rank == n - 1:
+            time.sleep(LATE_S)
+        before = time.process_time()
+        comm.barrier()
+        return time.process_time() - before
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_a_rank_that_waits_for_long_leaves_its_core(n: int) -> None:
+    used_s = run_ranks(wait_for_the_last, n)
+    assert max(used_s) < MOST_S, used_s
+
+
+def count_turns(rank: int, n: int) -> float:
+    """Return how often this rank lost its core and got it back, for each all_reduce."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    turns = []
+    with Communicator(timeout_s=HANG_S) as comm:
+        data = np.ones(1, np.float32)
+        for _ in range(BLOCKS):
+            comm.barrier()
+            before = resource.getrusage(resource.RUSAGE_THREAD)
+            for _ in range(CALLS):
+                comm.all_reduce(data)
+            after = resource.getrusage(resource.RUSAGE_THREAD)
+            lost = after.ru_nivcsw - before.ru_nivcsw + after.ru_nvcsw - before.ru_nvcsw
+            turns.append(lost / CALLS)
+    return sorted(turns)[BLOCKS // 2]
+
+
+def test_a_small_all_reduce_of_ranks_that_share_cores_takes_each_rank_two_turns_at_most() -> None:
+    turns = run_ranks(count_turns, 8)
+    assert max(turns) <= 2, turns
