@@ -1,8 +1,8 @@
 """Jobs whose number of nodes may change, and torchrun's own options: torch.distributed.elastic.
 
-Only this folder of the launcher imports torch, and whoever counts its devices. torch's agent decides when the ranks of this node
-start and stop, on a thread of its own; the agent of all jobs (`job/agent.py`) starts and watches
-them in the main thread.
+Only this folder of the launcher imports torch, and whoever counts its devices. torch's agent
+decides when the ranks of this node start and stop, on a thread of its own; the agent of all jobs
+(`job/agent.py`) starts and watches them in the main thread.
 
 run.py          the entry: from the command line to the exit code
 torch_names.py  torch's private names that the others need; look here when torch changes
