@@ -101,9 +101,9 @@ class Communicator final : public Drivable {
   // Hands a request over; the buffers must live until it is done.
   void start(const RequestPtr& request) { start({&request, 1}); }
   void start(std::span<const RequestPtr> requests);
-  // The same. But where a host has a core for each rank, and not two, the progress thread would take
-  // its rank's core: a collective is then driven here for as long as it mostly moves, for about 10
-  // ms at most.
+  // The same. But where a host has a core for each rank, and not two, the progress thread would
+  // take its rank's core: a collective is then driven here for as long as it mostly moves, for
+  // about 10 ms at most.
   void start_moving(const RequestPtr& request);
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
   bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
