@@ -53,11 +53,10 @@ def probe() -> dict[str, Any]:
 
 def probe_cores() -> Cores:
     """Measure the first two usable cores for 5 ms."""
-    chosen = sorted(os.sched_getaffinity(0))[:2]
-    times = _core.core_to_core_ns(*chosen, _START_PROBE_S) if len(chosen) == 2 else []
-    return Cores(
-        float(np.median(times)) if times else None, max(_core.compute_ns(chosen, _COMPUTE_S))
-    )
+    first, *others = sorted(os.sched_getaffinity(0))[:2]
+    times = _core.core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
+    compute_ns = max(_core.compute_ns([first, *others], _COMPUTE_S))
+    return Cores(float(np.median(times)) if times else None, compute_ns)
 
 
 def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
