@@ -63,7 +63,7 @@ def id_from_environment(rank: int, name: str) -> UniqueId:
 
     All ranks create the communicators of one `name` in the same order.
     """
-    host, port = _variable("MASTER_ADDR"), _number("MASTER_PORT")
+    host, port = _variable("MASTER_ADDR"), _port()
     try:
         family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -85,7 +85,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     address = _variable("MASTER_ADDR")
-    port = _number("MASTER_PORT")
+    port = _port()
     hosted = _is_hosted()
     key = (os.getpid(), address, port)
     if key not in _stores:
@@ -124,6 +124,13 @@ def _variable(name: str) -> str:
             "pass store, rank and world_size"
         )
     return text
+
+
+def _port() -> int:
+    port = _number("MASTER_PORT")
+    if not 0 <= port <= 65535:  # 0: torch's store of one rank takes any that is free
+        raise InvalidArgumentError(f"MASTER_PORT: expected a port up to 65535, got {port}")
+    return port
 
 
 def _number(name: str) -> int:

@@ -14,7 +14,11 @@ from ranks import run_ranks
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
-from hccl_py.membership.environment import rank_and_size, store_from_environment
+from hccl_py.membership.environment import (
+    id_from_environment,
+    rank_and_size,
+    store_from_environment,
+)
 from hccl_py.schedulers.ports import free_port
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -49,6 +53,17 @@ def test_variable_that_is_no_number_is_quoted(monkeypatch: pytest.MonkeyPatch, w
         monkeypatch.setenv(name, "many" if name == wrong else value)
     with pytest.raises(InvalidArgumentError, match=f"{wrong}: expected a number, got 'many'"):
         Communicator()
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_number_that_is_no_port_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    for name, value in zip(VARIABLES, ("0", "2", "127.0.0.1", port), strict=True):
+        monkeypatch.setenv(name, value)
+    told = f"MASTER_PORT: expected a port up to 65535, got {port}"
+    with pytest.raises(InvalidArgumentError, match=told):
+        Communicator()
+    with pytest.raises(InvalidArgumentError, match=told):
+        id_from_environment(0, "default")
 
 
 def test_no_store_at_the_address_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
