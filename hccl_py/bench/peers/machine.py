@@ -71,10 +71,14 @@ def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
         if compute_ns > _SLOW * best_compute_ns:
             kinds.add("slow")
         elif core_to_core_ns is not None:
-            kinds.add("far" if core_to_core_ns > _FAR_NS else "near")
+            kinds.add(_distance(core_to_core_ns))
         else:
             return ""
     return kinds.pop() if len(kinds) == 1 else "moved" if kinds else ""
+
+
+def _distance(core_to_core_ns: float) -> str:
+    return "far" if core_to_core_ns > _FAR_NS else "near"
 
 
 def memcpy_gb_per_s(probes: Sequence[dict[str, Any]]) -> float:
@@ -92,8 +96,8 @@ def describe(probes: Sequence[dict[str, Any]]) -> str:
         if not times:
             text.append(f"cores {core} and {other} never ran at once: other programs hold them")
             continue
-        kind = name_cores([Cores(float(np.median(times)), 1.0)], 1.0)
-        text.append(f"core {core} to {other}: {_range(times, 0)} ns ({kind})")
+        distance = _distance(float(np.median(times)))
+        text.append(f"core {core} to {other}: {_range(times, 0)} ns ({distance})")
     return "; ".join(text)
 
 
