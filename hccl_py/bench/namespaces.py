@@ -21,6 +21,15 @@ _COMMAND_S = 20.0
 _BURST_S = 0.01
 """How long a limited link may go on at full speed after it stood still."""
 
+# The last number of an address says which host it is. Open MPI takes hosts of one name for one.
+_REMOTE_SHELL = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+names=({names}) address=$1; shift
+exec ip netns exec "${{names[${{address##*.}} - 1]}}" \\
+  unshare --uts sh -c "echo $address > /proc/sys/kernel/hostname; $*"
+"""
+
 _count = itertools.count()
 
 
@@ -98,6 +107,10 @@ class Hosts:
     def command(self, host: int, *words: str) -> list[str]:
         """Return the command line that runs `words` on a host."""
         return ["ip", "netns", "exec", self.names[host], *words]
+
+    def remote_shell(self) -> str:
+        """Return a script that serves as ssh: it runs a command on the host of an IPv4 address."""
+        return _REMOTE_SHELL.format(names=" ".join(self.names))
 
     def retransmits(self) -> int:
         """Return how many packets TCP has sent again on all hosts, ever."""

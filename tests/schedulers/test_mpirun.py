@@ -38,13 +38,6 @@ def test_two_jobs_at_once_do_not_meet(wheel: str) -> None:
     assert [lines_of(job) for job in jobs] == [expected(2, 2), expected(3, 3)]
 
 
-# Instead of ssh: the last number of a host's address says which namespace it is.
-REMOTE_SHELL = """\
-#!/bin/bash
-while [[ $1 == -* ]]; do shift; done
-namespaces=({names}) host=$1; shift
-exec ip netns exec "${{namespaces[${{host##*.}} - 1]}}" sh -c "$*"
-"""
 REMOTE_OPTIONS = {
     "openmpi": "--prtemca plm_ssh_agent {shell} --host {a}:2,{b}:2",
     "mpich": "-launcher ssh -launcher-exec {shell} -hosts {a},{b} -ppn 2",
@@ -57,7 +50,7 @@ def test_ranks_on_two_hosts_meet_at_the_address_of_rank_0(wheel: str, tmp_path: 
         pytest.skip(reason)
     with Hosts() as hosts:
         shell = tmp_path / "shell"
-        shell.write_text(REMOTE_SHELL.format(names=" ".join(hosts.names)))
+        shell.write_text(hosts.remote_shell())
         shell.chmod(0o755)
         places = {"shell": shell, "a": hosts.address(0), "b": hosts.address(1)}
         options = REMOTE_OPTIONS[wheel].format(**places).split()

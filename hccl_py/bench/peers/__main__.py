@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hccl_py.bench.command_line.values import (
     parse_sizes,
     parser_of,
 )
+from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
     COPIES,
@@ -45,18 +47,23 @@ _APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
 Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
 gloo, on this machine. Every contender is started afresh many times, in turns; a start measures all
-sizes of one collective. The MPIs run in environments of their own, with mpi4py."""
+sizes of one collective. The MPIs run in environments of their own, with mpi4py. --hosts 2 measures
+between two hosts: network namespaces of this machine, joined by a veth link (needs root)."""
 _EPILOG = """\
 examples:
   python -m hccl_py.bench.peers --install-into ~/peers --json peers.json
   python -m hccl_py.bench.peers --mpich ~/m/bin/python --ranks 2 --ops all_reduce --sizes 4,64K
+  python -m hccl_py.bench.peers --install-into ~/peers --hosts 2 --ranks 2,8
   python -m hccl_py.bench.peers --show peers.json --markdown
 
 columns:
   ratio      median of the best peer / median of ours; above 1 ours is faster
   copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
-  at most    median of the best peer / median of the copies: the ratio that they leave room for
+  sockets    what must cross between the hosts, over two plain connections
+  at most    median of the best peer / median of copies or sockets: the ratio that they leave room
+             for
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
+  of sockets median of sockets / median of ours
   steady     our starts within 1.5 times the best of them; then the same of those that found the
              same cores before and after. near, far: a cache line took less, or more, than 100 ns
              between them; slow: one took 1.3 times as long to compute as at best, as the other or
@@ -93,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **facts(),
         "starts": given.starts,
         "seconds": given.seconds,
+        "hosts": given.hosts,
         "contenders": [
             {"name": each.name, "group": each.group, "version": each.version} for each in contenders
         ],
@@ -105,12 +113,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     interrupted = False
     try:
-        for number in range(given.starts):
-            if number:
-                document["probes"].append(probe())
-            _round(number, given, contenders, document)
+        with ExitStack() as opened:
+            hosts = opened.enter_context(Hosts()) if given.hosts > 1 else None
+            for number in range(given.starts):
+                if number:
+                    document["probes"].append(probe())
+                _round(number, given, contenders, hosts, document)
     except KeyboardInterrupt:
         interrupted = True
+    except NamespaceError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        return 1
     finally:
         signal.signal(signal.SIGTERM, before)
     _print(tables(document, given.markdown))
@@ -122,6 +135,7 @@ def _round(
     number: int,
     given: argparse.Namespace,
     contenders: Sequence[Contender],
+    hosts: Hosts | None,
     document: dict[str, Any],
 ) -> None:
     """Start every contender once for each collective; the order moves on from round to round."""
@@ -129,7 +143,7 @@ def _round(
     for ranks in given.ranks:
         for op in given.ops:
             sizes = (0,) if op == "barrier" else given.sizes
-            start = Start(op, ranks, sizes, given.seconds)
+            start = Start(op, ranks, sizes, given.seconds, hosts=hosts)
             for contender in (*contenders[first:], *contenders[:first]):
                 what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
                 print(f"{what} of {given.starts}", file=sys.stderr, flush=True)
@@ -160,10 +174,10 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     missing: list[str] = []
     environments = Environments.of(given)
     for api in given.api:
-        found += at_home(_APIS[api])
+        found += at_home(_APIS[api], given.hosts)
         if _APIS[api] != COMMUNICATOR:
             continue
-        if not may_copy():
+        if given.hosts == 1 and not may_copy():
             found = [each for each in found if each.name != COPIES]
             missing.append("without bare copies: no process may read another's memory here")
         for name in PEERS:
@@ -201,6 +215,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="LIST",
         help="both",
     )
+    add("--hosts", type=int, choices=(1, 2), default=1, help="the ranks are on two hosts")
     add_environments(parser)
     add("--json", type=parse_output, metavar="FILE", help="write every start's figures")
     add("--markdown", action="store_true", help="print Markdown")
@@ -211,7 +226,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="draw the ratios (pip install hccl-py[bench])",
     )
     add("--show", type=parse_input, metavar="FILE", help="print the tables of an earlier --json")
-    return parser.read(argv)
+    given = parser.read(argv)
+    odd = [ranks for ranks in given.ranks if ranks % given.hosts]
+    if odd:
+        parser.error(f"--ranks: expected multiples of --hosts {given.hosts}, got {odd[0]}")
+    return given
 
 
 def _draw(path: Path | None, document: dict[str, Any]) -> None:

@@ -18,18 +18,23 @@ from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.namespaces import Hosts
+from hccl_py.bench.peers import mpiexec as mpi
 from hccl_py.bench.peers.environments import MPIS, UCC, Environments
-from hccl_py.bench.peers.processes import ROOT_MAY, StartError, end_of, output_of, run_all
+from hccl_py.bench.peers.processes import StartError, end_of, output_of, run_all
 
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
 """Ways to call us, and our name among those who are called so."""
 
-COPIES = "copies"
-"""Takes part where Communicator does, as the limit of all: data that moves without a library."""
+COPIES, SOCKETS = "copies", "sockets"
+LIMITS = (COPIES, SOCKETS)
+"""One takes part where Communicator does, as the limit of all: data that moves without a library,
+inside a host and between two."""
 
 _MIN_COPY = 64 << 10
-"""Bytes of a rank's block from which on the copies, and not what starts them, take the time."""
+"""Bytes from which on the copies, and not what starts them, take the time: of a rank's block, or of
+what crosses between hosts."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _DTYPE = "float32"
@@ -37,7 +42,6 @@ _SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits fo
 _UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
 """Its row: count, bytes, then average, least and largest time over the ranks."""
 
-_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
     "all_gather": ("allgather",),
@@ -60,6 +64,7 @@ class Start:
         sizes: bytes of a rank's larger buffer.
         seconds: for all sizes together, without starting.
         calls: of each size; None: as many as the seconds allow.
+        hosts: where the ranks run, as many on each; None: on this machine.
     """
 
     op: str
@@ -67,6 +72,7 @@ class Start:
     sizes: tuple[int, ...]
     seconds: float
     calls: int | None = None
+    hosts: Hosts | None = None
 
     def counts(self, size: int) -> tuple[int, int]:
         """Elements of a rank's input and output; no output: in place."""
@@ -86,15 +92,18 @@ class Contender:
     measure: Callable[[Start], list[dict[str, Any]]]
 
 
-def at_home(group: str) -> list[Contender]:
-    """Return those that need no environment of their own: ours, the bare copies, and gloo."""
+def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
+    """Return those that need no environment of their own: ours, the limit, and gloo."""
     mine = version("hccl-py")
     if group == COMMUNICATOR:
         measure = functools.partial(_measure_here, "communicator")
-        numpy_version = f"of the kernel and numpy {version('numpy')}"
+        limit = (SOCKETS, "of the kernel", _measure_sockets)
+        if num_hosts == 1:
+            limit = (COPIES, f"of the kernel and numpy {version('numpy')}", _measure_copies)
+        name, its_version, measure_limit = limit
         return [
             Contender(OURS[group], group, mine, measure),
-            Contender(COPIES, group, numpy_version, _measure_copies),
+            Contender(name, group, its_version, measure_limit),
         ]
     return [
         Contender(name, group, its_version, functools.partial(_measure_here, f"torch {name}"))
@@ -148,17 +157,25 @@ def _find_ucc(perftest: Path) -> Contender:
 def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
     """Start one process for each rank, with the variables that a launcher sets."""
     (port,) = free_ports(1)
+    hosts = start.hosts
+    on_each = start.ranks // len(hosts.names) if hosts else start.ranks
+    shared = {
+        "WORLD_SIZE": str(start.ranks),
+        "LOCAL_WORLD_SIZE": str(on_each),
+        "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    if hosts:
+        shared |= {f"{name}_SOCKET_IFNAME": hosts.interfaces[0] for name in ("HCCL", "GLOO")}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(_PROGRAM), _task(api, start, folder)]
-        shared = {
-            "WORLD_SIZE": str(start.ranks),
-            "LOCAL_WORLD_SIZE": str(start.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(start.ranks)]
-        run_all([(command, shared | each) for each in own], start.seconds, Path(folder))
+        program = [sys.executable, str(_PROGRAM), _task(api, start, folder)]
+        commands = []
+        for rank in range(start.ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank % on_each)}
+            command = hosts.command(rank // on_each, *program) if hosts else program
+            commands.append((command, shared | own))
+        run_all(commands, start.seconds, Path(folder))
         return _result(folder)
 
 
@@ -167,10 +184,16 @@ def _measure_copies(start: Start) -> list[dict[str, Any]]:
     return _measure_here("copies", replace(start, sizes=sizes)) if sizes else []
 
 
+def _measure_sockets(start: Start) -> list[dict[str, Any]]:
+    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY)
+    return _measure_here(SOCKETS, replace(start, sizes=sizes)) if sizes else []
+
+
 def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [*_mpiexec(mpiexec, start.ranks), str(python), str(_PROGRAM)]
-        run_all([([*command, _task("mpi", start, folder)], ROOT_MAY)], start.seconds, Path(folder))
+        command = mpi.words(mpiexec, start.ranks, start.hosts, Path(folder))
+        command += [str(python), str(_PROGRAM), _task("mpi", start, folder)]
+        run_all([(command, mpi.variables(start.hosts))], start.seconds, Path(folder))
         return _result(folder)
 
 
@@ -189,32 +212,13 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
         amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
         command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
         with tempfile.TemporaryDirectory() as folder:
-            started = [*_mpiexec(mpiexec, start.ranks), *command]
-            log = run_all([(started, ROOT_MAY)], start.seconds, Path(folder))
+            started = [*mpi.words(mpiexec, start.ranks, start.hosts, Path(folder)), *command]
+            log = run_all([(started, mpi.variables(start.hosts))], start.seconds, Path(folder))
         found = _UCC_TIME.search(log)
         if not found:
             raise StartError(f"ucc_perftest printed no time: {end_of(log)}")
         results.append({"bytes": size, "time_us": float(found[1]), "calls": calls})
     return results
-
-
-def _mpiexec(mpiexec: Path, ranks: int) -> list[str]:
-    """Return the start of a command line: each MPI's defaults, for the right number of ranks.
-
-    Only Open MPI has to be asked for more ranks than cores. Asked to oversubscribe, it yields while
-    it waits and binds no rank; asked without need, it would lose its binding.
-    """
-    command = [str(mpiexec), "-n", str(ranks)]
-    threads = os.sched_getaffinity(0)
-    cores = {Path(_SIBLINGS.format(thread)).read_text() for thread in threads}
-    if ranks > len(cores) and _is_open_mpi(mpiexec):
-        command += ["--map-by", ":OVERSUBSCRIBE" if ranks > len(threads) else ":HWTCPUS"]
-    return command
-
-
-@functools.cache
-def _is_open_mpi(mpiexec: Path) -> bool:
-    return "open" in output_of(str(mpiexec), "--version").lower()
 
 
 def _version(text: str) -> str:

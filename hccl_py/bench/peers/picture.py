@@ -20,12 +20,12 @@ def draw(cells: Sequence[Cell], title: str, path: Path) -> None:
     """
     from matplotlib.colors import LogNorm
 
-    rows = list(dict.fromkeys((cell.group, cell.op, cell.ranks) for cell in cells))
+    rows = list(dict.fromkeys((cell.group, cell.op, cell.layout) for cell in cells))
     sizes = sorted({cell.size for cell in cells})
     if not rows:
         return
     ratios = {
-        (rows.index((cell.group, cell.op, cell.ranks)), sizes.index(cell.size)): cell.ratio
+        (rows.index((cell.group, cell.op, cell.layout)), sizes.index(cell.size)): cell.ratio
         for cell in cells
         if cell.ratio is not None
     }
@@ -40,7 +40,7 @@ def draw(cells: Sequence[Cell], title: str, path: Path) -> None:
         axes.text(at, row, f"{ratio:.1f}", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(sizes)), [size_text(size) if size else "-" for size in sizes])
     axes.set_yticks(
-        range(len(rows)), [f"{op}, {ranks} ranks, {group}" for group, op, ranks in rows], fontsize=8
+        range(len(rows)), [f"{op}, {layout}, {group}" for group, op, layout in rows], fontsize=8
     )
     axes.set_title(title, fontsize=9)
     figure.savefig(path, dpi=130)

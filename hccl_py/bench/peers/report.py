@@ -10,7 +10,7 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.plot import size_text
 from hccl_py.bench.collective.output.table import lay_out, number
-from hccl_py.bench.peers.contenders import COPIES, OURS
+from hccl_py.bench.peers.contenders import LIMITS, OURS
 from hccl_py.bench.peers.machine import Cores, describe, memcpy_gb_per_s, name_cores
 
 _NOISY = 2.0
@@ -29,6 +29,7 @@ class Cell:
         size: bytes asked for; one element for each rank is the least.
         starts_us: the time of every start, by contender.
         cores: those of each of our starts: near, far, slow, moved meanwhile, or empty.
+        num_hosts: that the ranks run on.
     """
 
     group: str
@@ -37,11 +38,18 @@ class Cell:
     size: int
     starts_us: dict[str, list[float]]
     cores: list[str]
+    num_hosts: int = 1
 
     @property
     def title(self) -> str:
         """The table that the cell stands in."""
-        return f"{self.op}, {self.ranks} ranks, {self.group}"
+        return f"{self.op}, {self.layout}, {self.group}"
+
+    @property
+    def layout(self) -> str:
+        """How many ranks, and on how many hosts."""
+        hosts = self.num_hosts
+        return f"{hosts} x {self.ranks // hosts} ranks" if hosts > 1 else f"{self.ranks} ranks"
 
     @property
     def spreads(self) -> dict[str, Spread]:
@@ -56,7 +64,7 @@ class Cell:
     @property
     def best_peer(self) -> str | None:
         """The peer with the lowest median."""
-        no_peers = (OURS[self.group], COPIES)
+        no_peers = (OURS[self.group], *LIMITS)
         peers = {name: each for name, each in self.spreads.items() if name not in no_peers}
         return min(peers, key=lambda name: peers[name].median, default=None)
 
@@ -68,9 +76,14 @@ class Cell:
 
     @property
     def at_most(self) -> float | None:
-        """The best peer's median by that of bare copies: a ratio that no library is far above."""
-        copies, best = self.spreads.get(COPIES), self.best_peer
-        return self.spreads[best].median / copies.median if copies and best else None
+        """The best peer's median by that of the limit: a ratio that no library is far above."""
+        limit, best = self.limit, self.best_peer
+        return self.spreads[best].median / limit.median if limit and best else None
+
+    @property
+    def limit(self) -> Spread | None:
+        """Bare copies, or plain sockets between hosts."""
+        return next((it for name, it in self.spreads.items() if name in LIMITS), None)
 
     @property
     def noisy(self) -> dict[str, float]:
@@ -108,13 +121,14 @@ class Cell:
 def cells(document: dict[str, Any]) -> list[Cell]:
     """Sort the results of all starts into cells, in the order in which they were measured."""
     groups = {each["name"]: each["group"] for each in document["contenders"]}
+    num_hosts = document.get("hosts", 1)
     found: dict[tuple[str, str, int, int], Cell] = {}
     probes = [[Cores(*each) for each in result.get("cores", ())] for result in document["results"]]
     best_compute_ns = min((cores.compute_ns for pair in probes for cores in pair), default=0.0)
     for result, pair in zip(document["results"], probes, strict=True):
         name = result["contender"]
         key = (groups[name], result["op"], result["ranks"], result["bytes"])
-        cell = found.setdefault(key, Cell(*key, {}, []))
+        cell = found.setdefault(key, Cell(*key, {}, [], num_hosts))
         cell.starts_us.setdefault(name, []).append(result["time_us"])
         if name == OURS[cell.group]:
             cell.cores.append(name_cores(pair, best_compute_ns))
@@ -193,7 +207,7 @@ def _summary(all_cells: Sequence[Cell]) -> list[str]:
     counts = []
     for name, them in starts.items():
         steady = [times for times in them if _count_steady(times) >= _OFTEN * len(times)]
-        counts += [f"{name} {len(steady)} of {len(them)}"] if name != COPIES else []
+        counts += [f"{name} {len(steady)} of {len(them)}"] if name not in LIMITS else []
     return [*lines, f"cells with nine of ten starts within 1.5 times the best: {', '.join(counts)}"]
 
 
@@ -225,17 +239,20 @@ def losses(all_cells: Sequence[Cell]) -> list[str]:
 
 
 def _out_of_reach(all_cells: Sequence[Cell]) -> list[str]:
-    """Say in how many cells bare copies would not reach a ratio."""
+    """Say in how many cells the limit would not reach a ratio."""
     limits = [limit for cell in all_cells if (limit := cell.at_most) is not None]
     if not limits:
         return []
     counts = [f"{wanted}x in {sum(limit < wanted for limit in limits)}" for wanted in _WANTED]
-    return [f"bare copies themselves would miss {', '.join(counts)} of {len(limits)} cells"]
+    what = "bare copies" if all_cells[0].num_hosts == 1 else "plain sockets"
+    return [f"{what} themselves would miss {', '.join(counts)} of {len(limits)} cells"]
 
 
 def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.starts_us))
-    table = [["size", *names, "ratio", "at most", "busbw GB/s", "of memcpy", "steady", ""]]
+    between = rows[0].num_hosts > 1
+    share = "of sockets" if between else "of memcpy"
+    table = [["size", *names, "ratio", "at most", "busbw GB/s", share, "steady", ""]]
     for row in rows:
         spreads = row.spreads
         times = [spreads.get(name) for name in names]
@@ -251,12 +268,22 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
                 best,
                 _limit(row),
                 f"{busbw:.2f}" if busbw else "",
-                f"{busbw / copy_gb_per_s:.0%}" if busbw and row.size >= _UNCACHED else "",
+                _of_sockets(row) if between else _of_memcpy(row, copy_gb_per_s),
                 row.steady,
                 _note(row).lstrip(", "),
             ]
         )
     return lay_out(table, markdown)
+
+
+def _of_memcpy(cell: Cell, copy_gb_per_s: float) -> str:
+    busbw = cell.busbw_gb_per_s
+    return f"{busbw / copy_gb_per_s:.0%}" if busbw and cell.size >= _UNCACHED else ""
+
+
+def _of_sockets(cell: Cell) -> str:
+    sockets, ours = cell.limit, cell.ours
+    return f"{sockets.median / ours.median:.0%}" if sockets and ours else ""
 
 
 def _limit(cell: Cell) -> str:

@@ -1,0 +1,82 @@
+"""What the bytes that must cross between two hosts take alone, over plain sockets.
+
+The first rank of each host has two connections to the other, as many as two ranks of hccl use for
+collectives, and sends what its host must send in any algorithm, while it receives as much. For a
+broadcast and a reduce one of them only sends. The other ranks do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.peers.program import ROOT, Array, Call, Library, open_communicator
+
+_NUM_CONNECTIONS = 2
+_CHUNK = 1 << 20
+_TIMEOUT_S = 20.0
+
+
+def open_sockets() -> Library:
+    """Open what moves the bytes; a Communicator tells the other host where to connect."""
+    within = open_communicator()
+    other = within.world_size // 2
+    peers: list[socket.socket] = []
+    where = np.zeros(1)
+    if within.rank == ROOT:
+        with socket.create_server((os.environ["MASTER_ADDR"], 0)) as listener:
+            listener.settimeout(_TIMEOUT_S)
+            where[0] = listener.getsockname()[1]
+            within.slowest(where)  # the others have zero there
+            peers = [listener.accept()[0] for _ in range(_NUM_CONNECTIONS)]
+    else:
+        within.slowest(where)
+        if within.rank == other:
+            address = os.environ["MASTER_ADDR"], int(where[0])
+            peers = [socket.create_connection(address, _TIMEOUT_S) for _ in range(_NUM_CONNECTIONS)]
+    for peer in peers:
+        peer.setblocking(False)
+
+    def bind(op: str, input: Array, output: Array) -> Call:
+        if not peers:
+            return lambda: None
+        larger = max(input.nbytes, output.nbytes)
+        ranks = other if op == "all_to_all" else 1
+        num_bytes = int(larger * CASES[op].busbw_factor(2)) * ranks or 1
+        sends = op != ("reduce" if within.rank == ROOT else "broadcast")
+        receives = op != ("broadcast" if within.rank == ROOT else "reduce")
+        buffers = memoryview(bytes(_CHUNK)), memoryview(bytearray(_CHUNK))
+        return lambda: _exchange(peers, buffers, num_bytes * sends, num_bytes * receives)
+
+    return within._replace(bind=bind, has_result=False)
+
+
+def _exchange(
+    peers: Sequence[socket.socket],
+    buffers: tuple[memoryview, memoryview],
+    to_send: int,
+    to_receive: int,
+) -> None:
+    """Send and receive so many bytes, an equal part of them over each connection."""
+    outgoing, incoming = buffers
+    left = [[_part(total, at) for at in range(len(peers))] for total in (to_send, to_receive)]
+    while any(map(any, left)):
+        for at, peer in enumerate(peers):
+            with suppress(BlockingIOError):
+                if left[0][at]:
+                    left[0][at] -= peer.send(outgoing[: left[0][at]])
+            with suppress(BlockingIOError):
+                if left[1][at]:
+                    received = peer.recv_into(incoming[: left[1][at]])
+                    if not received:
+                        raise ConnectionError("the other host's rank closed its connection")
+                    left[1][at] -= received
+
+
+def _part(total: int, at: int) -> int:
+    return total * (at + 1) // _NUM_CONNECTIONS - total * at // _NUM_CONNECTIONS
