@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from hccl_py.algorithms.shared import Shared
+from hccl_py.algorithms.tuner import Cores
 from hccl_py.algorithms.tuning import tuning_of
 from hccl_py.compression import GainCheck
 from hccl_py.diagnosis.errors import CallErrors
@@ -101,14 +102,17 @@ def assemble(
         tuning,
         compression=compression,
         reproducible=reproducible,
-        cores=_shared_cores([member.identity for member in mesh.party.members]),
+        cores=_cores([member.identity for member in mesh.party.members]),
     )
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)
 
 
-def _shared_cores(ranks: Sequence[Identity]) -> int | None:
-    """Count the cores that all ranks share; None: they run on several hosts."""
+def _cores(ranks: Sequence[Identity]) -> Cores:
     is_one_host = len({one.machine for one in ranks}) == 1
-    return count_cores(ranks) if is_one_host else None
+    kernels: dict[str, list[Identity]] = {}
+    for one in ranks:
+        kernels.setdefault(one.boot_id, []).append(one)
+    crowded = any(len(those) > count_cores(those) for those in kernels.values())
+    return Cores(count_cores(ranks) if is_one_host else None, crowded)

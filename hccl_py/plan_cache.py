@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, write_plan
-from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
+from hccl_py.algorithms.tuner import UNKNOWN_CORES, Cores, choose, min_message_bytes, size_class
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
@@ -51,15 +51,15 @@ class PlanCache(dict[Call, _core.Prepared]):
         equal_blocks: bool = True,
         compression: Compression = Compression.NONE,
         reproducible: bool = False,
-        cores: int | None = None,
+        cores: Cores = UNKNOWN_CORES,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
         can be compressed; `compressed` returns the cache for another one. `reproducible`: results
-        are reduced in rank order, whatever the size and the nodes. `cores` are those that all
-        ranks share, as `choose` takes them. `known` finds what this one holds by a caller's
+        are reduced in rank order, whatever the size and the nodes. `cores` are as `choose`
+        takes them. `known` finds what this one holds by a caller's
         arguments.
         """
         super().__init__()

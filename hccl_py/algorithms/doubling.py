@@ -1,5 +1,7 @@
 """log2 n steps, in each of which the distance to the partner doubles: few messages, more bytes."""
 
+from collections.abc import Sequence
+
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.plan.language import Nodes, PlanBuilder, data, input, output
 
@@ -14,14 +16,20 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication
         operations in MPICH, 2005.
     """
+    all_reduce_among(me, range(n), plan)
+
+
+def all_reduce_among(me: int, team: Sequence[int], plan: PlanBuilder) -> None:
+    """Do so among the members of a team."""
+    place, n = team.index(me), len(team)
     p = 1 << (n.bit_length() - 1)
-    if me >= p:
-        plan.send([me - p], data[:])
-        plan.recv(me - p, data[:])
+    if place >= p:
+        plan.send([team[place - p]], data[:])
+        plan.recv(team[place - p], data[:])
         return
-    extra = [me + p] if me + p < n else []
+    extra = [team[place + p]] if place + p < n else []
     plan.recv_reduce(extra, data[:])
-    for partner in (me ^ (1 << bit) for bit in range(p.bit_length() - 1)):
+    for partner in (team[place ^ (1 << bit)] for bit in range(p.bit_length() - 1)):
         plan.send([partner], data[:])
         plan.recv_reduce([partner], data[:])
     plan.send(extra, data[:])

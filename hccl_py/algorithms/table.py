@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from hccl_py.algorithms import direct, doubling, halving_doubling, hierarchical, mesh, ring, tree
+from hccl_py.algorithms import (
+    direct,
+    doubling,
+    halving_doubling,
+    hierarchical,
+    leader,
+    mesh,
+    ring,
+    tree,
+)
 from hccl_py.algorithms.neighbours import (
     are_on_a_node,
     are_two_on_a_node,
@@ -62,6 +71,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         hierarchical.all_reduce_max_span,
         compressible=True,
     ),
+    ("all_reduce", "leader"): Algorithm(leader.all_reduce),
     ("broadcast", "direct"): Algorithm(direct.broadcast, long_messages=are_two_on_a_node),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),
@@ -69,21 +79,29 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "hierarchical"): Algorithm(
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
+    ("broadcast", "leader"): Algorithm(leader.broadcast),
     ("reduce", "direct"): Algorithm(direct.reduce, in_rank_order=True),
     ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks, in_rank_order=True),
     ("reduce", "tree"): Algorithm(tree.reduce),
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
+    ("reduce", "leader"): Algorithm(leader.reduce),
     ("all_gather", "mesh"): Algorithm(mesh.all_gather, long_messages=are_two_on_a_node),
     ("all_gather", "ring"): Algorithm(ring.all_gather),
     ("all_gather", "bruck"): Algorithm(
         doubling.all_gather, max_span=doubling.all_gather_max_span, equal_blocks=True
     ),
     ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather),
+    ("all_gather", "leader"): Algorithm(
+        leader.all_gather, max_span=leader.max_span, equal_blocks=True
+    ),
     ("reduce_scatter", "mesh"): Algorithm(
         mesh.reduce_scatter, compressible=True, in_rank_order=True
     ),
     ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
+    ("reduce_scatter", "leader"): Algorithm(
+        leader.reduce_scatter, max_span=leader.max_span, equal_blocks=True
+    ),
     ("all_to_all", "direct"): Algorithm(direct.all_to_all, long_messages=are_on_a_node),
     ("all_to_all", "bruck"): Algorithm(
         doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
@@ -92,6 +110,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("scatter", "direct"): Algorithm(direct.scatter, long_messages=are_on_a_node),
     ("barrier", "one_shot"): Algorithm(direct.all_reduce),
     ("barrier", "dissemination"): Algorithm(tree.barrier),
+    ("barrier", "leader"): Algorithm(leader.barrier),
 }
 
 

@@ -1,5 +1,7 @@
 """log2 n steps, for few bytes or slow starts: trees, and dissemination."""
 
+from collections.abc import Sequence
+
 from hccl_py.algorithms.neighbours import (
     binomial_tree,
     complementary_trees,
@@ -85,8 +87,13 @@ def barrier(me: int, n: int, plan: PlanBuilder) -> None:
     Cost: log2 n steps, one byte each.
     Source: D. Hensgen, R. Finkel, U. Manber, Two algorithms for barrier synchronization, 1988.
     """
-    distance = 1
-    while distance < n:
-        plan.send([(me + distance) % n], data[0])
-        plan.recv((me - distance) % n, data[0])
+    barrier_among(me, range(n), plan)
+
+
+def barrier_among(me: int, team: Sequence[int], plan: PlanBuilder) -> None:
+    """Do so among the members of a team."""
+    place, distance = team.index(me), 1
+    while distance < len(team):
+        plan.send([team[(place + distance) % len(team)]], data[0])
+        plan.recv(team[place - distance], data[0])
         distance *= 2

@@ -33,6 +33,17 @@ class Row(NamedTuple):
     max_ranks: int | None = None
     max_bytes: int | None = None  # a power of two
     max_cores: int | None = None  # that the ranks may use between them
+    if_crowded: bool = False  # only where there are more ranks than cores
+
+
+class Cores(NamedTuple):
+    """What all ranks know of the cores that they may use."""
+
+    shared: int | None = None  # by all ranks, on one host; None: unknown, or there are several
+    crowded: bool = False  # on one host at least there are more ranks than cores
+
+
+UNKNOWN_CORES = Cores()
 
 
 class Choice(NamedTuple):
@@ -40,6 +51,13 @@ class Choice(NamedTuple):
 
     algorithm: str
     why: str
+
+
+def _few_messages(collective: str) -> tuple[Row, Row]:
+    return (
+        Row(collective, "leader", many_nodes=True, max_bytes=1 << 14),
+        Row(collective, "leader", many_nodes=True, max_bytes=1 << 16, if_crowded=True),
+    )
 
 
 TABLE = (
@@ -52,11 +70,15 @@ TABLE = (
     # For two ranks one_shot is 1.1 to 1.4 times as fast from 4 MB on, but in registered memory 1.5
     # to 2.5 times as slow: nobody may overwrite what the peer has still to read.
     Row("all_reduce", "mesh"),
-    # Every message on the wire costs both kernels microseconds: even 4 bytes go faster through one
-    # owner per node than from everyone to everyone.
+    # Every message on the wire costs both kernels microseconds. One from each node is fastest while
+    # several at once would not be sooner there; ranks that share cores send one after the other. Of
+    # 8 ranks on 2 hosts of 2 cores in all, 64 KiB took 1.2 times as long with hierarchical to
+    # all_reduce and 1.8 to broadcast, 1 KiB took 1.5 to 3.6 times as long.
+    *_few_messages("all_reduce"),
     Row("all_reduce", "hierarchical", many_nodes=True),
     # Shared memory writes a payload once for all readers, so the root's one send is the cheapest.
     Row("broadcast", "direct"),
+    *_few_messages("broadcast"),
     Row("broadcast", "hierarchical", many_nodes=True),
     # A root with one peer reads as much as mesh would bring, and neither waits for the other.
     Row("reduce", "direct", max_ranks=2),
@@ -65,16 +87,20 @@ TABLE = (
     # 1.5 to 2.2 times as long with it, and 8 ranks 0.9 to 2.6 times.
     Row("reduce", "direct", max_cores=2),
     Row("reduce", "mesh"),
+    *_few_messages("reduce"),
     Row("reduce", "hierarchical", many_nodes=True),
     Row("all_gather", "mesh"),
+    *_few_messages("all_gather"),
     Row("all_gather", "hierarchical", many_nodes=True),
     Row("reduce_scatter", "mesh"),
+    *_few_messages("reduce_scatter"),
     Row("reduce_scatter", "hierarchical", many_nodes=True),
     Row("all_to_all", "direct", many_nodes=None),
     Row("gather", "direct", many_nodes=None),
     Row("scatter", "direct", many_nodes=None),
     Row("barrier", "one_shot", max_ranks=64),
-    Row("barrier", "dissemination", many_nodes=None),
+    Row("barrier", "dissemination"),
+    Row("barrier", "leader", many_nodes=True),
 )
 
 
@@ -93,7 +119,7 @@ def choose(
     equal_blocks: bool = True,
     compressed: bool = False,
     root: int | None = None,
-    cores: int | None = None,
+    cores: Cores = UNKNOWN_CORES,
     tuning: Tuning | None = None,
 ) -> Choice:
     """Choose the algorithm for a call; the same for all sizes of one `size_class`.
@@ -108,7 +134,7 @@ def choose(
         compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
             names an algorithm that takes it.
         root: of a rooted collective; only a tuning asks.
-        cores: that all ranks share, on one host; None: unknown, or there are several hosts.
+        cores: the same on all ranks.
         tuning: from rank 0, the same on all ranks; None: the table decides.
 
     Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
@@ -134,9 +160,11 @@ def choose(
         if row.collective == collective
         and row.many_nodes in (many_nodes, None)
         and (equal_blocks or not ALGORITHMS[collective, row.algorithm].equal_blocks)
+        and (ALGORITHMS[collective, row.algorithm].compressible or not compressed)
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
-        and (row.max_cores is None or (cores is not None and cores <= row.max_cores))
+        and (row.max_cores is None or (cores.shared is not None and cores.shared <= row.max_cores))
+        and (cores.crowded or not row.if_crowded)
     )
     has_size = num_bytes and collective not in UNKNOWN_SIZE and not COLLECTIVES[collective].meets
     if tuning is None or not has_size:

@@ -6,7 +6,8 @@ import pytest
 from node_shapes import nodes_by
 
 from hccl_py.algorithms.table import ALGORITHMS, plans_for, verify_algorithm
-from hccl_py.algorithms.tuner import TABLE, choose
+from hccl_py.algorithms.tuner import Cores, choose
+from hccl_py.compression import MIN_BYTES
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contribution
 from hccl_py.plan.language import PlanError, data, output
@@ -67,7 +68,11 @@ def test_forced_algorithm_counts_only_if_it_can_be_compressed(collective: str) -
         assert chosen == ("mesh" if name == "mesh" else "hierarchical")
 
 
-def test_table_has_a_compressible_algorithm_between_nodes() -> None:
-    for row in TABLE:
-        if row.collective in ("all_reduce", "reduce_scatter") and row.many_nodes:
-            assert ALGORITHMS[row.collective, row.algorithm].compressible
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+def test_table_has_a_compressible_algorithm_between_nodes(collective: str) -> None:
+    for exponent in range(MIN_BYTES.bit_length() - 1, 40):
+        for cores in (Cores(), Cores(crowded=True)):
+            chosen = choose(
+                collective, 1 << exponent, SHAPES["aabb"], {}, compressed=True, cores=cores
+            )
+            assert ALGORITHMS[collective, chosen.algorithm].compressible

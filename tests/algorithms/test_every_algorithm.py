@@ -8,7 +8,14 @@ import pytest
 from node_shapes import nodes_by, one_node
 
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.table import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
+from hccl_py.algorithms.table import (
+    ALGORITHMS,
+    contract_for,
+    names_for,
+    plan_for,
+    plans_for,
+    verify_algorithm,
+)
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import OpKind, PlanError
 from hccl_py.plan.lower import lower
@@ -137,7 +144,7 @@ def test_algorithm_reduces_in_rank_order_exactly_where_it_says_so(
     collective: str, name: str
 ) -> None:
     """`contract_for` has those proved that say so; here are the others."""
-    contract = replace(COLLECTIVES[collective], in_rank_order=True)
+    contract = replace(contract_for(collective, name), in_rank_order=True)
     reduces = contract.one_length and not contract.meets and collective != "broadcast"
     declared = ALGORITHMS[collective, name].in_rank_order
     assert reduces or not declared

@@ -6,7 +6,7 @@ from node_shapes import nodes_by, one_node
 from hccl_py.algorithms import tuner
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.algorithms.tuner import TABLE, min_message_bytes, size_class
+from hccl_py.algorithms.tuner import TABLE, Cores, min_message_bytes, size_class
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
@@ -40,9 +40,11 @@ def choose(
         (ONE_NODE, (1 << 14) + 1, "mesh"),
         (ONE_NODE, 1 << 26, "mesh"),
         (one_node(17), 4, "mesh"),
-        (TWO_NODES, 4, "hierarchical"),
+        (TWO_NODES, 4, "leader"),
+        (TWO_NODES, 1 << 14, "leader"),
+        (TWO_NODES, (1 << 14) + 1, "hierarchical"),
         (TWO_NODES, 1 << 26, "hierarchical"),
-        (SIXTEEN, 4, "hierarchical"),
+        (SIXTEEN, 4, "leader"),
     ],
 )
 def test_all_reduce_default(nodes: Nodes, num_bytes: int, expected: str) -> None:
@@ -53,10 +55,30 @@ def test_all_reduce_default(nodes: Nodes, num_bytes: int, expected: str) -> None
     ("cores", "expected"), [(None, "mesh"), (1, "direct"), (2, "direct"), (3, "mesh")]
 )
 def test_reduce_is_shared_where_there_are_cores_for_it(cores: int | None, expected: str) -> None:
-    assert choose("reduce", 1 << 20, ONE_NODE, {}, cores=cores) == expected
-    assert choose("reduce", 1 << 20, TWO_NODES, {}, cores=cores) == "hierarchical"
-    forced = tuner.choose("reduce", 1 << 20, ONE_NODE, {"HCCL_ALGORITHM": "mesh"}, cores=cores)
-    assert forced.algorithm == "mesh"
+    known = Cores(cores)
+    assert choose("reduce", 1 << 20, ONE_NODE, {}, cores=known) == expected
+    assert choose("reduce", 1 << 20, TWO_NODES, {}, cores=known) == "hierarchical"
+    assert choose("reduce", 1 << 20, ONE_NODE, {"HCCL_ALGORITHM": "mesh"}, cores=known) == "mesh"
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"]
+)
+def test_leaders_send_more_where_ranks_share_cores(collective: str) -> None:
+    crowded = Cores(crowded=True)
+    for num_bytes, expected in ((1 << 16, "leader"), ((1 << 16) + 1, "hierarchical")):
+        assert choose(collective, num_bytes, TWO_NODES, {}, cores=crowded) == expected
+    assert choose(collective, 1 << 16, TWO_NODES, {}) == "hierarchical"
+    assert choose(collective, 4, TWO_NODES, {}) == "leader"
+
+
+def test_a_leader_does_without_what_it_cannot_take() -> None:
+    crowded = Cores(crowded=True)
+    for collective in ("all_reduce", "reduce_scatter"):
+        compressed = choose(collective, 1 << 16, TWO_NODES, {}, cores=crowded, compressed=True)
+        assert compressed == "hierarchical"
+    for collective in ("all_gather", "reduce_scatter"):
+        assert choose(collective, 4, TWO_NODES, {}, equal_blocks=False) == "hierarchical"
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -93,7 +115,7 @@ def test_named_overrides_hold_for_their_collective_only() -> None:
     environ = {"HCCL_ALGORITHM": " all_reduce = ring, broadcast=tree,"}
     assert choose("all_reduce", 4, TWO_NODES, environ) == "ring"
     assert choose("broadcast", 4, TWO_NODES, environ) == "tree"
-    assert choose("all_gather", 4, TWO_NODES, environ) == "hierarchical"
+    assert choose("all_gather", 4, TWO_NODES, environ) == "leader"
 
 
 def test_equal_blocks_are_needed_only_where_they_are_known() -> None:

@@ -141,7 +141,8 @@ def test_algorithms_far_behind_are_not_measured_again() -> None:
     cell.times = {"direct": [1.0, 9.0, 1.0], "mesh": [4.0] * 3, "tree": [2.0] * 3}
     assert cell.near() == ["direct", "tree"]
     in_file = {one.algorithm: one.us for one in cell.measurements(4)}
-    assert in_file == {"direct": 1.0, "mesh": 4.0, "hierarchical": 4.0, "tree": 2.0}
+    alike = {"leader": 1.0, "hierarchical": 4.0}  # on one node they have plans of the others
+    assert in_file == {"direct": 1.0, "mesh": 4.0, "tree": 2.0, **alike}
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.02, "mesh"), (1.05, "ring")])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.algorithms.tuner import choose
+from hccl_py.algorithms.tuner import Cores, choose
 from hccl_py.algorithms.tuning import FORMAT, Tuning, parse
 from hccl_py.bench.command_line.values import parse_size
 from hccl_py.bench.tuning.fit import Numbers, errors
@@ -106,7 +106,10 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> Iterator[str]:
                 swept.nodes,
                 {},
                 root=root,
-                cores=int(tuning.cores_per_node),
+                cores=Cores(
+                    int(tuning.cores_per_node),
+                    max(map(len, swept.nodes)) > tuning.cores_per_node,
+                ),
                 tuning=given,
             )
             ratios = {name: _ratio(times[chosen], one) for name, one in times.items()}

@@ -1,0 +1,170 @@
+"""One rank speaks for its node: the fewest messages on the wire, for few bytes.
+
+A message on the wire costs both kernels microseconds, whatever it carries. So where `hierarchical`
+has every owner send its share, one leader sends all. A node's leader is its first rank, or the
+root of a rooted collective. Data crosses a node's shared memory before and after.
+"""
+
+from hccl_py.algorithms import doubling, tree
+from hccl_py.algorithms.neighbours import NodeView, binomial_tree
+from hccl_py.plan.language import Chunk, Nodes, PlanBuilder, data, input, output
+
+_MAX_DIRECT = 4
+"""Up to as many leaders send to all others: one step with more messages is the faster one."""
+
+
+def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Leaders reduce their node's data, then all leaders' by recursive doubling, and hand it round.
+
+    Cost: 2 steps inside the nodes and log2 k between k of them, or one with 3 or 4; the data sent
+        once by every rank inside, and log2 k times, or k-1 times, by a leader on the wire.
+    """
+    view = NodeView.of(me, plan.nodes)
+    leader = view.node[0]
+    if me != leader:
+        plan.send([leader], data[:])
+        plan.recv(leader, data[:])
+        return
+    plan.recv_reduce(view.mates, data[:])
+    if len(plan.nodes) <= _MAX_DIRECT:
+        others = [node[0] for node in view.elsewhere]
+        plan.send(others, data[:])
+        plan.recv_reduce(others, data[:])
+    else:
+        doubling.all_reduce_among(me, [node[0] for node in plan.nodes], plan)
+    plan.send(view.mates, data[:])
+
+
+def barrier(me: int, n: int, plan: PlanBuilder) -> None:
+    """Leaders hear from their node, tell each other by dissemination, and tell their node.
+
+    Cost: 2 steps inside the nodes and log2 k between k of them, one byte each.
+    """
+    view = NodeView.of(me, plan.nodes)
+    leader = view.node[0]
+    if me != leader:
+        plan.send([leader], data[0])
+        plan.recv(leader, data[0])
+        return
+    plan.recv_reduce(view.mates, data[0])
+    tree.barrier_among(me, [node[0] for node in plan.nodes], plan)
+    plan.send(view.mates, data[0])
+
+
+def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
+    """A binomial tree over the leaders; each passes the data on, then hands it round in its node.
+
+    Cost: 1 step inside the nodes and log2 k between k of them; the data sent at most log2 k times
+        on the wire by a leader, the root, and once by every other one that has a child.
+    """
+    view, (leader, parent, children) = NodeView.of(me, plan.nodes), _seat(me, plan)
+    if me != leader:
+        plan.recv(leader, data[:])
+        return
+    if parent is not None:
+        plan.recv(parent, data[:])
+    plan.send(children, data[:])
+    plan.send(view.mates, data[:])
+
+
+def reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Leaders reduce their node's data and that of the leaders below in a binomial tree.
+
+    Cost: 1 step inside the nodes and log2 k between k of them; the data sent once by every rank.
+    """
+    view, (leader, parent, children) = NodeView.of(me, plan.nodes), _seat(me, plan)
+    if me != leader:
+        plan.send([leader], data[:])
+        return
+    sources, partial = [*view.mates, *children], data[:]
+    if parent is not None and sources:
+        partial = plan.scratch(0, like=data[:])
+        plan.copy(partial, data[:])
+    plan.recv_reduce(sources, partial)
+    if parent is not None:
+        plan.send([parent], partial)
+
+
+def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
+    """Everyone hands its block round in its node; leaders swap their nodes' and hand those round.
+
+    Cost: 3 steps; inside a node every block is sent once, and a leader sends its node's blocks to
+        every other leader in one message. Blocks that cross the wire are copied once more.
+    """
+    view = NodeView.of(me, plan.nodes)
+    leader = view.node[0]
+    plan.copy(output[me], input[0])
+    plan.send(view.mates, input[0])
+    for mate in view.mates:
+        plan.recv(mate, output[mate])
+    ours, *theirs = _scratch(view, output[0], plan)
+    if me == leader and view.elsewhere:
+        for rank, block in zip(view.node, ours, strict=True):
+            plan.copy(block, output[rank])
+        plan.send([node[0] for node in view.elsewhere], _all_of(ours))
+    for node, blocks in zip(view.elsewhere, theirs, strict=True):
+        plan.recv(node[0] if me == leader else leader, _all_of(blocks))
+        if me == leader:
+            plan.send(view.mates, _all_of(blocks))
+        for rank, block in zip(node, blocks, strict=True):
+            plan.copy(output[rank], block)
+
+
+def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
+    """Leaders reduce what their node has for others and send it; each adds what it got to its own.
+
+    Cost: 3 steps; inside a node everyone sends all its blocks but one, and a leader sends every
+        other leader the blocks of that node in one message. Blocks for other nodes are copied once
+        more, a leader's own too.
+    """
+    view = NodeView.of(me, plan.nodes)
+    leader = view.node[0]
+    ours, *theirs = _scratch(view, input[0], plan)
+    for node, blocks in zip(view.elsewhere, theirs, strict=True):
+        for rank, block in zip(node, blocks, strict=True):
+            plan.copy(block, input[rank])
+        if me == leader:
+            plan.recv_reduce(view.mates, _all_of(blocks))
+        plan.send([node[0] if me == leader else leader], _all_of(blocks))
+    own = {rank: input[rank] for rank in view.node}
+    if me == leader and view.elsewhere:
+        own = dict(zip(view.node, ours, strict=True))
+        for rank, block in own.items():
+            plan.copy(block, input[rank])
+        plan.recv_reduce([node[0] for node in view.elsewhere], _all_of(ours))
+    for mate in view.mates:
+        plan.send([mate], own[mate])
+    plan.copy(output[0], own[me])
+    plan.recv_reduce(view.mates, output[0])
+
+
+def max_span(nodes: Nodes) -> int:
+    """Return the most blocks in one message of `all_gather` and `reduce_scatter`."""
+    return max(map(len, nodes)) if len(nodes) > 1 else 1
+
+
+def _scratch(view: NodeView, like: Chunk, plan: PlanBuilder) -> list[list[Chunk]]:
+    """Return room for the blocks of each node, of mine first; those of others take two turns."""
+    largest = max(map(len, plan.nodes))
+    turns = [0, *(1 + turn % 2 for turn in range(len(view.elsewhere)))]
+    return [
+        [plan.scratch(turn * largest + place, like) for place in range(len(node))]
+        for turn, node in zip(turns, (view.node, *view.elsewhere), strict=True)
+    ]
+
+
+def _all_of(blocks: list[Chunk]) -> Chunk:
+    first = blocks[0]
+    return first._replace(end=first.begin + len(blocks))
+
+
+def _seat(me: int, plan: PlanBuilder) -> tuple[int, int | None, list[int]]:
+    """Return the leader of my node, and its parent and children among the leaders."""
+    leaders = [plan.root if plan.root in node else node[0] for node in plan.nodes]
+    place = next(place for place, node in enumerate(plan.nodes) if me in node)
+    parent, children = binomial_tree(place, len(leaders), leaders.index(plan.root))
+    return (
+        leaders[place],
+        None if parent is None else leaders[parent],
+        [leaders[child] for child in children],
+    )
