@@ -6,19 +6,25 @@ The run takes an MPI in where HCCL_TEST_MPICH or HCCL_TEST_OPENMPI names the Pyt
 import json
 import os
 import re
+import socket
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import namespaces
 import numpy as np
 import pytest
+from quiet_clock import HANG_S
 from ranks import run_ranks
 
 from hccl_py.bench.peers.__main__ import main
-from hccl_py.bench.peers.contenders import COMMUNICATOR, COPIES, OPS, Start, at_home
+from hccl_py.bench.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Start, at_home
 from hccl_py.bench.peers.copies import may_copy, open_copies
 from hccl_py.bench.peers.machine import probe_cores
 from hccl_py.bench.peers.processes import run_all
+from hccl_py.bench.peers.sockets import exchange
 from hccl_py.transport import _core
 
 _MIB = 1 << 20
@@ -128,6 +134,78 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert losing[3:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 
 
+def test_hosts_have_their_own_titles_and_sockets_as_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = _recorded() | {"hosts": 2}
+    for each in (*recorded["contenders"], *recorded["results"]):
+        for key in ("name", "contender"):
+            if each.get(key) == "copies":
+                each[key] = "sockets"
+    path = tmp_path / "recorded.json"
+    path.write_text(json.dumps(recorded))
+    picture = tmp_path / "ratios.png"
+    assert main(["--show", str(path), "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    title = lines.index("# all_reduce, 2 x 1 ranks, Communicator")
+    assert "of sockets" in lines[title + 1] and "of memcpy" not in lines[title + 1]
+    large = next(line for line in lines[title:] if line.lstrip().startswith("1 MB"))
+    assert large.split()[-10:-5] == ["3.10x", "mpich", "2.50x", "10.49", "124%"]
+    assert any("plain sockets themselves would miss 1x in 0" in line for line in lines)
+
+
+def test_ranks_are_as_many_on_each_host(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--hosts", "2", "--ranks", "2,3"])
+    assert "--ranks: expected multiples of --hosts 2, got 3" in capsys.readouterr().err
+
+
+def test_sockets_move_what_each_end_was_told() -> None:
+    amounts = (3 << 20) + 5, 7  # on two connections, one of which has one byte less
+    with ExitStack() as opened:
+        pairs = [[opened.enter_context(end) for end in socket.socketpair()] for _ in range(2)]
+        for end in (end for pair in pairs for end in pair):
+            end.setblocking(False)
+        here, there = zip(*pairs, strict=True)
+        thread = threading.Thread(target=exchange, args=(there, *amounts[::-1]))
+        thread.start()
+        exchange(here, *amounts)
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+        for end in (*here, *there):
+            with pytest.raises(BlockingIOError):
+                end.recv(1)
+        for end in there:
+            end.close()
+        with pytest.raises(ConnectionError, match="closed its connection"):
+            exchange(here, 0, 8)
+
+
+def test_sockets_are_measured_beside_ours_from_64_kib_on() -> None:
+    (sockets,) = (each for each in at_home(COMMUNICATOR, 2) if each.name == SOCKETS)
+    assert sockets.measure(Start("reduce", ranks=2, sizes=(4,), seconds=0.01)) == []
+    start = Start("reduce", ranks=2, sizes=(4, 1 << 16), seconds=0.01)
+    (measured,) = sockets.measure(start)
+    assert measured["bytes"] == 1 << 16 and measured["time_us"] > 0
+
+
+@pytest.mark.nightly("bench")
+def test_main_measures_between_two_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    path = tmp_path / "hosts.json"
+    wanted = ["--hosts", "2", "--ranks", "2,4", "--ops", "all_gather", "--sizes", "128K"]
+    peers = _given_mpis()
+    assert main([*wanted, "--seconds", "0.1", "--starts", "1", *peers, "--json", str(path)]) == 0
+    names = ["hccl-py", "sockets", *(option[2:] for option in peers[::2]), "hccl", "gloo"]
+    measured = [each["contender"] for each in json.loads(path.read_text())["results"]]
+    assert measured == 2 * names
+    assert "# all_gather, 2 x 2 ranks, torch.distributed" in capsys.readouterr().out
+
+
 def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:
     usable = os.sched_getaffinity(0)
     cores = probe_cores()
@@ -138,18 +216,22 @@ def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:
         _core.compute_ns([max(usable), 1023], 0.001)
 
 
+def _given_mpis() -> list[str]:
+    return [
+        argument
+        for name in ("mpich", "openmpi")
+        if (python := os.environ.get(f"HCCL_TEST_{name.upper()}"))
+        for argument in (f"--{name}", python)
+    ]
+
+
 @pytest.mark.nightly("bench")
 def test_main_starts_ours_and_its_peers_afresh(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "peers.json"
     wanted = ["--ranks", "2", "--ops", "reduce_scatter", "--sizes", "128K", "--seconds", "0.1"]
-    peers = [
-        argument
-        for name in ("mpich", "openmpi")
-        if (python := os.environ.get(f"HCCL_TEST_{name.upper()}"))
-        for argument in (f"--{name}", python)
-    ]
+    peers = _given_mpis()
     assert main([*wanted, "--starts", "1", *peers, "--json", str(path)]) == 0
     written = json.loads(path.read_text())
     copies = ["copies"] if may_copy() else []

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.peers.program import ROOT, Array, Call, Library, open_communicator
 
 _NUM_CONNECTIONS = 2
-_CHUNK = 1 << 20
+_OUTGOING, _INCOMING = memoryview(bytes(1 << 20)), memoryview(bytearray(1 << 20))
 _TIMEOUT_S = 20.0
 
 
@@ -50,33 +51,32 @@ def open_sockets() -> Library:
         num_bytes = int(larger * CASES[op].busbw_factor(2)) * ranks or 1
         sends = op != ("reduce" if within.rank == ROOT else "broadcast")
         receives = op != ("broadcast" if within.rank == ROOT else "reduce")
-        buffers = memoryview(bytes(_CHUNK)), memoryview(bytearray(_CHUNK))
-        return lambda: _exchange(peers, buffers, num_bytes * sends, num_bytes * receives)
+        return partial(exchange, peers, num_bytes * sends, num_bytes * receives)
 
     return within._replace(bind=bind, has_result=False)
 
 
-def _exchange(
-    peers: Sequence[socket.socket],
-    buffers: tuple[memoryview, memoryview],
-    to_send: int,
-    to_receive: int,
-) -> None:
-    """Send and receive so many bytes, an equal part of them over each connection."""
-    outgoing, incoming = buffers
-    left = [[_part(total, at) for at in range(len(peers))] for total in (to_send, to_receive)]
+def exchange(peers: Sequence[socket.socket], to_send: int, to_receive: int) -> None:
+    """Send and receive so many bytes, an equal part of them over each connection.
+
+    The connections are non-blocking: each is asked in turn for as much as it takes and has.
+
+    Raises:
+        OSError: one failed, or the other end closed it too early.
+    """
+    n = len(peers)
+    left = [
+        [total * (at + 1) // n - total * at // n for at in range(n)]
+        for total in (to_send, to_receive)
+    ]
     while any(map(any, left)):
         for at, peer in enumerate(peers):
             with suppress(BlockingIOError):
                 if left[0][at]:
-                    left[0][at] -= peer.send(outgoing[: left[0][at]])
+                    left[0][at] -= peer.send(_OUTGOING[: left[0][at]])
             with suppress(BlockingIOError):
                 if left[1][at]:
-                    received = peer.recv_into(incoming[: left[1][at]])
+                    received = peer.recv_into(_INCOMING[: left[1][at]])
                     if not received:
                         raise ConnectionError("the other host's rank closed its connection")
                     left[1][at] -= received
-
-
-def _part(total: int, at: int) -> int:
-    return total * (at + 1) // _NUM_CONNECTIONS - total * at // _NUM_CONNECTIONS
