@@ -19,7 +19,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
-from hccl_py.transport.network.identity import Identity, count_cores
+from hccl_py.transport.network.identity import Identity, are_crowded, count_cores
 from hccl_py.transport.types import Compression
 
 UNISSUED: dict[object, Callable[[], None]] = {}
@@ -111,8 +111,4 @@ def assemble(
 
 def _cores(ranks: Sequence[Identity]) -> Cores:
     is_one_host = len({one.machine for one in ranks}) == 1
-    kernels: dict[str, list[Identity]] = {}
-    for one in ranks:
-        kernels.setdefault(one.boot_id, []).append(one)
-    crowded = any(len(those) > count_cores(those) for those in kernels.values())
-    return Cores(count_cores(ranks) if is_one_host else None, crowded)
+    return Cores(count_cores(ranks) if is_one_host else None, are_crowded(ranks))

@@ -1,13 +1,18 @@
 """The command end to end, with real rank processes; gloo stands in where hccl is not the point."""
 
 import csv
+import fcntl
 import json
 import multiprocessing
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -304,6 +309,45 @@ def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
     assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
     assert {row["wrong"] for row in rows} == {"0"}
     assert all(float(row["time us"]) > 0 for row in rows)
+
+
+def test_latency_is_that_of_the_slowest_rank_of_each_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    arguments = ["--api", "communicator", "--sizes", "8", "--json", str(path)]
+    assert main([*_SHORT, *arguments, "--measure", "latency", "--iters", "40"]) == 0
+    method = "time: median over rounds of the median over calls, each of its slowest rank"
+    assert method in capsys.readouterr().out
+    (measured,) = json.loads(path.read_text())["collectives"]
+    assert measured["options"]["measure"] == "latency"
+    (size,) = measured["sizes"]
+    ours = size["contenders"]["hccl"]
+    assert ours["time_us"]["median"] >= max(ours["ranks_us"]), "no rank's median is above it"
+    with pytest.raises(SystemExit, match="2"):
+        main([*_SHORT, *arguments, "--measure", "speed"])
+
+
+@MORE
+def test_on_a_terminal_the_table_is_alive() -> None:
+    """It says what is measured right now, below the rows that it has."""
+    command = [str(Path(sys.executable).with_name("hccl-bench")), *_SHORT]
+    command += ["--api", "communicator", "--sizes", "4,4K"]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # at its end
+            while more := os.read(ours, 4096):
+                shown += more
+    os.close(ours)
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "\x1b[" in text and "timing hccl" in text
+    *_, last = text.split("timing hccl")
+    assert "4096" in last and "busbw" in last
 
 
 def test_several_collectives_have_a_table_each(capsys: pytest.CaptureFixture[str]) -> None:

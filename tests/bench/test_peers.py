@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from ranks import run_ranks
 from hccl_py.bench.peers.__main__ import main
 from hccl_py.bench.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Start, at_home
 from hccl_py.bench.peers.copies import may_copy, open_copies
-from hccl_py.bench.peers.machine import probe_cores
+from hccl_py.bench.peers.machine import pin, probe_cores
 from hccl_py.bench.peers.processes import run_all
 from hccl_py.bench.peers.sockets import exchange
 from hccl_py.transport import _core
@@ -204,6 +205,32 @@ def test_main_measures_between_two_hosts(
     measured = [each["contender"] for each in json.loads(path.read_text())["results"]]
     assert measured == 2 * names
     assert "# all_gather, 2 x 2 ranks, torch.distributed" in capsys.readouterr().out
+
+
+def test_pinned_to_near_or_far_cores_everything_runs_on_those_two() -> None:
+    usable = os.sched_getaffinity(0)
+    if len(usable) < 2:
+        with pytest.raises(OSError, match="expected two usable cores"):
+            pin("far")
+        pytest.skip("needs two cores")
+    try:
+        pairs = {}
+        for distance in ("near", "far"):
+            pairs[distance] = pin(distance)
+            assert os.sched_getaffinity(0) == set(pairs[distance]) <= usable
+            says = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
+            assert subprocess.check_output(says) == b"2\n"
+            os.sched_setaffinity(0, usable)
+        near, far = (
+            np.median(_core.core_to_core_ns(*pairs[distance], 0.005) or [0])
+            for distance in ("near", "far")
+        )
+        if len(usable) > 2 and near and far:
+            assert near <= 1.5 * far
+        else:
+            assert pairs["near"] == pairs["far"]
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:

@@ -72,6 +72,14 @@ def count_cores(ranks: Iterable[Identity]) -> int:
     return bits.bit_count()
 
 
+def are_crowded(ranks: Iterable[Identity]) -> bool:
+    """Tell whether some kernel has more of these ranks than CPUs that they may use."""
+    kernels: dict[str, list[Identity]] = {}
+    for one in ranks:
+        kernels.setdefault(one.boot_id, []).append(one)
+    return any(len(those) > count_cores(those) for those in kernels.values())
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where a rank listens on one network, or will.

@@ -37,7 +37,7 @@ from hccl_py.bench.peers.contenders import (
 )
 from hccl_py.bench.peers.copies import may_copy
 from hccl_py.bench.peers.environments import PEERS, TITLES, Environments, add_environments
-from hccl_py.bench.peers.machine import probe, probe_cores
+from hccl_py.bench.peers.machine import pin, probe, probe_cores
 from hccl_py.bench.peers.picture import draw
 from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.peers.report import cells, introduction, tables
@@ -54,6 +54,7 @@ examples:
   python -m hccl_py.bench.peers --install-into ~/peers --json peers.json
   python -m hccl_py.bench.peers --mpich ~/m/bin/python --ranks 2 --ops all_reduce --sizes 4,64K
   python -m hccl_py.bench.peers --install-into ~/peers --hosts 2 --ranks 2,8
+  python -m hccl_py.bench.peers --cores far --ranks 2 --install-into ~/peers
   python -m hccl_py.bench.peers --show peers.json --markdown
 
 columns:
@@ -93,6 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print(lines)
         _draw(given.plot, document)
         return 0
+    if given.cores:
+        try:
+            pin(given.cores)
+        except OSError as error:
+            print(f"{_PROGRAM}: --cores: {error}", file=sys.stderr)
+            return 1
     contenders, missing = _contenders(given)
     document = {
         "schema": 1,
@@ -216,6 +223,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="both",
     )
     add("--hosts", type=int, choices=(1, 2), default=1, help="the ranks are on two hosts")
+    add(
+        "--cores",
+        choices=("near", "far"),
+        help="run all on two cores, those that are nearest to each other or farthest (all usable)",
+    )
     add_environments(parser)
     add("--json", type=parse_output, metavar="FILE", help="write every start's figures")
     add("--markdown", action="store_true", help="print Markdown")

@@ -13,6 +13,7 @@ from hccl_py.transport import _core
 
 _PROBE_S = 0.01
 _START_PROBE_S = 0.003
+_PAIR_S = 0.002
 _COMPUTE_S = 0.002
 _MAX_PAIRS = 5
 _FAR_NS = 100.0
@@ -57,6 +58,42 @@ def probe_cores() -> Cores:
     times = _core.core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
     compute_ns = max(_core.compute_ns([first, *others], _COMPUTE_S))
     return Cores(float(np.median(times)) if times else None, compute_ns)
+
+
+def pin(distance: str) -> tuple[int, int]:
+    """Leave this process, and those that it starts, two of its cores: near ones or far ones.
+
+    Args:
+        distance: near or far: of the cores that a cache line takes the least, or the most, time
+            between, one of each pair being the first usable one or the core farthest from it.
+
+    Returns:
+        The two cores.
+
+    Raises:
+        OSError: there are no two, or other programs hold all.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        raise OSError(f"expected two usable cores, got {len(usable)}")
+    if len(usable) == 2:  # no choice
+        return usable[0], usable[1]
+    pairs = {(usable[0], core): ns for core, ns in _distances(usable[0], usable[1:]).items()}
+    if pairs:
+        _, farthest = max(pairs, key=lambda pair: pairs[pair])
+        others = [core for core in usable[1:] if core != farthest]
+        pairs |= {(farthest, core): ns for core, ns in _distances(farthest, others).items()}
+    if not pairs:
+        raise OSError(f"other programs hold the {len(usable)} usable cores")
+    chosen = (min if distance == "near" else max)(pairs, key=lambda pair: pairs[pair])
+    os.sched_setaffinity(0, chosen)
+    return chosen
+
+
+def _distances(core: int, others: Sequence[int]) -> dict[int, float]:
+    """Return the nanoseconds of a cache line to each core, without those that are held."""
+    times = {other: _core.core_to_core_ns(core, other, _PAIR_S) for other in others}
+    return {other: float(np.median(some)) for other, some in times.items() if some}
 
 
 def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:

@@ -20,6 +20,7 @@
 #include <limits>
 #include <memory_resource>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -124,6 +125,15 @@ class VirtualTime {
   };
   static constexpr double never = std::numeric_limits<double>::infinity();
 
+  // Of events at one time.
+  static uint64_t order_of(int local_rank, int message) {
+    return (static_cast<uint64_t>(local_rank) << 32) + static_cast<uint32_t>(message + 1);
+  }
+  static bool comes_later(const Arrival& one, const Arrival& other) {
+    return std::tie(one.at, one.thread_us, one.memory_us) >
+           std::tie(other.at, other.thread_us, other.memory_us);
+  }
+
   void begin_call(Rank& rank, double now);
   void begin_tile(Channel& channel, int tile);
   void end_tile(Rank& rank, int number, double at);
@@ -149,6 +159,7 @@ class VirtualTime {
   void make_room(size_t lane, double at);
   void arrive(const Sent& sent, double at);
   double pass(double& clear_at, double busy_us, double burst_us, double begin, double& end);
+  static int64_t key_of(int from, int to) { return (static_cast<int64_t>(from) << 32) | to; }
   size_t lane_of(const Rank& receiver, int slot, int channel) const {
     return (receiver.first_lane + slot) * num_lane_channels_ + channel;
   }
