@@ -331,8 +331,8 @@ def test_latency_is_that_of_the_slowest_rank_of_each_call(
 @MORE
 def test_on_a_terminal_the_table_is_alive() -> None:
     """It says what is measured right now, below the rows that it has."""
-    command = [str(Path(sys.executable).with_name("hccl-bench")), *_SHORT]
-    command += ["--api", "communicator", "--sizes", "4,4K"]
+    command = [str(Path(sys.executable).with_name("hccl-bench")), "--timeout", str(HANG_S)]
+    command += ["--nproc", "2", "--api", "communicator", "--sizes", "4,4K"]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
