@@ -59,8 +59,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
         can be compressed; `compressed` returns the cache for another one. `reproducible`: results
         are reduced in rank order, whatever the size and the nodes. `cores` are as `choose`
-        takes them. `known` finds what this one holds by a caller's
-        arguments.
+        takes them. `known` finds what this one holds by a caller's arguments.
         """
         super().__init__()
         self.known = _core.KnownCalls()

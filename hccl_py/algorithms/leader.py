@@ -54,8 +54,8 @@ def barrier(me: int, n: int, plan: PlanBuilder) -> None:
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
     """A binomial tree over the leaders; each passes the data on, then hands it round in its node.
 
-    Cost: 1 step inside the nodes and log2 k between k of them; the data sent at most log2 k times
-        on the wire by a leader, the root, and once by every other one that has a child.
+    Cost: 1 step inside the nodes and log2 k between k of them; the data sent on the wire at most
+        log2 k times by the root, and by another leader once for each of its children.
     """
     view, (leader, parent, children) = NodeView.of(me, plan.nodes), _seat(me, plan)
     if me != leader:
@@ -113,9 +113,9 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
 def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
     """Leaders reduce what their node has for others and send it; each adds what it got to its own.
 
-    Cost: 3 steps; inside a node everyone sends all its blocks but one, and a leader sends every
-        other leader the blocks of that node in one message. Blocks for other nodes are copied once
-        more, a leader's own too.
+    Cost: 3 steps; inside a node everyone but the leader sends all its blocks but one, and a leader
+        sends every other leader the blocks of that node in one message. Blocks for other nodes are
+        copied once more, a leader's own too.
     """
     view = NodeView.of(me, plan.nodes)
     leader = view.node[0]

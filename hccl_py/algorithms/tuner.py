@@ -70,10 +70,10 @@ TABLE = (
     # For two ranks one_shot is 1.1 to 1.4 times as fast from 4 MB on, but in registered memory 1.5
     # to 2.5 times as slow: nobody may overwrite what the peer has still to read.
     Row("all_reduce", "mesh"),
-    # Every message on the wire costs both kernels microseconds. One from each node is fastest while
-    # several at once would not be sooner there; ranks that share cores send one after the other. Of
-    # 8 ranks on 2 hosts of 2 cores in all, 64 KiB took 1.2 times as long with hierarchical to
-    # all_reduce and 1.8 to broadcast, 1 KiB took 1.5 to 3.6 times as long.
+    # Every message on the wire costs both kernels microseconds. One message from each node is
+    # fastest as long as several in parallel save nothing; ranks that share cores send one after the
+    # other. With hierarchical, 8 ranks on 2 hosts with 2 cores in all took 1.2 to 1.8 times as long
+    # for 64 KiB, and 1.8 to 3.7 times for 1 KiB.
     *_few_messages("all_reduce"),
     Row("all_reduce", "hierarchical", many_nodes=True),
     # Shared memory writes a payload once for all readers, so the root's one send is the cheapest.
@@ -176,6 +176,8 @@ def choose(
         return Choice(default, f"by the table; {source}")
     if by_time[0] == default:
         return Choice(default, f"by the table; {source}: {', '.join(shown[:2])}")
+    if default not in times and fits(default):
+        return Choice(default, f"by the table; not {source}: run hccl-bench --tune again")
     before_us, worth = times.get(default, math.inf), _WORTH_A_CHANGE[source]
     if before_us <= worth * times[by_time[0]]:
         near = f"{shown[0]} is less than {worth - 1:.0%} faster"

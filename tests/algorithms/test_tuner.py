@@ -133,6 +133,13 @@ def test_equal_blocks_are_needed_only_where_they_are_known() -> None:
     assert {row.algorithm for row in TABLE if row.collective == "all_to_all"} == {"direct"}
 
 
+def test_a_file_from_before_the_tables_choice_existed_changes_nothing() -> None:
+    tuning = Tuning((8,), 8.0, (None,) * len(NUMBERS), {("all_gather", "bruck"): ((4, 1.0),)})
+    chosen = tuner.choose("all_gather", 4, ONE_NODE, {}, tuning=tuning)
+    assert chosen.algorithm == "mesh"
+    assert "not measured: run hccl-bench --tune again" in chosen.why
+
+
 @pytest.mark.parametrize("text", ["rng", "all_reduce=direct", "allreduce=ring", "all_reduce="])
 def test_unknown_override_lists_what_there_is(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="HCCL_ALGORITHM.*all_reduce: one_shot, mesh"):

@@ -169,11 +169,13 @@ def test_sockets_move_what_each_end_was_told() -> None:
         for end in (end for pair in pairs for end in pair):
             end.setblocking(False)
         here, there = zip(*pairs, strict=True)
-        thread = threading.Thread(target=exchange, args=(there, *amounts[::-1]))
-        thread.start()
-        exchange(here, *amounts)
-        thread.join(HANG_S)
-        assert not thread.is_alive()
+        ends = [(here, *amounts), (there, *amounts[::-1])]
+        threads = [threading.Thread(target=exchange, args=end, daemon=True) for end in ends]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+            assert not thread.is_alive()
         for end in (*here, *there):
             with pytest.raises(BlockingIOError):
                 end.recv(1)
@@ -221,14 +223,12 @@ def test_pinned_to_near_or_far_cores_everything_runs_on_those_two() -> None:
             says = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
             assert subprocess.check_output(says) == b"2\n"
             os.sched_setaffinity(0, usable)
-        near, far = (
-            np.median(_core.core_to_core_ns(*pairs[distance], 0.005) or [0])
-            for distance in ("near", "far")
-        )
-        if len(usable) > 2 and near and far:
-            assert near <= 1.5 * far
-        else:
+        if len(usable) == 2:
             assert pairs["near"] == pairs["far"]
+            return
+        near, far = (_core.core_to_core_ns(*pairs[distance], 0.005) for distance in pairs)
+        if near and far:  # no other program held one of the cores
+            assert np.median(near) <= 1.5 * np.median(far)
     finally:
         os.sched_setaffinity(0, usable)
 

@@ -87,9 +87,9 @@ class Participant:
         """Do what is due on both sides."""
         is_beat_due = now_s >= self._next_beat_s
         if is_beat_due:
-            # All ranks of a kernel, and all communicators of a process, beat at one time: the
-            # threads that serve them wake once for all.
-            self._next_beat_s = (now_s // self._period_s + 1) * self._period_s
+            # Ranks of one kernel, and communicators of a process, beat at one time, so the threads
+            # that serve them wake once for all. Half a period is the least between two beats.
+            self._next_beat_s = math.floor(now_s / self._period_s + 1.5) * self._period_s
             self._observe(now_s)
             self._beat(now_s)
             self._repeat_questions()  # one of them, or an answer, may be lost with a connection

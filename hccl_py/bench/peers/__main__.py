@@ -70,7 +70,7 @@ columns:
              between them; slow: one took 1.3 times as long to compute as at best, as the other or
              another program used its arithmetic units too
 
-exit codes: 0 good, 1 a start failed, 2 wrong arguments, 130 interrupted"""
+exit codes: 0 good, 1 a start failed or could not be made, 2 wrong arguments, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,6 +100,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"{_PROGRAM}: --cores: {error}", file=sys.stderr)
             return 1
+    try:
+        with ExitStack() as opened:
+            hosts = opened.enter_context(Hosts()) if given.hosts > 1 else None
+            return _measure(given, argv, hosts)
+    except NamespaceError as error:
+        print(f"{_PROGRAM}: --hosts: {error}", file=sys.stderr)
+        return 1
+
+
+def _measure(given: argparse.Namespace, argv: Sequence[str], hosts: Hosts | None) -> int:
+    """Make all starts and print the tables; return the exit code."""
     contenders, missing = _contenders(given)
     document = {
         "schema": 1,
@@ -120,17 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     interrupted = False
     try:
-        with ExitStack() as opened:
-            hosts = opened.enter_context(Hosts()) if given.hosts > 1 else None
-            for number in range(given.starts):
-                if number:
-                    document["probes"].append(probe())
-                _round(number, given, contenders, hosts, document)
+        for number in range(given.starts):
+            if number:
+                document["probes"].append(probe())
+            _round(number, given, contenders, hosts, document)
     except KeyboardInterrupt:
         interrupted = True
-    except NamespaceError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return 1
     finally:
         signal.signal(signal.SIGTERM, before)
     _print(tables(document, given.markdown))
@@ -222,7 +228,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="LIST",
         help="both",
     )
-    add("--hosts", type=int, choices=(1, 2), default=1, help="the ranks are on two hosts")
+    add("--hosts", type=int, choices=(1, 2), default=1, help="on how many the ranks are (1)")
     add(
         "--cores",
         choices=("near", "far"),

@@ -29,8 +29,8 @@ OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
 
 COPIES, SOCKETS = "copies", "sockets"
 LIMITS = (COPIES, SOCKETS)
-"""One takes part where Communicator does, as the limit of all: data that moves without a library,
-inside a host and between two."""
+"""The limit beside Communicator, data that moves without a library: copies inside one host, sockets
+between two."""
 
 _MIN_COPY = 64 << 10
 """Bytes from which on the copies, and not what starts them, take the time: of a rank's block, or of

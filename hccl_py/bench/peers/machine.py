@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from hccl_py.transport import _core
 _PROBE_S = 0.01
 _START_PROBE_S = 0.003
 _PAIR_S = 0.002
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _COMPUTE_S = 0.002
 _MAX_PAIRS = 5
 _FAR_NS = 100.0
@@ -73,11 +75,15 @@ def pin(distance: str) -> tuple[int, int]:
     Raises:
         OSError: there are no two, or other programs hold all.
     """
-    usable = sorted(os.sched_getaffinity(0))
-    if len(usable) < 2:
-        raise OSError(f"expected two usable cores, got {len(usable)}")
-    if len(usable) == 2:  # no choice
-        return usable[0], usable[1]
+    threads = sorted(os.sched_getaffinity(0))
+    if len(threads) < 2:
+        raise OSError(f"expected two usable cores, got {len(threads)}")
+    first_of_core = {siblings_of(thread): thread for thread in reversed(threads)}
+    usable = sorted(first_of_core.values())  # not two hyperthreads of a core: they slow each other
+    if len(usable) <= 2:  # no choice
+        chosen = (usable[0], usable[1] if len(usable) == 2 else threads[1])
+        os.sched_setaffinity(0, chosen)
+        return chosen
     pairs = {(usable[0], core): ns for core, ns in _distances(usable[0], usable[1:]).items()}
     if pairs:
         _, farthest = max(pairs, key=lambda pair: pairs[pair])
@@ -88,6 +94,11 @@ def pin(distance: str) -> tuple[int, int]:
     chosen = (min if distance == "near" else max)(pairs, key=lambda pair: pairs[pair])
     os.sched_setaffinity(0, chosen)
     return chosen
+
+
+def siblings_of(thread: int) -> str:
+    """Name the core that a hardware thread belongs to."""
+    return Path(_SIBLINGS.format(thread)).read_text()
 
 
 def _distances(core: int, others: Sequence[int]) -> dict[int, float]:

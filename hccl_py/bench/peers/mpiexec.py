@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from hccl_py.bench.namespaces import Hosts
+from hccl_py.bench.peers.machine import siblings_of
 from hccl_py.bench.peers.processes import ROOT_MAY, output_of
-
-_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 # UCX knows hosts by their kernel: between namespaces it would share memory. Inside a host MPICH
 # does that itself.
@@ -20,9 +19,9 @@ def words(mpiexec: Path, ranks: int, hosts: Hosts | None, folder: Path) -> list[
     """Return the start of a command line: each MPI's defaults, for the right number of ranks.
 
     Only Open MPI has to be asked for more ranks than cores. Asked to oversubscribe, it yields while
-    it waits and binds no rank; asked without need, it would lose its binding. Hosts that share
-    cores it does not see through: it would bind the first rank of each to the same core, and yield
-    only if a host alone had too many.
+    it waits and binds no rank; asked without need, it would lose its binding. It does not know
+    that namespaces share cores: it would bind the first rank of each to the same core, and yield
+    only if one alone had too many.
 
     Args:
         mpiexec: of the MPI.
@@ -33,7 +32,7 @@ def words(mpiexec: Path, ranks: int, hosts: Hosts | None, folder: Path) -> list[
     command = [str(mpiexec), "-n", str(ranks)]
     is_open_mpi = _is_open_mpi(mpiexec)
     threads = os.sched_getaffinity(0)
-    cores = {Path(_SIBLINGS.format(thread)).read_text() for thread in threads}
+    cores = set(map(siblings_of, threads))
     if ranks > len(cores) and is_open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE" if ranks > len(threads) else ":HWTCPUS"]
     if hosts is None:

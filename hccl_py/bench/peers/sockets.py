@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,7 @@ from hccl_py.bench.peers.program import ROOT, Array, Call, Library, open_communi
 _NUM_CONNECTIONS = 2
 _OUTGOING, _INCOMING = memoryview(bytes(1 << 20)), memoryview(bytearray(1 << 20))
 _TIMEOUT_S = 20.0
+"""For the other end to connect, and then for each byte to come or to go."""
 
 
 def open_sockets() -> Library:
@@ -42,6 +44,7 @@ def open_sockets() -> Library:
             peers = [socket.create_connection(address, _TIMEOUT_S) for _ in range(_NUM_CONNECTIONS)]
     for peer in peers:
         peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def bind(op: str, input: Array, output: Array) -> Call:
         if not peers:
@@ -62,14 +65,16 @@ def exchange(peers: Sequence[socket.socket], to_send: int, to_receive: int) -> N
     The connections are non-blocking: each is asked in turn for as much as it takes and has.
 
     Raises:
-        OSError: one failed, or the other end closed it too early.
+        OSError: one failed, the other end closed it too early, or nothing moved for 20 s.
     """
     n = len(peers)
     left = [
         [total * (at + 1) // n - total * at // n for at in range(n)]
         for total in (to_send, to_receive)
     ]
+    moved_s = time.monotonic()
     while any(map(any, left)):
+        before = list(map(sum, left))
         for at, peer in enumerate(peers):
             with suppress(BlockingIOError):
                 if left[0][at]:
@@ -80,3 +85,9 @@ def exchange(peers: Sequence[socket.socket], to_send: int, to_receive: int) -> N
                     if not received:
                         raise ConnectionError("the other host's rank closed its connection")
                     left[1][at] -= received
+        if before != list(map(sum, left)):
+            moved_s = time.monotonic()
+        elif time.monotonic() > moved_s + _TIMEOUT_S:
+            raise TimeoutError(f"{before} bytes were still to be sent and to come")
+        else:
+            os.sched_yield()  # the other end may need this core

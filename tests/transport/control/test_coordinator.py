@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from simulated_ranks import SimulatedRanks
 
 from hccl_py.transport.control.coordinator import WINDOW_S
+from hccl_py.transport.control.message import Entry
 
 
 @pytest.fixture
@@ -226,3 +228,26 @@ def test_agreement_outlives_its_coordinator(ranks: SimulatedRanks, heard: list[i
     ranks.run(0.05)
     expected = {rank: rank for rank in range(0 if heard else 1, 5)}
     assert results(futures[1:]) == [expected] * 4
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02, 0.13, 0.24])
+def test_ranks_beat_at_one_time_and_never_twice_in_half_a_period(
+    ranks: SimulatedRanks, late_s: float
+) -> None:
+    beats_s: dict[int, list[float]] = {rank: [] for rank in range(5)}
+
+    def note(entry: Entry) -> bool:
+        if entry.kind == "beat" and entry.receiver == 0:
+            beats_s[entry.sender].append(ranks.now_s)
+        return False
+
+    ranks.lost = note
+    for rank in range(1, 5):  # one after the other they are late once
+        ranks.run(0.7)
+        ranks.stopped = {rank}
+        ranks.run(0.25 + late_s)
+        ranks.stopped = set()
+    ranks.run(2.0)
+    for times_s in beats_s.values():
+        assert min(after - before for before, after in pairwise(times_s)) >= 0.124
+        assert [time_s % 0.25 for time_s in times_s[-4:]] == [0.0] * 4
