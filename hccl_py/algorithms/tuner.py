@@ -159,8 +159,7 @@ def choose(
         for row in TABLE
         if row.collective == collective
         and row.many_nodes in (many_nodes, None)
-        and (equal_blocks or not ALGORITHMS[collective, row.algorithm].equal_blocks)
-        and (ALGORITHMS[collective, row.algorithm].compressible or not compressed)
+        and fits(row.algorithm)
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
         and (row.max_cores is None or (cores.shared is not None and cores.shared <= row.max_cores))
@@ -176,8 +175,8 @@ def choose(
         return Choice(default, f"by the table; {source}")
     if by_time[0] == default:
         return Choice(default, f"by the table; {source}: {', '.join(shown[:2])}")
-    if default not in times and fits(default):
-        return Choice(default, f"by the table; not {source}: run hccl-bench --tune again")
+    if source == "measured" and default not in times:  # the file is older than the algorithm
+        return Choice(default, "by the table; not measured: run hccl-bench --tune again")
     before_us, worth = times.get(default, math.inf), _WORTH_A_CHANGE[source]
     if before_us <= worth * times[by_time[0]]:
         near = f"{shown[0]} is less than {worth - 1:.0%} faster"
