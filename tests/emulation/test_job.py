@@ -208,4 +208,6 @@ def test_job_that_goes_on_without_a_rank_is_measured_before_and_after(tmp_path: 
     assert int(found[1]) + int(left_out[1]) == 59
     assert int(found[1]) >= 39  # those after the death at least
     # One step has a call twice; steps in doubt have none.
-    assert re.search(r"the (1|1\.0\d|0\.9\d) collectives of a step took [1-9]", done.stderr)
+    found = re.search(r"the ([\d.]+) collectives of a step took [1-9]", done.stderr)
+    assert found is not None, done.stderr
+    assert 0.9 <= float(found[1]) < 1.1
