@@ -18,13 +18,15 @@ NUMBERS = (
     "scale_up_latency_us",
     "scale_up_message_us",
     "scale_up_us_per_mib",
+    "scale_up_reduce_us_per_mib",
     "scale_out_latency_us",
     "scale_out_message_us",
     "scale_out_us_per_mib",
-    "reduce_us_per_mib",
+    "scale_out_reduce_us_per_mib",
 )
-"""What is fitted: per dependent round, per message and per byte sent or received, for each class of
-link; and per byte reduced or copied on a rank."""
+"""What is fitted for each class of link: per dependent round, per message, per byte sent or
+received, and per byte of a message that is reduced. What a rank copies for itself counts as reduced
+from its node, where other ranks are on it."""
 
 _MIB = 1 << 20
 _TILE_BYTES = 128 << 10
@@ -43,7 +45,7 @@ class Work(NamedTuple):
 
     messages: tuple[int, int]  # sent and received
     bytes: tuple[float, float]  # of them, as a share of the call's bytes
-    reduced: float  # bytes reduced or copied here, as a share of the call's bytes
+    reduced: tuple[float, float]  # bytes reduced or copied here, as a share of the call's bytes
 
 
 class Cost(NamedTuple):
@@ -70,7 +72,7 @@ class Cost(NamedTuple):
         shared = tuple(crowd * sum(column) for column in columns)
         up, out = (count * crowd * (1 + tiles) / 2 for count in reversed(self.rounds))
         row = max(busiest, shared, key=lambda row: product(row, numbers))
-        return (up, *row[1:3], out, *row[4:])
+        return (up, *row[1:4], out, *row[5:])
 
 
 def product(row: Row, numbers: Row) -> float:
@@ -105,8 +107,11 @@ def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
 
 def _work_row(work: Work, num_bytes: int, tiles: float) -> Row:
     mib = num_bytes / _MIB
-    up, out = ((m * tiles, b * mib) for m, b in zip(work.messages, work.bytes, strict=True))
-    return (0.0, *up, 0.0, *out, work.reduced * mib)
+    up, out = (
+        (messages * tiles, moved * mib, reduced * mib)
+        for messages, moved, reduced in zip(*work, strict=True)
+    )
+    return (0.0, *up, 0.0, *out)
 
 
 def share_of(plan: Plan, chunk: Chunk | None) -> float:
@@ -118,7 +123,8 @@ def share_of(plan: Plan, chunk: Chunk | None) -> float:
 
 
 def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
-    messages, moved, reduced = [0, 0], [0.0, 0.0], 0.0
+    messages, moved, reduced = [0, 0], [0.0, 0.0], [0.0, 0.0]
+    is_alone = list(node_of.values()).count(node_of[plan.rank]) == 1
     for op in plan.ops:
         share = share_of(plan, op.src or op.dst)
         remote = sum(node_of[peer] != node_of[plan.rank] for peer in op.peers)
@@ -127,12 +133,13 @@ def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
         messages[1] += remote
         moved[1] += share * remote
         if op.kind is OpKind.COPY:
-            reduced += share
+            reduced[is_alone] += share
         elif op.kind is OpKind.RECV_REDUCE:  # reads what shared memory holds where it is
-            reduced += share * len(op.peers)
+            reduced[0] += share * local
+            reduced[1] += share * remote
         elif local:  # shared memory takes a payload once for all readers
             moved[0] += share
-    return Work((messages[0], messages[1]), (moved[0], moved[1]), reduced)
+    return Work((messages[0], messages[1]), (moved[0], moved[1]), (reduced[0], reduced[1]))
 
 
 def _examined(write: Callable[[int], Plan], first: Iterable[int], most: int) -> dict[int, Plan]:

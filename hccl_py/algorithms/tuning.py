@@ -19,7 +19,7 @@ from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_TUNING"
-FORMAT = 1
+FORMAT = 2
 _SHARED = ("format", "layout", "cores_per_node", "numbers", "measurements")
 
 _received: dict[str, bytes] = {}
@@ -142,7 +142,7 @@ def parse(content: dict[str, Any]) -> Tuning:
 
 def _needed(nodes: Nodes) -> list[int]:
     """Return which numbers a prediction for these nodes takes."""
-    classes = {"reduce": True, "scale_up": max(map(len, nodes)) > 1, "scale_out": len(nodes) > 1}
+    classes = {"scale_up": max(map(len, nodes)) > 1, "scale_out": len(nodes) > 1}
     return [
         index
         for index, name in enumerate(NUMBERS)

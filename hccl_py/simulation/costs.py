@@ -91,7 +91,7 @@ def costs_from(path: Path) -> Costs:
 
     Those of a tuning are fitted to a simpler model. The network that was measured is part of the
     numbers between nodes. A class of link that the measured layout lacked costs what the other one
-    does.
+    does. Here a rank reduces at one speed, the mean of those that the tuning has.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is neither.
@@ -106,7 +106,8 @@ def costs_from(path: Path) -> Costs:
     up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
     if up is None or out is None:
         raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
-    return Costs(up, out, numbers["reduce_us_per_mib"] or 0.0, cores_per_machine=cores)
+    speeds = [number for name, number in numbers.items() if number and "reduce" in name]
+    return Costs(up, out, sum(speeds) / max(1, len(speeds)), cores_per_machine=cores)
 
 
 def written(costs: Costs) -> dict[str, Any]:

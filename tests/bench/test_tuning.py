@@ -20,7 +20,7 @@ from hccl_py import Communicator
 from hccl_py.algorithms.cost import NUMBERS, cost_of, product
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuner import choose
-from hccl_py.algorithms.tuning import VARIABLE, Tuning, read_for_all_ranks
+from hccl_py.algorithms.tuning import FORMAT, VARIABLE, Tuning, read_for_all_ranks
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
 from hccl_py.bench.tuning.report import chosen_against_best, document, text_of, tuning_from
@@ -29,7 +29,7 @@ from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 
-KNOWN = (2.0, 0.5, 100.0, 30.0, 5.0, 900.0, 40.0)
+KNOWN = (2.0, 0.5, 100.0, 40.0, 30.0, 5.0, 900.0, 20.0)
 SIZES = [1 << exponent for exponent in range(3, 26, 2)]
 
 
@@ -80,7 +80,7 @@ def test_messages_and_bytes_are_those_of_the_busiest_rank() -> None:
     assert found is not None
     row = found.row(3 << 20, 1.0, KNOWN)
     # Rank 2: both ways, to both others, a third of 3 MiB in tiles of 128 KiB; adds two thirds up.
-    assert row[3:] == pytest.approx((2 * 4.5, 8 * 8, 8, 2))
+    assert row[4:] == pytest.approx((2 * 4.5, 8 * 8, 8, 2))
     assert product(row, KNOWN) == pytest.approx(np.dot(row, KNOWN))
 
 
@@ -205,7 +205,8 @@ def test_broken_file_is_one_error_on_all_ranks(
         made = [threads.submit(Communicator, store, rank, 3, timeout_s=30) for rank in range(3)]
     first, *others = [one.exception() for one in made]
     assert isinstance(first, InvalidArgumentError)
-    assert re.search(rf"HCCL_TUNING={path}: expected a file of format 1 .*{problem}", str(first))
+    expected = f"HCCL_TUNING={path}: expected a file of format {FORMAT} "
+    assert re.search(f"{expected}.*{problem}", str(first))
     for error in others:
         assert isinstance(error, BootstrapError)
         assert str(first) in str(error)

@@ -14,6 +14,7 @@ import pytest
 from recorded import job
 
 from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuning import FORMAT
 from hccl_py.plan_command.main import main
 from hccl_py.simulation.presets import PRESETS
 
@@ -81,7 +82,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     job(tmp_path, (0, 5_000_000, 0, 0), late_rank=2, late_ns=70_000, probes=True)
     tuning = tmp_path / "tuning.json"
     numbers = dict.fromkeys(NUMBERS, 0.0) | {"scale_out_latency_us": 3.0, "scale_up_latency_us": 1}
-    written = {"format": 1, "layout": [2, 2], "cores_per_node": 4, "numbers": numbers}
+    written = {"format": FORMAT, "layout": [2, 2], "cores_per_node": 4, "numbers": numbers}
     tuning.write_text(json.dumps(written | {"measurements": []}))
     options = ["--nodes", "2,2", "--trace", str(tmp_path), "--costs", str(tuning)]
     content = content_of(page_of(tmp_path, "all_reduce=mesh", *options))

@@ -14,6 +14,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import names_for
+from hccl_py.algorithms.tuning import FORMAT
 from hccl_py.plan_command.main import main
 from hccl_py.plan_command.predict import _hopeless
 from hccl_py.simulation.costs import costs_from
@@ -101,18 +102,19 @@ def test_wrong_options_are_one_line(
 
 def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
     path = tmp_path / "tuning.json"
-    numbers: dict[str, float | None] = dict(zip(NUMBERS, range(1, 8), strict=True))
-    content = {"format": 1, "layout": [2, 2], "cores_per_node": 2.0, "measurements": []}
+    numbers: dict[str, float | None] = dict(zip(NUMBERS, range(1, 9), strict=True))
+    content = {"format": FORMAT, "layout": [2, 2], "cores_per_node": 2.0, "measurements": []}
     content["numbers"] = numbers
     path.write_text(json.dumps(content))
     costs = costs_from(path)
-    assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 6)
-    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == (7, 2)
+    assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 7)
+    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == ((4 + 8) / 2, 2)
     only_up = numbers | {name: None for name in NUMBERS if name.startswith("scale_out")}
     path.write_text(json.dumps(content | {"numbers": only_up}))
     assert costs_from(path).scale_out == costs_from(path).scale_up
+    assert costs_from(path).reduce_us_per_mib == 4
     path.write_text("{}")
-    with pytest.raises(InvalidArgumentError, match="expected a file of format 1"):
+    with pytest.raises(InvalidArgumentError, match=f"expected a file of format {FORMAT}"):
         costs_from(path)
 
 

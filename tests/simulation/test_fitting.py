@@ -10,6 +10,7 @@ import pytest
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
 from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuning import FORMAT
 from hccl_py.plan_command.main import main
 from hccl_py.simulation.costs import costs_from
 from hccl_py.simulation.fitting import Sample, fit
@@ -60,7 +61,7 @@ def tuning_file(path: Path, cache_bytes: int) -> Path:
         for one in samples()
         if one.topology == TWO
     ]
-    content = {"format": 1, "layout": [1, 1], "cores_per_node": 1.0, "machines": [0, 0]}
+    content = {"format": FORMAT, "layout": [1, 1], "cores_per_node": 1.0, "machines": [0, 0]}
     content |= {"numbers": dict.fromkeys(NUMBERS, 1.0), "measurements": measurements}
     path.write_text(json.dumps(content | {"cache_bytes": cache_bytes}))
     return path

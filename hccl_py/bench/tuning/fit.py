@@ -11,7 +11,7 @@ from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, Shape, data
 
 _MOST_TURNS = 50
-_START = (1.0, 1.0, 100.0, 10.0, 10.0, 1000.0, 100.0)
+_START = (1.0, 1.0, 100.0, 100.0, 10.0, 10.0, 1000.0, 100.0)
 Numbers = tuple[float | None, ...]
 
 

@@ -22,7 +22,7 @@ _UNITS = {
     "latency_us": "us for each round of messages that waits for the one before it",
     "message_us": "us for each message sent or received by a rank",
     "us_per_mib": "us for each MiB (2^20 bytes) sent or received by a rank",
-    "reduce_us_per_mib": "us for each MiB reduced or copied by a rank",
+    "reduce_us_per_mib": "us for each MiB of messages that a rank reduces, or that it copies",
     "us": "of a call, or of a round trip: median of rounds_us, each the mean over calls and ranks",
     "bytes": "of a rank's larger buffer",
     "machines": "for each node, the first node whose cores it shares",
