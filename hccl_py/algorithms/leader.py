@@ -2,12 +2,18 @@
 
 A message on the wire costs both kernels microseconds, whatever it carries. So where `hierarchical`
 has every owner send its share, one leader sends all. A node's leader is its first rank, or the
-root of a rooted collective. Data crosses a node's shared memory before and after.
+root of a rooted collective; an `all_to_all` may take several. Data crosses a node's shared memory
+before and after.
 """
 
+from collections import Counter
+
 from hccl_py.algorithms import doubling, tree
-from hccl_py.algorithms.neighbours import NodeView, binomial_tree
+from hccl_py.algorithms.neighbours import NodeView, binomial_tree, count_ranks
 from hccl_py.plan.language import Chunk, Nodes, PlanBuilder, data, input, output
+
+Ranks = tuple[int, ...]
+"""Of a node."""
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
@@ -131,6 +137,34 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
     plan.recv_reduce(view.mates, output[0])
 
 
+def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
+    """Leaders collect what their node has for each other one, swap it, and hand it out.
+
+    A message has n blocks at most, so a node may have several leaders: its first ranks.
+
+    Cost: 3 steps; between two nodes of k ranks k / 2 messages each way, rounded up, in place of
+        k * k; inside a node everyone sends its blocks for another node in one message. Blocks that
+        cross the wire are copied up to three times.
+    """
+    view = NodeView.of(me, plan.nodes)
+    for node in view.elsewhere:
+        _collect(me, node, _groups(view.node, n // len(node)), view, plan)
+    plan.copy(output[me], input[me])
+    for mate in view.mates:
+        plan.send([mate], input[mate])
+    for mate in view.mates:
+        plan.recv(mate, output[mate])
+    for node in view.elsewhere:
+        _hand_out(me, node, _groups(node, n // len(view.node)), view, plan)
+
+
+def all_to_all_max_span(nodes: Nodes) -> int:
+    """Return the most blocks in one message of `all_to_all`."""
+    n, sizes = count_ranks(nodes), Counter(map(len, nodes))
+    pairs = [(one, to) for one in sizes for to in sizes if one != to or sizes[one] > 1]
+    return max((min(one, n // to) * to for one, to in pairs), default=1)
+
+
 def max_span(nodes: Nodes) -> int:
     """Return the most blocks in one message of `all_gather` and `reduce_scatter`."""
     return max(map(len, nodes)) if len(nodes) > 1 else 1
@@ -143,6 +177,63 @@ def _scratch(view: NodeView, like: Chunk, plan: PlanBuilder) -> list[list[Chunk]
     return [
         [plan.scratch(turn * largest + place, like) for place in range(len(node))]
         for turn, node in zip(turns, (view.node, *view.elsewhere), strict=True)
+    ]
+
+
+def _collect(me: int, node: Ranks, groups: list[Ranks], view: NodeView, plan: PlanBuilder) -> None:
+    """Send what my node has for another one: the leader at each place sends that of a group."""
+    leads = view.local_rank < len(groups)
+    rows = _table(0, groups[view.local_rank] if leads else (), node, plan)
+    for leader, senders in zip(view.node, groups, strict=False):
+        if me not in senders:
+            continue
+        mine = rows[senders.index(me)] if me == leader else _table(1, (me,), node, plan)[0]
+        for rank, block in zip(node, mine, strict=True):
+            plan.copy(block, input[rank])
+        if me != leader:
+            plan.send([leader], _all_of(mine))
+    if leads:
+        for sender, row in zip(groups[view.local_rank], rows, strict=True):
+            if sender != me:
+                plan.recv(sender, _all_of(row))
+        plan.send([node[view.local_rank]], _all_of(sum(rows, [])))
+
+
+def _hand_out(me: int, node: Ranks, groups: list[Ranks], view: NodeView, plan: PlanBuilder) -> None:
+    """Get what another node has for me: each leader hands out what came from a group of it.
+
+    What this rank leads goes first, so that no mate waits for it while it waits for others.
+    """
+    if view.local_rank < len(groups):
+        senders = groups[view.local_rank]
+        rows = _table(0, senders, view.node, plan)
+        columns = _table(1, view.node, senders, plan)
+        plan.recv(node[view.local_rank], _all_of(sum(rows, [])))
+        for mate, place in view.places_of_mates():
+            for row, block in zip(rows, columns[place], strict=True):
+                plan.copy(block, row[place])
+            plan.send([mate], _all_of(columns[place]))
+        for sender, row in zip(senders, rows, strict=True):
+            plan.copy(output[sender], row[view.local_rank])
+    for leader, senders in zip(view.node, groups, strict=False):
+        if leader != me:
+            [mine] = _table(2, (me,), senders, plan)
+            plan.recv(leader, _all_of(mine))
+            for sender, block in zip(senders, mine, strict=True):
+                plan.copy(output[sender], block)
+
+
+def _groups(ranks: Ranks, size: int) -> list[Ranks]:
+    """Cut the ranks of a node into groups; there are no more than ranks of the node opposite."""
+    return [ranks[first : first + size] for first in range(0, len(ranks), size)]
+
+
+def _table(number: int, senders: Ranks, receivers: Ranks, plan: PlanBuilder) -> list[list[Chunk]]:
+    """Return one of three tables in scratch: a row for each sender, a block for each receiver."""
+    begin, width = number * all_to_all_max_span(plan.nodes), len(receivers)
+    return [
+        [plan.scratch(begin + row * width + place, output[0]) for place in range(width)]
+        for row in range(len(senders))
     ]
 
 

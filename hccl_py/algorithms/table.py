@@ -106,6 +106,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_to_all", "bruck"): Algorithm(
         doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
     ),
+    ("all_to_all", "leader"): Algorithm(
+        leader.all_to_all, max_span=leader.all_to_all_max_span, equal_blocks=True
+    ),
     ("gather", "direct"): Algorithm(direct.gather, long_messages=are_on_a_node),
     ("scatter", "direct"): Algorithm(direct.scatter, long_messages=are_on_a_node),
     ("barrier", "one_shot"): Algorithm(direct.all_reduce),

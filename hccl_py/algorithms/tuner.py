@@ -7,6 +7,7 @@ be given the same. `all_reduce=path/to/mine.py:mine` names an algorithm of `cust
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -148,12 +149,12 @@ def choose(
             and (entry.compressible or not compressed)
         )
 
-    forced = overrides(environ.get(VARIABLE, "")).get(collective)
-    if forced is not None and fits(forced):
+    largest_of_class = 1 << size_class(num_bytes)
+    forced, max_bytes = overrides(environ.get(VARIABLE, "")).get(collective, (None, math.inf))
+    if forced is not None and largest_of_class <= max_bytes and fits(forced):
         return Choice(forced, f"{VARIABLE} says so")
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
-    largest_of_class = 1 << size_class(num_bytes)
     default = next(
         row.algorithm
         for row in TABLE
@@ -210,17 +211,34 @@ def items(text: str) -> list[tuple[str | None, str]]:
     return [(owner.strip() if equals else None, name.strip()) for owner, equals, name in parts]
 
 
-def overrides(text: str) -> dict[str, str]:
-    """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective."""
-    chosen: dict[str, str] = {}
-    for collective, name in items(text):
-        if ":" in name:
+def overrides(text: str) -> dict[str, tuple[str, float]]:
+    """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective.
+
+    Each with the most bytes of a call that it is for; infinity where nothing is said.
+    """
+    chosen: dict[str, tuple[str, float]] = {}
+    for collective, item in items(text):
+        if ":" in item:
             continue  # in a user's file, see `custom.py`
+        name, max_bytes = _limited(item)
         owners = list(COLLECTIVES) if collective is None else [collective]
         having = [owner for owner in owners if (owner, name) in ALGORITHMS]
         if not having:
             item = name if collective is None else f"{collective}={name}"
             valid = "; ".join(f"{owner}: {', '.join(names_for(owner))}" for owner in COLLECTIVES)
             raise InvalidArgumentError(f"{VARIABLE}: there is no {item!r}; there are {valid}")
-        chosen.update(dict.fromkeys(having, name))
+        chosen.update(dict.fromkeys(having, (name, max_bytes)))
     return chosen
+
+
+def _limited(item: str) -> tuple[str, float]:
+    """Read `leader@64K`: an algorithm, and the most bytes of a call that it is for."""
+    name, limited, size = item.partition("@")
+    if not limited:
+        return name, math.inf
+    found = re.fullmatch(r"([1-9]\d*)([KMG]?)", size)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{VARIABLE}: expected bytes after the @, such as 4096, 64K or 1M, got {item!r}"
+        )
+    return name, float(int(found[1]) << 10 * " KMG".index(found[2] or " "))

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -116,6 +117,21 @@ def test_named_overrides_hold_for_their_collective_only() -> None:
     assert choose("all_reduce", 4, TWO_NODES, environ) == "ring"
     assert choose("broadcast", 4, TWO_NODES, environ) == "tree"
     assert choose("all_gather", 4, TWO_NODES, environ) == "leader"
+
+
+def test_override_holds_up_to_its_size() -> None:
+    environ = {"HCCL_ALGORITHM": "all_to_all=leader@64K, ring@1M, broadcast=tree@4"}
+    assert choose("all_to_all", 1 << 16, TWO_NODES, environ) == "leader"
+    assert choose("all_to_all", (1 << 16) + 1, TWO_NODES, environ) == "direct"
+    assert choose("all_to_all", 0, TWO_NODES, environ, equal_blocks=False) == "direct"
+    assert choose("all_reduce", 1 << 20, TWO_NODES, environ) == "ring"
+    assert choose("all_reduce", 1 << 21, TWO_NODES, environ) == "hierarchical"
+    assert choose("broadcast", 5, ONE_NODE, environ) == "direct"
+    for wrong in ("leader@", "leader@64 K", "leader@-1", "leader@1.5M", "leader@1K@2K", "leader@0"):
+        with pytest.raises(InvalidArgumentError, match=f"bytes after the @.*{re.escape(wrong)}"):
+            choose("all_to_all", 4, TWO_NODES, {"HCCL_ALGORITHM": f"all_to_all={wrong}"})
+    with pytest.raises(InvalidArgumentError, match="there is no 'all_to_all=rings'"):
+        choose("all_to_all", 4, TWO_NODES, {"HCCL_ALGORITHM": "all_to_all=rings@1K"})
 
 
 def test_equal_blocks_are_needed_only_where_they_are_known() -> None:

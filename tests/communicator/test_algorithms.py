@@ -106,8 +106,9 @@ def test_floats_are_the_same_bits_on_all_ranks(ranks: ThreadRanks) -> None:
     assert len(set(ranks.run(all_reduce))) == 1
 
 
+@pytest.mark.parametrize("algorithm", ["bruck", "leader"])
 def test_list_beside_one_buffer_is_a_mismatch_where_blocks_must_be_equal(
-    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exchange(comm: Communicator) -> None:
         output, input = np.zeros(3), np.ones(3)
@@ -116,7 +117,7 @@ def test_list_beside_one_buffer_is_a_mismatch_where_blocks_must_be_equal(
 
     with ThreadRanks("aab") as ranks:
         ranks.run(exchange)
-    monkeypatch.setenv("HCCL_ALGORITHM", "all_to_all=bruck")
+    monkeypatch.setenv("HCCL_ALGORITHM", f"all_to_all={algorithm}")
     with ThreadRanks("aab") as ranks:
         errors = ranks.failures(exchange)
     assert all(isinstance(error, MismatchError) for error in errors), errors
