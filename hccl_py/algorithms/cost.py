@@ -26,7 +26,7 @@ NUMBERS = (
 )
 """What is fitted for each class of link: per dependent round, per message, per byte sent or
 received, and per byte of a message that is reduced. What a rank copies for itself counts as reduced
-from its node, where other ranks are on it."""
+from its own node."""
 
 _MIB = 1 << 20
 _TILE_BYTES = 128 << 10
@@ -124,7 +124,6 @@ def share_of(plan: Plan, chunk: Chunk | None) -> float:
 
 def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
     messages, moved, reduced = [0, 0], [0.0, 0.0], [0.0, 0.0]
-    is_alone = list(node_of.values()).count(node_of[plan.rank]) == 1
     for op in plan.ops:
         share = share_of(plan, op.src or op.dst)
         remote = sum(node_of[peer] != node_of[plan.rank] for peer in op.peers)
@@ -133,7 +132,7 @@ def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
         messages[1] += remote
         moved[1] += share * remote
         if op.kind is OpKind.COPY:
-            reduced[is_alone] += share
+            reduced[0] += share
         elif op.kind is OpKind.RECV_REDUCE:  # reads what shared memory holds where it is
             reduced[0] += share * local
             reduced[1] += share * remote

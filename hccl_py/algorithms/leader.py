@@ -1,4 +1,4 @@
-"""One rank speaks for its node: the fewest messages on the wire, for few bytes.
+"""One rank speaks for its node, or a few: the fewest messages on the wire, for few bytes.
 
 A message on the wire costs both kernels microseconds, whatever it carries. So where `hierarchical`
 has every owner send its share, one leader sends all. A node's leader is its first rank, or the
@@ -7,6 +7,7 @@ before and after.
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 from hccl_py.algorithms import doubling, tree
 from hccl_py.algorithms.neighbours import NodeView, binomial_tree, count_ranks
@@ -140,22 +141,24 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
 def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
     """Leaders collect what their node has for each other one, swap it, and hand it out.
 
-    A message has n blocks at most, so a node may have several leaders: its first ranks.
+    A message has n blocks at most: the more blocks, the shorter are the tiles of a large call. So
+    between few nodes a node has several leaders, and between many its first rank leads all.
 
-    Cost: 3 steps; between two nodes of k ranks k / 2 messages each way, rounded up, in place of
-        k * k; inside a node everyone sends its blocks for another node in one message. Blocks that
-        cross the wire are copied up to three times.
+    Cost: 3 steps; between two of N nodes of k ranks k / N messages each way, rounded up, in place
+        of k * k; inside a node everyone sends its blocks for another node in one message. Blocks
+        that cross the wire are copied up to three times.
     """
     view = NodeView.of(me, plan.nodes)
+    swap = _Swap(view.node, view.local_rank, all_to_all_max_span(plan.nodes), plan)
     for node in view.elsewhere:
-        _collect(me, node, _groups(view.node, n // len(node)), view, plan)
+        _collect(swap, node, _groups(view.node, n // len(node)))
     plan.copy(output[me], input[me])
     for mate in view.mates:
         plan.send([mate], input[mate])
     for mate in view.mates:
         plan.recv(mate, output[mate])
     for node in view.elsewhere:
-        _hand_out(me, node, _groups(node, n // len(view.node)), view, plan)
+        _hand_out(swap, node, _groups(node, n // len(view.node)))
 
 
 def all_to_all_max_span(nodes: Nodes) -> int:
@@ -180,47 +183,21 @@ def _scratch(view: NodeView, like: Chunk, plan: PlanBuilder) -> list[list[Chunk]
     ]
 
 
-def _collect(me: int, node: Ranks, groups: list[Ranks], view: NodeView, plan: PlanBuilder) -> None:
-    """Send what my node has for another one: the leader at each place sends that of a group."""
-    leads = view.local_rank < len(groups)
-    rows = _table(0, groups[view.local_rank] if leads else (), node, plan)
-    for leader, senders in zip(view.node, groups, strict=False):
-        if me not in senders:
-            continue
-        mine = rows[senders.index(me)] if me == leader else _table(1, (me,), node, plan)[0]
-        for rank, block in zip(node, mine, strict=True):
-            plan.copy(block, input[rank])
-        if me != leader:
-            plan.send([leader], _all_of(mine))
-    if leads:
-        for sender, row in zip(groups[view.local_rank], rows, strict=True):
-            if sender != me:
-                plan.recv(sender, _all_of(row))
-        plan.send([node[view.local_rank]], _all_of(sum(rows, [])))
+class _Swap(NamedTuple):
+    """What `all_to_all` knows of this rank: its node, its place in it, the most blocks at once."""
 
+    node: Ranks
+    place: int
+    span: int
+    plan: PlanBuilder
 
-def _hand_out(me: int, node: Ranks, groups: list[Ranks], view: NodeView, plan: PlanBuilder) -> None:
-    """Get what another node has for me: each leader hands out what came from a group of it.
-
-    What this rank leads goes first, so that no mate waits for it while it waits for others.
-    """
-    if view.local_rank < len(groups):
-        senders = groups[view.local_rank]
-        rows = _table(0, senders, view.node, plan)
-        columns = _table(1, view.node, senders, plan)
-        plan.recv(node[view.local_rank], _all_of(sum(rows, [])))
-        for mate, place in view.places_of_mates():
-            for row, block in zip(rows, columns[place], strict=True):
-                plan.copy(block, row[place])
-            plan.send([mate], _all_of(columns[place]))
-        for sender, row in zip(senders, rows, strict=True):
-            plan.copy(output[sender], row[view.local_rank])
-    for leader, senders in zip(view.node, groups, strict=False):
-        if leader != me:
-            [mine] = _table(2, (me,), senders, plan)
-            plan.recv(leader, _all_of(mine))
-            for sender, block in zip(senders, mine, strict=True):
-                plan.copy(output[sender], block)
+    def table(self, number: int, senders: Ranks, receivers: Ranks) -> list[list[Chunk]]:
+        """Return one of three tables in scratch: a row of each sender, a block of each receiver."""
+        begin, width = number * self.span, len(receivers)
+        return [
+            [self.plan.scratch(begin + row * width + place, output[0]) for place in range(width)]
+            for row in range(len(senders))
+        ]
 
 
 def _groups(ranks: Ranks, size: int) -> list[Ranks]:
@@ -228,13 +205,46 @@ def _groups(ranks: Ranks, size: int) -> list[Ranks]:
     return [ranks[first : first + size] for first in range(0, len(ranks), size)]
 
 
-def _table(number: int, senders: Ranks, receivers: Ranks, plan: PlanBuilder) -> list[list[Chunk]]:
-    """Return one of three tables in scratch: a row for each sender, a block for each receiver."""
-    begin, width = number * all_to_all_max_span(plan.nodes), len(receivers)
-    return [
-        [plan.scratch(begin + row * width + place, output[0]) for place in range(width)]
-        for row in range(len(senders))
-    ]
+def _collect(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
+    """Bring my node's blocks for `node` to the first rank of each group, which sends them there."""
+    plan, me = swap.plan, swap.node[swap.place]
+    number, senders = next((i, group) for i, group in enumerate(groups) if me in group)
+    leads = me == senders[0]
+    rows = swap.table(0 if leads else 1, senders if leads else (me,), node)
+    for rank, block in zip(node, rows[0], strict=True):
+        plan.copy(block, input[rank])
+    if not leads:
+        plan.send([senders[0]], _all_of(rows[0]))
+        return
+    for sender, row in zip(senders[1:], rows[1:], strict=True):
+        plan.recv(sender, _all_of(row))
+    plan.send([node[number]], _all_of(sum(rows, [])))
+
+
+def _hand_out(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
+    """Bring the blocks of each group of `node`, which come to one rank of mine, to their ranks.
+
+    What this rank hands out goes first, so that no mate waits for it while it waits for others.
+    """
+    plan, me = swap.plan, swap.node[swap.place]
+    if swap.place < len(groups):
+        senders = groups[swap.place]
+        rows, columns = swap.table(0, senders, swap.node), swap.table(1, swap.node, senders)
+        plan.recv(senders[0], _all_of(sum(rows, [])))
+        for place, mate in enumerate(swap.node):
+            if mate == me:
+                continue
+            for row, block in zip(rows, columns[place], strict=True):
+                plan.copy(block, row[place])
+            plan.send([mate], _all_of(columns[place]))
+        for sender, row in zip(senders, rows, strict=True):
+            plan.copy(output[sender], row[swap.place])
+    for leader, senders in zip(swap.node, groups, strict=False):
+        if leader != me:
+            [mine] = swap.table(2, (me,), senders)
+            plan.recv(leader, _all_of(mine))
+            for sender, block in zip(senders, mine, strict=True):
+                plan.copy(output[sender], block)
 
 
 def _all_of(blocks: list[Chunk]) -> Chunk:

@@ -107,7 +107,10 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
     ),
     ("all_to_all", "leader"): Algorithm(
-        leader.all_to_all, max_span=leader.all_to_all_max_span, equal_blocks=True
+        leader.all_to_all,
+        max_span=leader.all_to_all_max_span,
+        equal_blocks=True,
+        long_messages=are_on_a_node,
     ),
     ("gather", "direct"): Algorithm(direct.gather, long_messages=are_on_a_node),
     ("scatter", "direct"): Algorithm(direct.scatter, long_messages=are_on_a_node),

@@ -1,17 +1,19 @@
 """Which algorithm for how many bytes on which nodes: one table, first fitting row wins.
 
 A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORITHM` overrides both:
-`ring` for every collective that has a `ring`, or `all_reduce=ring,broadcast=tree`. All ranks must
-be given the same. `all_reduce=path/to/mine.py:mine` names an algorithm of `custom.py`.
+`ring` for every collective that has a `ring`, or `all_reduce=ring,all_to_all=leader@64K`, where the
+second is for calls of up to 64 KB. All ranks must be given the same.
+`all_reduce=path/to/mine.py:mine` names an algorithm of `custom.py`.
 """
 
 import math
 import os
-import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.sizes import read_size
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
@@ -150,9 +152,9 @@ def choose(
         )
 
     largest_of_class = 1 << size_class(num_bytes)
-    forced, max_bytes = overrides(environ.get(VARIABLE, "")).get(collective, (None, math.inf))
-    if forced is not None and largest_of_class <= max_bytes and fits(forced):
-        return Choice(forced, f"{VARIABLE} says so")
+    for max_bytes, forced in overrides(environ.get(VARIABLE, "")).get(collective, ()):
+        if largest_of_class <= max_bytes and fits(forced):
+            return Choice(forced, f"{VARIABLE} says so")
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
     default = next(
@@ -206,17 +208,17 @@ def names_a_file(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def items(text: str) -> list[tuple[str | None, str]]:
-    """Read `HCCL_ALGORITHM`: pairs of a collective (None: not said) and an algorithm."""
+    """Read `HCCL_ALGORITHM`: pairs of a collective (None: not said) and `ring` or `ring@64K`."""
     parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
     return [(owner.strip() if equals else None, name.strip()) for owner, equals, name in parts]
 
 
-def overrides(text: str) -> dict[str, tuple[str, float]]:
+def overrides(text: str) -> dict[str, list[tuple[float, str]]]:
     """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective.
 
-    Each with the most bytes of a call that it is for; infinity where nothing is said.
+    Each behind the most bytes of a call that it is for, or infinity; ascending, one for each limit.
     """
-    chosen: dict[str, tuple[str, float]] = {}
+    chosen: defaultdict[str, dict[float, str]] = defaultdict(dict)
     for collective, item in items(text):
         if ":" in item:
             continue  # in a user's file, see `custom.py`
@@ -227,8 +229,9 @@ def overrides(text: str) -> dict[str, tuple[str, float]]:
             item = name if collective is None else f"{collective}={name}"
             valid = "; ".join(f"{owner}: {', '.join(names_for(owner))}" for owner in COLLECTIVES)
             raise InvalidArgumentError(f"{VARIABLE}: there is no {item!r}; there are {valid}")
-        chosen.update(dict.fromkeys(having, (name, max_bytes)))
-    return chosen
+        for owner in having:
+            chosen[owner][max_bytes] = name
+    return {owner: sorted(names.items()) for owner, names in chosen.items()}
 
 
 def _limited(item: str) -> tuple[str, float]:
@@ -236,9 +239,7 @@ def _limited(item: str) -> tuple[str, float]:
     name, limited, size = item.partition("@")
     if not limited:
         return name, math.inf
-    found = re.fullmatch(r"([1-9]\d*)([KMG]?)", size)
-    if found is None:
-        raise InvalidArgumentError(
-            f"{VARIABLE}: expected bytes after the @, such as 4096, 64K or 1M, got {item!r}"
-        )
-    return name, float(int(found[1]) << 10 * " KMG".index(found[2] or " "))
+    try:
+        return name.strip(), read_size(size)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{VARIABLE}: {item!r}: after the @: {error}") from None

@@ -20,6 +20,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_TUNING"
 FORMAT = 2
+_ONE_REDUCTION = 1
+"""The format before it: one speed of reductions for both classes of link."""
 _SHARED = ("format", "layout", "cores_per_node", "numbers", "measurements")
 
 _received: dict[str, bytes] = {}
@@ -122,9 +124,13 @@ def tuning_of(received: bytes, environ: Mapping[str, str] = os.environ) -> Tunin
 
 def parse(content: dict[str, Any]) -> Tuning:
     """Read a tuning file's content; ValueError, KeyError, TypeError: it is none."""
-    if content["format"] != FORMAT:
+    if content["format"] not in (_ONE_REDUCTION, FORMAT):
         raise ValueError(f"format {content['format']!r}")
-    numbers = tuple(content["numbers"][name] for name in NUMBERS)
+    known = content["numbers"]
+    if content["format"] == _ONE_REDUCTION:
+        either = dict.fromkeys((n for n in NUMBERS if "reduce" in n), known["reduce_us_per_mib"])
+        known = known | either
+    numbers = tuple(known[name] for name in NUMBERS)
     cores = content["cores_per_node"]
     curves: defaultdict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     for one in content["measurements"]:

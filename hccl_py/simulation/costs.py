@@ -91,7 +91,7 @@ def costs_from(path: Path) -> Costs:
 
     Those of a tuning are fitted to a simpler model. The network that was measured is part of the
     numbers between nodes. A class of link that the measured layout lacked costs what the other one
-    does. Here a rank reduces at one speed, the mean of those that the tuning has.
+    does. A rank reduces at one speed here: that of messages inside a node, where there were any.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is neither.
@@ -106,8 +106,9 @@ def costs_from(path: Path) -> Costs:
     up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
     if up is None or out is None:
         raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
-    speeds = [number for name, number in numbers.items() if number and "reduce" in name]
-    return Costs(up, out, sum(speeds) / max(1, len(speeds)), cores_per_machine=cores)
+    measured = "scale_out" if links[0] is None else "scale_up"
+    reduce_us_per_mib = numbers[f"{measured}_reduce_us_per_mib"] or 0.0
+    return Costs(up, out, reduce_us_per_mib, cores_per_machine=cores)
 
 
 def written(costs: Costs) -> dict[str, Any]:

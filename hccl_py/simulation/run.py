@@ -66,8 +66,8 @@ def simulate(
     """Run a collective in virtual time, with the engine's tiles, channels and rules.
 
     Args:
-        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`; one of your own;
-            or the plans of all ranks.
+        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`, for any size; one
+            of your own; or the plans of all ranks.
         topology: where the ranks are.
         costs: of the machine and its network; or the name of a preset, such as `gaudi2`, or the
             file of `hccl-plan calibrate` or `hccl-bench --tune`.

@@ -1,4 +1,3 @@
-import re
 from typing import Any
 
 import pytest
@@ -120,15 +119,31 @@ def test_named_overrides_hold_for_their_collective_only() -> None:
 
 
 def test_override_holds_up_to_its_size() -> None:
-    environ = {"HCCL_ALGORITHM": "all_to_all=leader@64K, ring@1M, broadcast=tree@4"}
+    environ = {"HCCL_ALGORITHM": "all_to_all=leader@100K, ring@1G, broadcast = tree @ 4"}
     assert choose("all_to_all", 1 << 16, TWO_NODES, environ) == "leader"
-    assert choose("all_to_all", (1 << 16) + 1, TWO_NODES, environ) == "direct"
+    for size in ((1 << 16) + 1, 100 << 10, 1 << 17):  # one class of sizes, one plan
+        assert choose("all_to_all", size, TWO_NODES, environ) == "direct"
     assert choose("all_to_all", 0, TWO_NODES, environ, equal_blocks=False) == "direct"
-    assert choose("all_reduce", 1 << 20, TWO_NODES, environ) == "ring"
-    assert choose("all_reduce", 1 << 21, TWO_NODES, environ) == "hierarchical"
+    assert choose("all_reduce", 1 << 30, TWO_NODES, environ) == "ring"
+    assert choose("all_reduce", (1 << 30) + 1, TWO_NODES, environ) == "hierarchical"
+    assert choose("broadcast", 4, ONE_NODE, environ) == "tree"
     assert choose("broadcast", 5, ONE_NODE, environ) == "direct"
-    for wrong in ("leader@", "leader@64 K", "leader@-1", "leader@1.5M", "leader@1K@2K", "leader@0"):
-        with pytest.raises(InvalidArgumentError, match=f"bytes after the @.*{re.escape(wrong)}"):
+
+
+def test_overrides_of_a_collective_go_in_the_order_of_their_limits() -> None:
+    for text in ("ring,all_reduce=tree@64K,mesh@1K", "mesh@1K,all_reduce=tree@64K,ring"):
+        chosen = [
+            choose("all_reduce", size, ONE_NODE, {"HCCL_ALGORITHM": text})
+            for size in (4, 1 << 10, (1 << 10) + 1, 1 << 16, 1 << 17)
+        ]
+        assert chosen == ["mesh", "mesh", "tree", "tree", "ring"]
+    environ = {"HCCL_ALGORITHM": "ring,tree"}
+    assert choose("all_reduce", 4, ONE_NODE, environ) == "tree", "the last one counts"
+
+
+def test_limit_that_is_no_size_is_named() -> None:
+    for wrong in ("leader@", "leader@-1", "leader@1.5M", "leader@1K@2K", "leader@0", "leader@1T"):
+        with pytest.raises(InvalidArgumentError, match=f"{wrong}': after the @: expected a size"):
             choose("all_to_all", 4, TWO_NODES, {"HCCL_ALGORITHM": f"all_to_all={wrong}"})
     with pytest.raises(InvalidArgumentError, match="there is no 'all_to_all=rings'"):
         choose("all_to_all", 4, TWO_NODES, {"HCCL_ALGORITHM": "all_to_all=rings@1K"})

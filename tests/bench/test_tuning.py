@@ -89,16 +89,19 @@ def test_a_world_too_large_for_a_first_call_is_not_examined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cores"), [("aaaabbb", 8.0), ("aabb", 1.0), ("aaaa", 4.0), ("aaaaaaaa", 2.0)]
+    ("nodes", "cores"),
+    [("aaaabbb", 8.0), ("ab", 2.0), ("aabb", 1.0), ("aaaa", 4.0), ("aaaaaaaa", 2.0)],
 )
 def test_fit_recovers_the_numbers_of_a_machine_that_keeps_to_the_model(
     nodes: str, cores: float
 ) -> None:
     fitted = fit(synthetic(nodes_by(nodes), cores))
-    several = len(set(nodes)) > 1
+    missing = ["scale_out"] if len(set(nodes)) == 1 else []
+    if nodes == "ab":  # what is copied counts as reduced inside the node
+        missing = ["scale_up_latency", "scale_up_message", "scale_up_us"]
     for name, known, number in zip(NUMBERS, KNOWN, fitted, strict=True):
-        if name.startswith("scale_out") and not several:
-            assert number is None
+        if name.startswith(tuple(missing)):
+            assert number is None, name
         else:
             assert number == pytest.approx(known, rel=1e-4), name
 
@@ -188,6 +191,7 @@ def test_all_ranks_choose_alike_and_get_numpys_result(
     [
         (None, "FileNotFoundError"),
         ({"format": 7}, "format 7"),
+        ({"format": 1}, "KeyError: 'reduce_us_per_mib'"),
         ({"numbers": {}}, "KeyError"),
         ({"layout": [0]}, "0 where a positive number belongs"),
         ({"measurements": [{"collective": "reduce"}]}, "KeyError"),

@@ -108,11 +108,17 @@ def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     costs = costs_from(path)
     assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 7)
-    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == ((4 + 8) / 2, 2)
+    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == (4, 2)
     only_up = numbers | {name: None for name in NUMBERS if name.startswith("scale_out")}
     path.write_text(json.dumps(content | {"numbers": only_up}))
     assert costs_from(path).scale_out == costs_from(path).scale_up
-    assert costs_from(path).reduce_us_per_mib == 4
+    only_out = numbers | {name: None for name in NUMBERS[:3]}
+    path.write_text(json.dumps(content | {"numbers": only_out}))
+    assert costs_from(path).reduce_us_per_mib == 8
+    older = {name: number for name, number in numbers.items() if "reduce" not in name}
+    older["reduce_us_per_mib"] = 5
+    path.write_text(json.dumps(content | {"format": 1, "numbers": older}))
+    assert costs_from(path).reduce_us_per_mib == 5
     path.write_text("{}")
     with pytest.raises(InvalidArgumentError, match=f"expected a file of format {FORMAT}"):
         costs_from(path)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-_SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+from hccl_py.algorithms.sizes import read_size
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of the files that plots are written to."""
@@ -25,10 +25,10 @@ def parse_size(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: the text is no such size.
     """
-    match = re.fullmatch(r"(\d+)([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a size such as 4, 64K or 1M, got {text!r}")
-    return int(match[1]) * _SUFFIX[match[2].upper()]
+    try:
+        return read_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
