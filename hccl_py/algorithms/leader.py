@@ -222,7 +222,7 @@ def _collect(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
 
 
 def _hand_out(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
-    """Bring the blocks of each group of `node`, which come to one rank of mine, to their ranks.
+    """Bring the blocks of each group of `node` to their ranks: group i sends them to my i-th rank.
 
     What this rank hands out goes first, so that no mate waits for it while it waits for others.
     """

@@ -216,7 +216,7 @@ def items(text: str) -> list[tuple[str | None, str]]:
 def overrides(text: str) -> dict[str, list[tuple[float, str]]]:
     """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective.
 
-    Each behind the most bytes of a call that it is for, or infinity; ascending, one for each limit.
+    Each comes after its limit in bytes, infinity where none is given; limits ascend.
     """
     chosen: defaultdict[str, dict[float, str]] = defaultdict(dict)
     for collective, item in items(text):
