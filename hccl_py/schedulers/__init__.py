@@ -3,6 +3,7 @@
 reader          one `read(environ)` for all of them; start here
 scheduled       the record that it returns
 torchrun, mpi, slurm, kubernetes, lightning   one source each
+table           all others, a row each: clouds, operators, batch systems
 adopt           gives a process the variables of a rank, RANK … MASTER_PORT
 rendezvous      where the ranks meet if no variable says it; pmi, pmix: the MPI launcher's own store
 

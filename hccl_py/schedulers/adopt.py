@@ -63,9 +63,10 @@ def as_rank(found: Scheduled) -> Scheduled:
     if found.rank is not None and found.world_size is not None:
         return found
     if found.task is Task.NONE:
+        starter = f"hccl-launch {found.options}" if found.options else "srun or hccl-launch"
         raise InvalidArgumentError(
             f"RANK is not set, and this process is no task of {found.source}: start the program "
-            "with srun or hccl-launch"
+            f"with {starter}"
         )
     missing = "RANK" if found.world_size is not None or found.num_nodes else "WORLD_SIZE"
     raise InvalidArgumentError(

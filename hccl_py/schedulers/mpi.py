@@ -18,7 +18,7 @@ _OPEN_MPI = {
 _HYDRA = {
     "rank": "PMI_RANK",
     "world_size": "PMI_SIZE",
-    "local_rank": "MPI_LOCALRANKID",
+    "local_rank": "MPI_LOCALRANKID FLUX_TASK_LOCAL_ID PALS_LOCAL_RANKID",
     "local_world_size": "MPI_LOCALNRANKS",
 }
 _PMIX = {"rank": "PMIX_RANK", "world_size": "WORLD_SIZE", "job_id": "PMIX_NAMESPACE"}

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 
-from hccl_py.schedulers import kubernetes, lightning, mpi, slurm, torchrun
+from hccl_py.schedulers import kubernetes, lightning, mpi, slurm, table, torchrun
 from hccl_py.schedulers.scheduled import Scheduled, refuse_contradiction
 
-_INNERMOST_FIRST = (torchrun, mpi, slurm, kubernetes, lightning)
+_INNERMOST_FIRST = (
+    *(torchrun.read, mpi.read, slurm.read, kubernetes.read, table.read_node, lightning.read),
+    table.read_allocation,
+)
 
 
 def read(environ: Mapping[str, str]) -> Scheduled | None:
@@ -13,17 +16,18 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
 
     Launchers run inside each other, so several sources may be present. The innermost one counts,
     because it started this process: a rank's own variables (RANK, …), then those of mpirun, of a
-    Slurm step, of a Kubernetes pod, and NODE_RANK, which is set by hand. torchrun, hccl-launch and
-    mpirun set all variables of each process that they start, so nothing beyond them is looked at:
-    SLURM_PROCID is then the number of torchrun's or mpirun's own process. Any other two that give
-    this process different numbers in a world of the same size are an error.
+    Slurm step, of a Kubernetes pod, of a node of another scheduler, NODE_RANK, which is set by
+    hand, and those of an allocation. torchrun, hccl-launch and mpirun set all variables of each
+    process that they start, so nothing beyond them is looked at: SLURM_PROCID is then the number of
+    torchrun's or mpirun's own process. Any other two that give this process different numbers in a
+    world of the same size are an error.
 
     Raises:
         InvalidArgumentError: two sources contradict each other, or a variable makes no sense.
     """
     found: list[Scheduled] = []
     for source in _INNERMOST_FIRST:
-        said = source.read(environ)
+        said = source(environ)
         if said is None:
             continue
         for inner in found:
@@ -31,4 +35,5 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
         found.append(said)
         if said.is_innermost:
             break
-    return found[0] if found else None
+    # A scheduler that cannot say which node this is gives way to one that can.
+    return min(found, key=lambda each: bool(each.options), default=None)

@@ -32,6 +32,8 @@ class Scheduled(NamedTuple):
         nodes: names of the nodes, in their order.
         job_id: the same text in all processes of the job, another in every other job.
         is_pod: names of other nodes may resolve only some time after this process has begun.
+        is_head: this is node 0; the other nodes are told its address, and this one is not.
+        options: of hccl-launch, where it would not know the other nodes without.
     """
 
     source: str
@@ -49,6 +51,8 @@ class Scheduled(NamedTuple):
     master_port: int | None = None
     job_id: str | None = None
     is_pod: bool = False
+    is_head: bool = False
+    options: str = ""
 
     def __str__(self) -> str:
         """Say all of it in one line, with the variables."""
@@ -85,11 +89,11 @@ def from_variables(
             variables[key] = name
     values.update({key: value for key, value in known.items() if value is not None})
     for key, size in _BOUNDS:
-        if key in variables and values.get(size) is not None and values[key] >= values[size]:
-            limit = f"{variables[size]} is" if size in variables else f"{size} is"
+        index, limit = values.get(key), values.get(size)
+        if index is not None and limit is not None and index >= limit:
             raise InvalidArgumentError(
-                f"{variables[key]} ({source}): expected 0 to {values[size] - 1}, as {limit} "
-                f"{values[size]}, got {values[key]}"
+                f"{variables.get(key, key)} ({source}): expected 0 to {limit - 1}, as "
+                f"{variables.get(size, size)} is {limit}, got {index}"
             )
     return Scheduled(source, task, variables, **values)
 

@@ -31,7 +31,8 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
     if not job:
         return None
     in_step = environ.get("SLURM_STEP_ID") and environ.get("SLURM_PROCID")
-    if not in_step or number(environ, "SLURM_STEP_ID") >= _FIRST_SPECIAL_STEP:
+    is_special = in_step and number(environ, "SLURM_STEP_ID") >= _FIRST_SPECIAL_STEP
+    if not in_step or is_special or _is_shell(environ):
         return _allocation(environ, job)
     step = f"{job}.{environ['SLURM_STEP_ID']}"
     tasks = _tasks_per_node(environ, "SLURM_STEP_TASKS_PER_NODE")
@@ -45,6 +46,21 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
         nodes=_nodes(environ, "SLURM_STEP_NODELIST"),
         job_id=step,
     )
+
+
+def _is_shell(environ: Mapping[str, str]) -> bool:
+    """Say whether `srun --pty` started this step: its task has a terminal.
+
+    Steps that are started from such a shell inherit SLURM_PTY_PORT, but no terminal. Where the task
+    cannot be seen, as from a container, a step of a single task is taken for a shell.
+    """
+    if not environ.get("SLURM_PTY_PORT"):
+        return False
+    try:
+        with open(f"/proc/{number(environ, 'SLURM_TASK_PID')}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[4] != "0"  # proc(5): tty_nr
+    except (KeyError, OSError, InvalidArgumentError):
+        return environ.get("SLURM_STEP_NUM_TASKS", "1") == "1"
 
 
 def _allocation(environ: Mapping[str, str], job: str) -> Scheduled:

@@ -31,6 +31,10 @@ ALIAS = "hccl_py"
 _STARTED_BY = (
     *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID"),
     *("JOB_COMPLETION_INDEX", "PET_NODE_RANK", "NODE_RANK", "GROUP_RANK"),
+    *("AWS_BATCH_JOB_NODE_INDEX", "SM_HOSTS", "VC_TASK_INDEX", "VK_TASK_INDEX"),
+    *("LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "SKYPILOT_NODE_RANK", "DSTACK_NODE_RANK"),
+    *("LSB_JOBID", "PBS_JOBID", "NHOSTS", "PE_HOSTFILE", "OAR_JOB_ID", "COBALT_JOBID"),
+    *("AZ_BATCH_HOST_LIST", "_CONDOR_NPROCS"),
 )
 """Each environment that `hccl_py.schedulers` reads a rank from has one of these."""
 

@@ -30,7 +30,10 @@ NEVER = (
     *("LOGNAME", "SHELL", "SHLVL", "PWD", "OLDPWD", "TMPDIR", "BASH*", "_"),
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_*", "*WORLD_SIZE", "MASTER_*"),
     *("TORCHELASTIC_*", "PET_*", "SLURM*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*", "PRTE_*"),
-    *("HYDRA_*", "HYDI_*", "MPI_*", "KUBERNETES_*", "JOB_COMPLETION_INDEX"),
+    *("HYDRA_*", "HYDI_*", "MPI_*", "KUBERNETES_*", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_*"),
+    *("SM_HOSTS", "SM_CURRENT_HOST", "VC_*", "VK_*", "LWS_*", "SKYPILOT_*", "DSTACK_*"),
+    *("LSB_*", "LSF_*", "PBS_*", "SGE_*", "NHOSTS", "PE_HOSTFILE", "OAR_*", "COBALT_*"),
+    *("AZ_BATCH_*", "_CONDOR_*"),
 )
 """Patterns of variables that belong to one process or host: only `-x NAME` alone passes them on."""
 

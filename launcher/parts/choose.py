@@ -158,4 +158,6 @@ def scheduler_of(options: Options) -> Scheduled | None:
         raise UsageError(str(error)) from error
     if found is None and options.head is None and options.num_nodes > 1:
         _refuse_half_set(options.num_nodes)
+    if found is not None and found.task is Task.NONE and options.head is not None:
+        return None  # the options say which node this is
     return found

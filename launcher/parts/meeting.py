@@ -74,13 +74,21 @@ def first_node(
     folder: Path,
     slots: tuple[Slot, ...],
     bound: socket.socket | None = None,
+    anywhere: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs the head and the agent of node 0; `bound` is where the head listens."""
+    """Return what runs the head and the agent of node 0.
+
+    The head listens at `bound`, else at the address of the options, or at all where the others may
+    know another one of this host.
+    """
     assert options.head is not None
     host = options.head[0]
     allow_connections(options.num_nodes)
     if bound is None:
-        bound = _listen(resolve(options.head), options.head[1])
+        address = resolve(options.head)
+        if anywhere:
+            address = "::" if ":" in address else "0.0.0.0"
+        bound = _listen(address, options.head[1])
         check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)
     program = program_of(options, folder, slots)
     settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.head))

@@ -33,8 +33,9 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
         connect_timeout_s=left_s,
         job_id=options.job_id or found.job_id or "",
     )
-    node = meeting.other_node if index else meeting.first_node
-    return node(known, folder, slots)
+    if index:
+        return meeting.other_node(known, folder, slots)
+    return meeting.first_node(known, folder, slots, anywhere=found.is_head)
 
 
 def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> None:
@@ -44,6 +45,7 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
         return
     say(f"{found.source}: srun starts a node on {', '.join(nodes)}")
     os.environ.setdefault(SECRET, os.urandom(32).hex())
+    os.environ.setdefault("SLURM_OVERLAP", "1")  # the shell of `srun --pty` holds the cores
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
@@ -54,7 +56,19 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
 
 
 def nodes_to_start(options: Options, found: Scheduled) -> tuple[str, ...]:
-    """Return the nodes of an allocation on which srun starts this command; none: only here."""
+    """Return the nodes of an allocation on which srun starts this command; none: only here.
+
+    Raises:
+        UsageError: it has fewer, or hccl-launch cannot start them without an option.
+    """
+    if options.nodes_given and options.num_nodes == 1:
+        return ()
+    if found.options:
+        size = f"has {found.num_nodes}" if found.num_nodes else "may have several"
+        raise UsageError(
+            f"{found.source}: the job {size} nodes, and no variable says how their processes meet: "
+            f"give {found.options}, or --standalone to use this machine alone"
+        )
     nodes = options.num_nodes if options.nodes_given else len(found.nodes)
     if len(found.nodes) < 2 or nodes < 2:
         return ()
@@ -117,7 +131,9 @@ def given_place(options: Options, found: Scheduled) -> Rendezvous | None:
 
 
 def _found_place(options: Options, found: Scheduled) -> Rendezvous:
+    port = options.master_port or found.master_port
     try:
-        return find_rendezvous(found, os.environ, options.connect_timeout_s)
+        where = found._replace(master_port=port)
+        return find_rendezvous(where, os.environ, options.connect_timeout_s)
     except HcclError as error:
         raise UsageError(str(error)) from error

@@ -1,0 +1,98 @@
+"""What hccl-launch does in the processes of schedulers that have a row in the table."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, job, launch
+from quiet_clock import HANG_S
+
+SCRIPT = """
+import os
+names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+"""
+MAIN = {
+    "AWS_BATCH_JOB_NUM_NODES": "2",
+    "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1",
+    "AWS_BATCH_JOB_NODE_INDEX": "1",
+}
+CHILD = {
+    **MAIN,
+    "AWS_BATCH_JOB_NODE_INDEX": "0",
+    "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "127.0.0.1",
+}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_nodes_of_aws_batch_make_one_world(port: int, script: Path) -> None:
+    """The main node is not told the address at which the others look for it."""
+    with ExitStack() as opened:
+        nodes = [
+            opened.enter_context(
+                job(*_with(environ), *COMMAND, "--nproc", 2, "--master-port", port, script)
+            )
+            for environ in (MAIN, CHILD)
+        ]
+        outputs = [node.communicate(timeout=HANG_S) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert sorted(outputs[0][0].splitlines()) == ["0 0 0 4", "1 1 0 4"]
+    assert sorted(outputs[1][0].splitlines()) == ["2 0 1 4", "3 1 1 4"]
+
+
+def _with(environ: dict[str, str]) -> tuple[str, ...]:
+    return "env", *(f"{name}={value}" for name, value in environ.items())
+
+
+@pytest.mark.parametrize("how", [(), ("--dry-run",), ("--nnodes", "2")])
+def test_one_of_several_nodes_is_refused_with_the_options_to_give(
+    how: tuple[str, ...], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nodes").write_text("a\nb\n")
+    monkeypatch.setenv("PBS_JOBID", "7")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    done = launch("--nproc", 2, *how, script)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "PBS" in line
+    assert "--hostfile $PBS_NODEFILE" in line
+
+
+@pytest.mark.parametrize("how", [("--standalone",), ("--nnodes", "1"), ("--node-rank", "0")])
+def test_option_that_says_which_nodes_there_are_counts(
+    how: tuple[str, ...], port: int, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_JOBID", "7")  # its file of nodes is on another host
+    done = launch(*how, "--master-port", port, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 0 0 1\n"
+
+
+def test_shell_of_srun_is_a_place_to_start_nodes_from(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun is replaced by a program that prints how it was called."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$SLURM_OVERLAP $@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    for name, value in {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_NODELIST": "a,b",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_PTY_PORT": "34889",
+    }.items():
+        monkeypatch.setenv(name, value)
+    done = launch("--nproc", 2, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 --nodes=2 --ntasks=2 --ntasks-per-node=1 ")
