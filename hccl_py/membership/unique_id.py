@@ -30,6 +30,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
+from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
 
@@ -193,7 +194,7 @@ def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
     """
     _num_agreed[agreed] += 1
     text = f"hccl-py {agreed} {_num_agreed[agreed]}"
-    secret = hmac.digest(os.environ.get("HCCL_SECRET", "").encode(), text.encode(), "sha256")
+    secret = hmac.digest(read_secret() or b"", text.encode(), "sha256")
     return _pack(*where, secret, 0, variable)
 
 

@@ -117,11 +117,11 @@ def test_client_with_another_secret_is_turned_away() -> None:
     assert "HCCL_SECRET" in err
 
 
-def test_without_a_secret_nothing_listens() -> None:
+def test_with_an_empty_secret_nothing_listens() -> None:
     server = start(secret="")
     _, err = server.communicate(timeout=TIMEOUT_S)
     assert server.returncode == 1
-    assert "set HCCL_SECRET" in err
+    assert "HCCL_SECRET" in err
 
 
 def test_help_says_what_the_command_measures(capsys: pytest.CaptureFixture[str]) -> None:

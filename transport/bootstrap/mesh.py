@@ -8,6 +8,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.transport import _core
@@ -26,6 +27,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.rejections import logger
+from hccl_py.transport.network.secret import weakness
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import (
     BACKLOG,
@@ -136,6 +138,8 @@ def connect(
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
     settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
+    if rank == 0 and (problem := weakness(settings.secret)):
+        _warn_once(problem)
     sealed = SealedStore(store, settings.secret)
     failure = SharedFailure(sealed, rank, world_size)
     # The failure is shared before anything closes, pending connections too: peers would fail in
@@ -153,6 +157,11 @@ def connect(
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)
 
 
 def _host_of(store: Any) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
 
 EMULATED_NETWORK = "HCCL_EMULATED_NETWORK"
@@ -69,7 +70,7 @@ class NetworkSettings:
             family=_choice(given, "HCCL_SOCKET_FAMILY", _FAMILIES),
             ports=_port_range(given.get("HCCL_PORT_RANGE")),
             num_connections=_connections(given.get("HCCL_CONNECTIONS", "1")),
-            secret=given.get("HCCL_SECRET", "").encode() or None,
+            secret=read_secret(environ),
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
             transport=check_transport(given.get(VARIABLE, AUTO)),
             checksum=bool(_choice(given, "HCCL_CHECKSUM", _SWITCH)),

@@ -22,6 +22,7 @@ from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.verbs.report import Report, Row
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.secret import read_secret
 
 _DESCRIPTION = """
 Measure the bandwidth or the latency of one queue pair, as ib_write_bw and ib_send_lat do.
@@ -126,12 +127,12 @@ def _number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def _secret() -> bytes:
-    secret = os.environ.get("HCCL_SECRET", "")
-    if not secret:
+    secret = read_secret()
+    if secret is None:
         raise LinkError(
             "set HCCL_SECRET to the same value on both hosts first: the two ends authenticate"
         )
-    return secret.encode()
+    return secret
 
 
 # The server.
