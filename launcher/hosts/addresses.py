@@ -31,11 +31,13 @@ class Location:
     Attributes:
         addresses: numeric, in the resolver's order; none behind a proxy of ssh.
         is_here: it is this machine and this user, so its agent needs no ssh.
+        is_alias: only ssh's configuration says what its name means; no resolver has to know it.
     """
 
     host: Host
     addresses: tuple[str, ...]
     is_here: bool
+    is_alias: bool = False
 
 
 def locate(
@@ -75,8 +77,8 @@ def _locate(host: Host, ssh: SshOptions) -> Location | str:
     """Look one host up; return the reason if it has no address."""
     configured = _configuration(host, ssh)
     if {"proxyjump", "proxycommand"} & configured.keys():
-        return Location(host, (), False)
-    name = configured.get("hostname", host.name)
+        return Location(host, (), False, is_alias=True)
+    name = configured.get("hostname", host.name).lower()
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
@@ -85,7 +87,8 @@ def _locate(host: Host, ssh: SshOptions) -> Location | str:
     here = any(_is_bindable(family, address) for family, _, _, _, address in entries)
     user = configured.get("user", host.user or ssh.user)
     here = here and user in (None, pwd.getpwuid(os.getuid()).pw_name)
-    return Location(host, tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), here)
+    found = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
+    return Location(host, found, here, is_alias=name != host.name.lower())
 
 
 def _configuration(host: Host, ssh: SshOptions) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.hosts.addresses import Location, locate
@@ -47,7 +48,10 @@ def part(
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
     secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
-    settings = settings_of(options, tuple(host.name for host in remote.hosts), where)
+    settings = replace(
+        settings_of(options, tuple(host.name for host in remote.hosts), where),
+        aliases=frozenset(location.host.name for location in found if location.is_alias),
+    )
     local = []
     for index, location in enumerate(found):
         if location.is_here:
@@ -85,7 +89,7 @@ def part(
                     **common,
                     "index": index,
                     "ranks": location.host.slots,
-                    "head": _source(location),
+                    "head": _source(location, found),
                 },
             )
             for index, location in enumerate(found)
@@ -103,9 +107,14 @@ def part(
 
 def address_of_this(found: tuple[Location, ...]) -> str:
     """Return this machine's address as the other hosts reach it."""
-    return _source(next(each for each in found if not each.is_here))
+    return _source(next(each for each in found if not each.is_here), found)
 
 
-def _source(location: Location) -> str:
-    """Return this machine's address on the way to a host."""
-    return address_towards(next(iter(location.addresses), None), None)
+def _source(location: Location, found: tuple[Location, ...]) -> str:
+    """Return this machine's address on the way to a host; a proxy of ssh hides that of some.
+
+    Such a host is taken to be where the others are.
+    """
+    others = (each for each in (location, *found) if not each.is_here)
+    known = (address for each in others for address in each.addresses)
+    return address_towards(next(known, None), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -182,6 +183,29 @@ def test_name_that_does_not_resolve_is_refused_at_once(hosts: SshHosts, tmp_path
     done = run(hosts, "--hosts", "node-b:1,node-x:1", write(tmp_path, SLEEPS))
     assert done.returncode == 2
     assert "no address for node-x" in done.stderr
+
+
+def test_names_that_only_the_configuration_of_ssh_knows_are_hosts(
+    hosts: SshHosts, tmp_path: Path
+) -> None:
+    """An alias, a file that is included, a `Match`, and a host behind another one."""
+    folder = Path("/etc/netns", hosts.names[0], "ssh")
+    folder.mkdir()
+    words = [word for option in hosts.ssh.options for word in ("-o", option)]
+    (folder / "more").write_text("Host last\n  HostName node-c\n")
+    (folder / "ssh_config").write_text(
+        f"Include {folder}/more\nHost first\n  HostName {hosts.address(1)}\n"
+        f"Match originalhost second\n  HostName {hosts.address(2)}\n  ProxyCommand "
+        f"ssh {' '.join(words)} -W %h:%p node-b\n"
+    )
+    try:
+        script = write(tmp_path, ADDS)
+        for names in ("first:2,last:1", "first:2,second:1"):
+            done = run(hosts, "--hosts", names, script)
+            assert done.returncode == 0, done.stderr
+            assert sorted(done.stdout.splitlines()) == ["6 0 None", "6 0 None", "6 1 None"]
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_check_finds_what_would_fail_before_a_rank_runs(hosts: SshHosts, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ class HeadSettings:
         master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
         min_ranks: how many ranks have to go on when others fail; 0: all.
         stall_s: a rank without progress is named after so long; 0: none is.
+        aliases: those of `hosts` that mean nothing on other hosts.
         only_checks: the job is preflight, in full, and no rank is started.
     """
 
@@ -30,3 +31,4 @@ class HeadSettings:
     master_port: int = 0
     only_checks: bool = False
     stall_s: float = 0.0
+    aliases: frozenset[str] = frozenset()

@@ -51,8 +51,11 @@ def test_own_addresses_and_own_user_are_here() -> None:
 def test_configuration_of_ssh_gives_a_name_its_address() -> None:
     (found,) = locate([Host("alias.invalid", 1)], SshOptions(options=("HostName=192.0.2.7",)))
     assert found.addresses == ("192.0.2.7",)
+    assert found.is_alias
     (behind,) = locate([Host("inner.invalid", 1)], SshOptions(options=("ProxyJump=gate.invalid",)))
-    assert behind == addresses.Location(Host("inner.invalid", 1), (), False)
+    assert behind == addresses.Location(Host("inner.invalid", 1), (), False, True)
+    (known,) = locate([Host("LocalHost", 1)], SshOptions())
+    assert not known.is_alias
 
 
 def test_host_that_needs_ssh_without_ssh_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

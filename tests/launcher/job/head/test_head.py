@@ -145,6 +145,14 @@ def test_job_ends_well_when_every_rank_has() -> None:
     assert job.kinds() == [(1, "end"), (2, "end"), (0, "end")]
 
 
+def test_hosts_need_not_know_what_only_the_configuration_of_ssh_says() -> None:
+    job = Job(aliases=frozenset({"b"}))
+    for index in range(3):
+        job.join(index, host=f"host {index}")
+    told = [body["names"] for _, kind, body in job.sent if kind == "check"]
+    assert told == [("a", "", "")] * 3
+
+
 def test_hosts_are_checked_before_the_ranks_start_and_a_silent_one_ends_the_job() -> None:
     job = Job()
     assert [job.join(index, host=f"host {index}") for index in range(3)] == ["", "", ""]
