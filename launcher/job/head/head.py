@@ -231,17 +231,17 @@ class Head:
         self.phase = Phase.CHECKING
         address, port = self._store()
         sizes = tuple(map(len, self.agents.ranks().values()))
-        hosts, aliases = self.settings.hosts, self.settings.aliases
+        called, aliases = self.settings.hosts, self.settings.aliases
         told = {
             "node_sizes": sizes,
             # What they are called here: those have to resolve.
-            "names": tuple("" if name in aliases else name for name in hosts),
+            "names": tuple("" if name in aliases else name for name in called),
             "master_addr": address,
             "master_port": port,
         }
         for index in range(len(sizes)):
             self._send(index, "check", {**told, "node": index})
-        named = zip(hosts, self.agents.hellos(), strict=True)
+        named = zip(called, self.agents.hellos(), strict=True)
         names = tuple(name or hello.host for name, hello in named)
         job = Job(names, sizes, has_master_port=True, full=self.settings.only_checks)
         self._checking = Checking(job, lambda node, body: self._send(node, "ask", body), now_s)
