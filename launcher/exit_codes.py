@@ -14,3 +14,5 @@ CHECK_FAILED = 78
 """Preflight found that the job would fail."""
 CANNOT_RUN = 126
 """The program cannot be executed, as a shell says it."""
+NOT_FOUND = 127
+"""There is no such program, as a shell says it."""

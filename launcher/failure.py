@@ -3,6 +3,7 @@
 No processes and no torch here: `agent` makes these records and prints them.
 """
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,9 +12,15 @@ from hccl_py.launcher.number_ranges import name_ranks
 
 _MOST_KINDS = 8
 _QUOTED = 300
-# A death that left no record is dated when elastic notices it, a recorded exception when it was
-# raised. Elastic looks every 0.1 s, later on a loaded machine; the other ranks raise before that.
-_NOTICED_LATE_S = 2.0
+# A death that left no record is dated when the agent notices it, a recorded exception when it was
+# raised. On a loaded machine another rank may notice the death, and raise, before the agent does.
+_NOTICED_LATE_S = 0.1
+# How Python, gloo and torch's store call the end of a connection.
+_LOST_CONNECTION = re.compile(
+    r"(closed|reset) by (remote )?peer|broken pipe|failed to recv|"
+    r"^(Connection\w*|BrokenPipe|DistNetwork)Error\b",
+    re.IGNORECASE,
+)
 
 
 class Failure(NamedTuple):
@@ -32,7 +39,9 @@ class Failure(NamedTuple):
     log: str  # path of its log file; empty: none
     last_lines: tuple[str, ...] = ()  # of both its streams
     reason: str = ""  # a likely one, where the exit code alone says little
-    was_killed: bool = False  # by the launcher, as it did not end when it was asked to
+    was_stopped: bool = False  # it ended, or raised, after the launcher told it to end
+    was_killed: bool = False  # by the launcher, as it did not end when it was told to
+    blames: int | None = None  # the rank that hccl named in an error of this one
 
     def cut(self, most_chars: int) -> "Failure":
         """Return it with texts of so many characters at most: a message to the head has a limit."""
@@ -58,9 +67,16 @@ class Failure(NamedTuple):
         return _signal_name(-self.exit_code)
 
     @property
-    def was_stopped(self) -> bool:
-        """Whether it ended because the launcher stopped it."""
-        return self.was_killed or self.exit_code == -signal.SIGTERM
+    def is_dated(self) -> bool:
+        """Whether the rank itself recorded when it failed."""
+        return bool(self.kind or self.message)
+
+    @property
+    def lost_a_connection(self) -> bool:
+        """Whether its last words say so."""
+        # C++ that loses a connection may abort, and print the reason.
+        lines = self.last_lines if self.exit_code == -signal.SIGABRT else ()
+        return any(_LOST_CONNECTION.search(text) for text in (self.message, *lines))
 
 
 def _cut(text: str, most_chars: int) -> str:
@@ -74,7 +90,10 @@ def _cut(text: str, most_chars: int) -> str:
 def first_failure(failures: Sequence[Failure]) -> Failure:
     """Choose the root cause: ranks that only lost a peer, or that we stopped, come after it."""
     own = [each for each in failures if not each.was_stopped] or list(failures)
-    return min(own, key=lambda each: each.at_s if each.message else each.at_s - _NOTICED_LATE_S)
+    failed = {each.rank for each in own}
+    causes = [each for each in own if each.blames in (None, each.rank) or each.blames not in failed]
+    causes = [each for each in causes if not each.lost_a_connection] or causes or own
+    return min(causes, key=lambda each: each.at_s - (0.0 if each.is_dated else _NOTICED_LATE_S))
 
 
 def render(failures: Sequence[Failure], world_size: int | None, was_stopped: bool = True) -> str:
@@ -140,6 +159,7 @@ def _later(
     first: Failure, failures: Sequence[Failure], world_size: int | None, was_stopped: bool
 ) -> Iterator[str]:
     others = [each for each in failures if each is not first and not each.was_stopped]
+    killed = sorted(each.rank for each in failures if each.was_killed)
     ranks_by_end: dict[str, list[int]] = {}
     for each in sorted(others, key=lambda each: each.rank):
         ranks_by_end.setdefault(each.ended_by, []).append(each.rank)
@@ -150,3 +170,10 @@ def _later(
         yield f"{end} on {name_ranks(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped" if was_stopped else "the other ranks ended well"
+    if killed:
+        yield cut_off(killed)
+
+
+def cut_off(ranks: Sequence[int]) -> str:
+    """Say which ranks were killed while they may have been saving."""
+    return f"{name_ranks(ranks)} did not end in time (--shutdown-timeout) and got SIGKILL"

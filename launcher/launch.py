@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from hccl_py.launcher import front
 from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
@@ -43,7 +42,7 @@ def launch(words: Sequence[str]) -> int:
             return front.run(body, options.stop_s, folder)
     except UsageError as error:
         say(f"error: {error}")
-        return USAGE
+        return error.exit_code
     except KeyboardInterrupt as stopped:
         number = signal.Signals(*stopped.args)
         say(f"stopped by {number.name}")

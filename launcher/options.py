@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hccl_py.launcher.exit_codes import USAGE
+
 if TYPE_CHECKING:
     from hccl_py.launcher.emulation.options import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
@@ -20,6 +22,11 @@ CONTROL_PORT_OFFSET = 1
 
 class UsageError(Exception):
     """The command line cannot be carried out; the message says why, in one line."""
+
+    def __init__(self, why: str, exit_code: int = USAGE) -> None:
+        """Take the exit code of the launcher as well."""
+        super().__init__(why)
+        self.exit_code = exit_code
 
 
 class Options(NamedTuple):

@@ -7,7 +7,8 @@ HCCL_HABANA_SHIM it also imports that shim, which imports no torch: a script may
 modules first.
 
 The record is the error file of torch.distributed.elastic (TORCHELASTIC_ERROR_FILE), in the format
-that its `@record` writes; a script needs no decorator.
+that its `@record` writes, and the exit code; a script needs no decorator. sys.exit(3) is recorded
+without a message.
 """
 
 import ctypes
@@ -34,18 +35,28 @@ def main() -> None:
     try:
         _run()
     except SystemExit as stop:
+        if isinstance(stop.code, int | None):
+            # The other ranks may lose this one, and end, before its interpreter has ended.
+            if code := (stop.code or 0) & 0xFF:
+                _record("SystemExit", "", "", code)
+            raise
         # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
-        if not isinstance(stop.code, int | None) and _record("SystemExit", str(stop.code), ""):
-            sys.exit(1)
-        raise
+        if not _record("SystemExit", str(stop.code), "", 1):
+            raise
+        sys.exit(1)
     except BaseException as error:
         # The interpreter sets these for an exception that ends the program. hccl_py reads them at
         # exit and reports the exception to the other ranks.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         text = _format(error)
         name = type(error).__name__
-        if not _record(name, f"{name}: {error}", text):  # else the launcher prints it
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        code = -signal.SIGINT if is_interrupt else 1
+        if not _record(name, f"{name}: {error}", text, code):  # else the launcher prints it
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
+        if is_interrupt:  # the interpreter then ends by the signal itself
+            sys.excepthook = lambda *_: None
+            raise
         sys.exit(1)
 
 
@@ -88,13 +99,13 @@ def _format(error: BaseException) -> str:
     return "".join(rendered.format())
 
 
-def _record(kind: str, message: str, text: str) -> bool:
+def _record(kind: str, message: str, text: str, exit_code: int) -> bool:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False
     stamp = str(int(time.time()))
     details = {"timestamp": stamp, "py_callstack": text, "type": kind, "pid": os.getpid()}
-    record = {"message": {"message": message, "extraInfo": details}}
+    record = {"message": {"message": message, "extraInfo": {**details, "exit_code": exit_code}}}
     try:
         # The rename is atomic: the agent may read it, or kill this process, at any moment.
         with open(path + ".partial", "w") as file:

@@ -12,6 +12,7 @@ from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, position
 from hccl_py.fingerprint import Call, Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
+from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import (
@@ -59,6 +60,7 @@ class CallErrors:
         """
         error = self.of_failure(failed.args[0], timeout_s, call)
         self._recorder.record_failure(str(error))
+        PROGRESS.note_error(error, self._recorder.member)
         return error
 
     def of_failure(

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
 import weakref
 import zlib
@@ -19,6 +20,7 @@ from hccl_py.diagnosis.stall import warning_from_environment
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership, recorders_of_process
 from hccl_py.observe.statistics import DEVICES
 from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
 from hccl_py.transport.process_lifecycle import Stage, register
 
 VARIABLE = "HCCL_PROGRESS_FILE"
@@ -35,6 +37,7 @@ class Snapshot(TypedDict):
     changed_s: float  # when any of it last changed, by the clock `time.monotonic`
     call: str  # under way without progress; empty: none is
     waiting_for: tuple[int, ...]  # ranks of the job without which this call cannot go on
+    blames: int | None  # the rank of the job that an error named last, other than for being late
 
 
 class _Counted(NamedTuple):
@@ -67,6 +70,11 @@ class ProgressFile:
         )
         self._changed_s = self._next_s = 0.0
         self._period_s = _PERIOD_S
+        self._blames: int | None = None
+        self._last = Snapshot(
+            steps=0, collectives=0, bytes=0, changed_s=0.0, call="", waiting_for=(), blames=None
+        )
+        self._writing = threading.RLock()  # a signal's handler may call, and fail, meanwhile
 
     @property
     def is_open(self) -> bool:
@@ -87,6 +95,7 @@ class ProgressFile:
 
     def leave_to_parent(self) -> None:
         """In a forked child: write no more."""
+        self._writing = threading.RLock()
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -101,9 +110,25 @@ class ProgressFile:
         if now_s < self._next_s or self._fd is None:
             return
         self._next_s = now_s + self._period_s
-        body = json.dumps(self._snapshot(now_s))
-        with contextlib.suppress(OSError):  # a full disk
-            os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
+        self._write(self._snapshot(now_s))
+
+    def note_error(self, error: CommunicatorError, member: Membership) -> None:
+        """Write at once which rank an error names: the program may end before the next turn.
+
+        The launcher then knows whose failure came first, however this rank ends.
+        """
+        if self._fd is None or error.rank is None or isinstance(error, CollectiveTimeoutError):
+            return
+        known = member.global_ranks
+        self._blames = known[error.rank] if known else error.rank
+        self._write(self._last)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        with self._writing, contextlib.suppress(OSError):  # a full disk
+            self._last = snapshot
+            body = json.dumps({**snapshot, "blames": self._blames})  # it may be older
+            if self._fd is not None:
+                os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
 
     def _snapshot(self, now_s: float) -> Snapshot:
         looked = [self._look(recorder) for recorder in recorders_of_process()]
@@ -120,6 +145,7 @@ class ProgressFile:
             "changed_s": self._changed_s,
             "call": call.text,
             "waiting_for": call.waiting_for,
+            "blames": self._blames,
         }
 
     def _look(self, recorder: FlightRecorder) -> tuple[bool, _Call]:

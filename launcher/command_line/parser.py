@@ -27,7 +27,7 @@ torchrun --help. Every option has torchrun's spelling with _ too.
 
 exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not come; 70 hccl-launch
 or the network of --emulate was killed; 71 a node was lost; 78 preflight found errors; 126 the
-program cannot run; 128 + the signal that ended the job"""
+program cannot run; 127 it was not found; 128 + the signal that ended the job"""
 _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
 # Without effect: the agent is told of ends at once, every rank is a program of its own, and the
 # signals that stop a program stop the job.

@@ -6,6 +6,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT, UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 
@@ -154,21 +155,26 @@ def check_program(args: argparse.Namespace) -> None:
             is not None
         )
     elif args.no_python:
-        found = _is_command(name)
+        _check_command(name)
+        found = True
     else:
         found = Path(name).exists() and not (
             Path(name).is_dir() and not Path(name, "__main__.py").exists()
         )
     if not found:
-        what = "module" if args.module else "program" if args.no_python else "script"
-        raise UsageError(f"{what} not found: {name}")
+        raise UsageError(f"{'module' if args.module else 'script'} not found: {name}")
 
 
-def _is_command(name: str) -> bool:
-    """Say whether the kernel finds a program as a shell does.
+def _check_command(name: str) -> None:
+    """Check that the kernel finds a program as a shell does.
 
     As `shutil.which`, whose module imports every kind of archive.
     """
     folders = [""] if os.path.dirname(name) else os.get_exec_path()
     paths = [os.path.join(folder, name) for folder in folders]
-    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
+    found = [path for path in paths if os.path.exists(path)]
+    if not found:
+        raise UsageError(f"program not found: {name}", NOT_FOUND)
+    if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in found):
+        what = "is a folder" if os.path.isdir(found[0]) else "may not be executed (chmod +x)"
+        raise UsageError(f"program {found[0]} {what}", CANNOT_RUN)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN
+from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
@@ -79,7 +79,7 @@ class Agent:
         if self._ranks is None or self._kill_at_s < float("inf"):
             return
         self._kill_at_s = time.monotonic() + self._program.stop_s
-        self._ranks.signal(signal.SIGTERM)
+        self._ranks.stop()
 
     def end(self, exit_code: int, last_line: str) -> None:
         """End what still runs; the agent is done then."""
@@ -116,8 +116,10 @@ class Agent:
         except OSError as error:
             what = error.filename or program.command[0]
             hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
-            why = f"cannot start a rank: {what}: {error.strerror}{hint}"
-            self._head.send("stop", [why, CANNOT_RUN])
+            where = f" on {socket.gethostname()}" * (len(attempt.node_sizes) > 1)
+            why = f"cannot start a rank{where}: {what}: {error.strerror}{hint}"
+            is_missing = error.errno == errno.ENOENT and what == program.command[0]
+            self._head.send("stop", [why, NOT_FOUND if is_missing else CANNOT_RUN])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
         # A rank that has the terminal itself may wait for its user.

@@ -50,6 +50,7 @@ class _Rank:
         file = _progress_file(error_file)
         self.watch = RankWatch(start.rank, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
+        self.told_s: float | None = None  # when it was told to end, seconds since the epoch
         self.was_killed = False
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
@@ -128,19 +129,27 @@ class Ranks:
         )
         return next(pids, None)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all ranks that run, and what shares their process groups."""
+    def stop(self) -> None:
+        """Tell all ranks that run, and what shares their process groups, to end."""
         for rank in self._ranks:
-            if rank.exit_code is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(rank.process.pid, number)
+            if rank.process.poll() is not None:
+                self._note_end(rank)  # it ended by itself
+            else:
+                rank.told_s = time.time()
+                # A rank that is frozen has to run to end.
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    _signal_group(rank, number)
 
     def end(self) -> None:
         """Kill what is left: ranks, their children, and what these have put in other sessions.
 
         Connections to other hosts are children of this process, too.
         """
-        self.signal(signal.SIGKILL)
+        for rank in self._ranks:
+            if rank.process.poll() is not None:
+                self._note_end(rank)
+            else:
+                _signal_group(rank, signal.SIGKILL)
         for rank in self._ranks:
             if rank.exit_code is None:
                 rank.was_killed = True
@@ -178,7 +187,9 @@ class Ranks:
     def _failure(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
     ) -> Failure:
-        code = rank.exit_code or 0
+        code, at_s = rank.exit_code or 0, record.get("at_s", rank.at_s)
+        has_raised = bool(record.get("message"))
+        was_stopped = rank.told_s is not None and at_s >= rank.told_s
         return Failure(
             rank=rank.start.rank,
             node=rank.start.slot.node,
@@ -186,15 +197,17 @@ class Ranks:
             host=socket.gethostname(),
             pid=rank.process.pid,
             # It may have been stopped between its exception and its end.
-            exit_code=code if code > 0 or not record else 1,
+            exit_code=record.get("exit_code", code if code > 0 else 1) if record else code,
             kind=record.get("type", ""),
             message=record.get("message", ""),
             traceback=record.get("py_callstack", ""),
-            at_s=record.get("at_s", rank.at_s),
+            at_s=at_s,
             log=rank.streams.log_path if rank.streams is not None else "",
-            last_lines=() if record else tuple(rank.last_lines),
+            last_lines=() if has_raised else tuple(rank.last_lines),
             reason="" if record else self._why_killed(rank) or reason(code),
-            was_killed=rank.was_killed and not record,
+            was_stopped=was_stopped,
+            was_killed=was_stopped and rank.was_killed,
+            blames=rank.watch.last_told().get("blames"),
         )
 
 
@@ -204,6 +217,11 @@ def _in_rank() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # Yama lets no process but an ancestor look into this one; py-spy is the agent's child.
     _prctl(_PR_SET_PTRACER, os.getppid())
+
+
+def _signal_group(rank: _Rank, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(rank.process.pid, number)
 
 
 def _progress_file(record: Path) -> Path:

@@ -64,7 +64,7 @@ class RankWatch:
 
     def look(self, num_lines: int, now_s: float) -> RankProgress:
         """Look at a rank that has printed `num_lines` so far."""
-        told = _read(self._file) or self._told
+        told = self.last_told()
         has_moved = told.get("changed_s") != self._told.get("changed_s")
         # In a call that is stuck, hccl itself prints.
         has_moved = has_moved or (num_lines != self._num_lines and not told.get("call"))
@@ -84,6 +84,10 @@ class RankWatch:
             call=told.get("call", ""),
             waiting_for=tuple(told.get("waiting_for", ())),
         )
+
+    def last_told(self) -> dict[str, Any]:
+        """Return what the rank wrote last, as far as it is known; empty: it uses no hccl."""
+        return _read(self._file) or self._told
 
     def _computes(self, now_s: float) -> bool:
         before, self._cpu = self._cpu, (now_s, _cpu_s(self._pid))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from hccl_py.launcher.failure import Failure, first_failure, render
 
 RAISED = Failure(
@@ -20,7 +22,7 @@ RAISED = Failure(
     log="",
 )
 VANISHED = RAISED._replace(rank=2, exit_code=-signal.SIGSEGV, kind="", message="", traceback="")
-STOPPED = VANISHED._replace(rank=3, exit_code=-signal.SIGTERM)
+STOPPED = VANISHED._replace(rank=3, exit_code=-signal.SIGTERM, was_stopped=True)
 
 
 def test_first_failure_is_the_earliest_that_raised() -> None:
@@ -29,7 +31,38 @@ def test_first_failure_is_the_earliest_that_raised() -> None:
 
 
 def test_first_failure_is_the_rank_that_vanished_though_peers_were_noticed_before() -> None:
-    assert first_failure([RAISED, VANISHED._replace(at_s=100.5)]).rank == 2
+    assert first_failure([RAISED, VANISHED._replace(at_s=100.05)]).rank == 2
+
+
+def test_first_failure_is_not_a_rank_that_ended_because_another_raised() -> None:
+    assert first_failure([RAISED, VANISHED._replace(at_s=100.5)]) == RAISED
+
+
+@pytest.mark.parametrize("end", [RAISED, VANISHED, RAISED._replace(kind="SystemExit", message="")])
+def test_first_failure_is_never_a_rank_that_blames_another_one(end: Failure) -> None:
+    victim = end._replace(rank=0, at_s=90.0, blames=2)
+    assert first_failure([victim, VANISHED]) == VANISHED
+    assert first_failure([victim, STOPPED._replace(rank=2)]) == victim, "it did not fail itself"
+    assert first_failure([victim, VANISHED._replace(blames=0)]) == victim, "each lost the other"
+
+
+@pytest.mark.parametrize(
+    "victim",
+    [
+        RAISED._replace(message="RuntimeError: Connection closed by peer [127.0.0.1]:4711"),
+        RAISED._replace(message="ConnectionResetError: [Errno 104] Connection reset by peer"),
+        VANISHED._replace(exit_code=-signal.SIGABRT, last_lines=("what(): Broken pipe",)),
+    ],
+)
+def test_first_failure_is_never_a_rank_that_lost_a_connection(victim: Failure) -> None:
+    root = VANISHED._replace(rank=7, at_s=101.0)
+    assert first_failure([victim, root]) == root
+    assert first_failure([victim]) == victim
+
+
+def test_rank_that_a_stranger_stopped_failed() -> None:
+    ended = STOPPED._replace(was_stopped=False)
+    assert first_failure([RAISED._replace(at_s=101.0), ended]) == ended
 
 
 def test_first_failure_is_never_a_rank_that_was_stopped() -> None:
@@ -67,6 +100,12 @@ def test_render_without_a_record_quotes_the_last_lines_and_says_a_likely_reason(
         "first",
         "last",
     ]
+
+
+def test_render_names_the_ranks_that_got_sigkill_while_they_saved() -> None:
+    killed = [STOPPED._replace(rank=rank, was_killed=True) for rank in (3, 5)]
+    first = render([RAISED, *killed], 8).splitlines()[0]
+    assert "ranks 3, 5 did not end in time (--shutdown-timeout)" in first
 
 
 def test_endless_message_is_cut_in_the_middle() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,50 @@ raise ConnectionError("peer closed")
     assert "hccl-launch: rank 2 of 3 was killed by SIGKILL (node 0, local" in done.stderr
 
 
+ENDS = {
+    "sys.exit(3)": 3,
+    "os._exit(4)": 4,
+    "os.kill(os.getpid(), signal.SIGTERM)": 143,
+    "os.kill(os.getpid(), signal.SIGINT)": 130,
+    "os.abort()": 134,
+    "raise ValueError('mine')": 1,
+    "os.execv('/no/such', ['x'])": 1,
+}
+
+
+USUAL_ENDS = [*zip(ENDS, ("raise", "os._exit(9)", "os.abort()"), strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("end", "victim"),
+    [
+        pytest.param(*pair, marks=[] if pair in USUAL_ENDS else pytest.mark.nightly("launchers"))
+        for pair in product(ENDS, ("raise", "os._exit(9)", "sys.exit(8)", "os.abort()"))
+    ],
+)
+def test_rank_that_ends_is_blamed_however_it_and_its_victims_end(
+    script: Script, end: str, victim: str
+) -> None:
+    # The interpreter of a rank may take longer to end than the others need to lose it.
+    body = f"""
+import atexit, signal, sys, time
+import numpy as np
+from hccl_py import Communicator
+comm = Communicator()
+if rank == 1:
+    atexit.register(time.sleep, 1)
+    {end}
+try:
+    while True:
+        comm.all_reduce(np.ones(4))
+except Exception:
+    {victim}
+"""
+    done = launch("--nproc", 3, script(body))
+    assert done.returncode == ENDS[end], done.stderr
+    assert "\nhccl-launch: rank 1 of 3 " in done.stderr
+
+
 def test_restart_runs_all_ranks_again_and_shows_the_first_failure(script: Script) -> None:
     body = f"""
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -252,6 +297,21 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1024)
     except OSError:
         return b""
+
+
+def test_program_that_is_missing_or_not_executable_has_the_shells_exit_code(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "program"
+    done = launch("--no-python", path)
+    assert (done.returncode, done.stderr.count("\n")) == (127, 1)
+    path.write_text("#!/bin/sh\n")
+    done = launch("--no-python", path)
+    assert (done.returncode, done.stderr.count("\n")) == (126, 1)
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    assert launch("--no-python", path).returncode == 127
+    assert launch("--no-python", tmp_path).returncode == 126
 
 
 def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:

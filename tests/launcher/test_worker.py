@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,29 @@ def test_ordinary_exit_leaves_no_record(tmp_path: Path, error_file: Path, statem
     path.write_text(f"import sys\n{statement}")
     assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == 0
     assert not error_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "exit_code"), [("sys.exit(3)", 3), ("raise SystemExit(True)", 1)]
+)
+def test_exit_code_is_recorded_before_the_interpreter_ends(
+    tmp_path: Path, error_file: Path, statement: str, exit_code: int
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import atexit, os, sys\natexit.register(os._exit, 9)\n{statement}")
+    assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == 9
+    message = json.loads(error_file.read_text())["message"]
+    assert (message["message"], message["extraInfo"]["exit_code"]) == ("", exit_code)
+
+
+def test_interrupt_is_recorded_and_ends_the_process_as_the_signal(
+    tmp_path: Path, error_file: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)")
+    done = run_worker(path, TORCHELASTIC_ERROR_FILE=error_file)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert json.loads(error_file.read_text())["message"]["extraInfo"]["exit_code"] == -2
 
 
 def test_error_of_the_library_is_recorded_once_and_ends_with_the_users_line(

@@ -1,11 +1,12 @@
 """How an attempt ends: why its ranks are stopped, and what becomes of the job."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hccl_py.launcher.exit_codes import LOST_NODE
-from hccl_py.launcher.failure import first_failure, render, title
+from hccl_py.launcher.failure import Failure, cut_off, first_failure, render, title
 from hccl_py.launcher.job.head.agents import Agents
 from hccl_py.launcher.job.layout import Attempt
 
@@ -21,6 +22,7 @@ class Ending:
         lost: why each agent counts as lost.
         failed: the ranks that failed, or whose agents were lost, while the job ran.
         was_stopped: whether the ranks were told to stop.
+        had_failed: a rank had failed before the user stopped the job, or an agent was lost.
     """
 
     stop_at_s: float = math.inf
@@ -29,6 +31,7 @@ class Ending:
     lost: dict[int, str] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     was_stopped: bool = False
+    had_failed: bool = False
 
 
 class Outcome(NamedTuple):
@@ -47,21 +50,13 @@ class Outcome(NamedTuple):
 
 def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
     """Decide what becomes of a job of which no rank runs; only a user ends it before an attempt."""
-    if ending.by_user:
-        why, exit_code = ending.by_user
-        return Outcome(exit_code, f"hccl-launch: {why}; all ranks were ended")
-    assert attempt is not None
     failures = agents.failures()
+    own = [each for each in failures if not each.was_stopped]
+    if ending.by_user:
+        return _stopped(*ending.by_user, ending.had_failed, failures, attempt)
+    assert attempt is not None
     if ending.lost:
-        # Ranks of other nodes raise because of it, or were stopped.
-        raised = [one for one in failures if not one.was_stopped]
-        world_size = attempt.world_size
-        lines = [render(raised, world_size, ending.was_stopped)] if raised else []
-        lines += [
-            f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"
-            for index, why in ending.lost.items()
-        ]
-        return Outcome(LOST_NODE if ending.was_stopped else 0, "\n".join(lines), lines[-1])
+        return _lost(ending, agents, own, attempt)
     if not failures:
         return Outcome(0)
     report = render(failures, attempt.world_size, ending.was_stopped)
@@ -72,3 +67,41 @@ def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
         return Outcome(first.shell_code, report, title(first, attempt.world_size))
     again = f"restart {attempt.number + 1} of {attempt.max_restarts}: all ranks start again"
     return Outcome(None, f"{report}\nhccl-launch: {again}")
+
+
+def _stopped(
+    why: str,
+    exit_code: int,
+    had_failed: bool,
+    failures: Sequence[Failure],
+    attempt: Attempt | None,
+) -> Outcome:
+    """The user stopped the job, or it could not go on."""
+    line = f"hccl-launch: {why}; all ranks were ended"
+    killed = sorted(each.rank for each in failures if each.was_killed)
+    line += f"; {cut_off(killed)}" if killed else ""
+    # A scheduler sends its signal to all processes of a job: such a rank did not fail by itself.
+    own = [each for each in failures if not each.was_stopped and each.shell_code != exit_code]
+    if not own or attempt is None:
+        return Outcome(exit_code, line)
+    if had_failed:
+        exit_code = first_failure(own).shell_code
+    return Outcome(exit_code, f"{render(own, attempt.world_size)}\n{line}", line)
+
+
+def _lost(ending: Ending, agents: Agents, own: Sequence[Failure], attempt: Attempt) -> Outcome:
+    """The ranks of other nodes may raise because a node was lost, and before anybody knows it."""
+    lines = [
+        f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"
+        for index, why in ending.lost.items()
+    ]
+    reports = [render(own, attempt.world_size, ending.was_stopped)] if own else []
+    if not ending.was_stopped:
+        return Outcome(0, "\n".join([*reports, *lines]), lines[-1])
+    first = first_failure(own) if own and ending.had_failed else None
+    gone = {rank for index in ending.lost for rank in agents.ranks()[index]}
+    if first is None or first.lost_a_connection or first.blames in gone:
+        return Outcome(LOST_NODE, "\n".join([*reports, *lines]), lines[-1])
+    return Outcome(
+        first.shell_code, "\n".join([*lines, *reports]), title(first, attempt.world_size)
+    )

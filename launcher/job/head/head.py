@@ -107,6 +107,8 @@ class Head:
             self._end(LOST_NODE, f"hccl-launch: error: {self.agents.name(index)} was lost: {why}")
             return
         self.agents[index].is_running = False
+        if not self._ending.lost:
+            self._ending.had_failed = self.phase is Phase.STOPPING
         self._ending.lost.setdefault(index, why)
         name = self.agents.name_with_ranks(index)
         self._note_failed(self.agents.ranks()[index], f"{name} was lost: {why}", now_s)
@@ -157,6 +159,8 @@ class Head:
 
     def stop(self, why: str, exit_code: int, now_s: float) -> None:
         """Stop the job, because a user wants so or it cannot go on."""
+        if self._ending.by_user is None and not self._ending.lost:
+            self._ending.had_failed = self.phase is Phase.STOPPING
         self._ending.by_user = self._ending.by_user or (why, exit_code)
         if self.phase in (Phase.GATHERING, Phase.CHECKING):
             self._conclude()

@@ -7,6 +7,8 @@ import signal
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.head.head import Head, Phase
@@ -228,7 +230,7 @@ def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
     job.ended(1, 12.0, FAILURE)
     job.ended(2, 12.0)
     job.head.tick(job.head.next_s())
-    assert job.head.exit_code == LOST_NODE
+    assert job.head.exit_code == 7, "they did not end because rank 3 had failed"
     assert "node 0 (x) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
 
 
@@ -238,9 +240,54 @@ def test_stop_on_any_node_ends_the_job_with_that_code() -> None:
     job.head.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
     assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
     for index in range(3):
-        job.ended(index, 11.0, FAILURE._replace(exit_code=-15))
+        job.ended(index, 11.0, FAILURE._replace(exit_code=-15, was_stopped=True))
     assert job.head.exit_code == 130
     assert job.said == ["hccl-launch: stopped by SIGINT on node 2; all ranks were ended"]
+
+
+def test_stop_names_the_ranks_that_were_killed_while_they_saved() -> None:
+    job = started()
+    job.head.stop("stopped by SIGTERM", 143, 10.0)
+    for index in range(3):
+        killed = FAILURE._replace(rank=index, exit_code=-9, was_stopped=True, was_killed=True)
+        job.ended(index, 41.0, *([killed] if index else []))
+    assert job.head.exit_code == 143
+    assert job.said[-1].startswith("hccl-launch: stopped by SIGTERM; all ranks were ended; ranks 1")
+
+
+def test_stop_after_a_rank_failed_reports_that_rank() -> None:
+    job = started(max_restarts=1)
+    job.head.receive(1, "failed", [0, 3, 7], 10.0)
+    job.head.stop("stopped by SIGINT", 130, 11.0)
+    for index in range(3):
+        job.ended(index, 12.0, *([FAILURE] if index == 1 else []))
+    assert job.head.exit_code == 7
+    assert "rank 3 of 6 exited with code 7" in job.said[-1]
+    assert job.said[-1].endswith("hccl-launch: stopped by SIGINT; all ranks were ended")
+
+
+def test_signal_that_reached_the_ranks_too_blames_none_of_them() -> None:
+    job = started()
+    job.head.receive(1, "failed", [0, 3, -15], 10.0)
+    job.head.stop("stopped by SIGTERM", 143, 10.1)
+    for index in range(3):
+        job.ended(index, 11.0, *([FAILURE._replace(exit_code=-15)] if index == 1 else []))
+    assert job.head.exit_code == 143
+    assert job.said == ["hccl-launch: stopped by SIGTERM; all ranks were ended"]
+
+
+@pytest.mark.parametrize(("blames", "exit_code"), [(None, 7), (0, LOST_NODE)])
+def test_node_that_is_lost_after_a_rank_failed_is_the_cause_only_if_that_rank_lost_it(
+    blames: int | None, exit_code: int
+) -> None:
+    job = started()
+    job.head.receive(1, "failed", [0, 3, 7], 10.0)
+    job.head.tick(11.0)
+    job.head.lose(0, "it does not answer", 12.0)
+    job.ended(1, 13.0, FAILURE._replace(blames=blames))
+    job.ended(2, 13.0)
+    assert job.head.exit_code == exit_code
+    assert "node 0 (x) with ranks 0-1 was lost: it does not answer" in job.said[-1]
 
 
 def test_stop_while_nodes_are_missing_ends_at_once() -> None:
