@@ -12,12 +12,13 @@ import json
 import os
 import pickle
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from hccl_py.transport.own_files import create_file, open_folder
 
 FORMAT = "hccl flight recorder 1"
 TORCH_VERSION = "2.10"
@@ -46,11 +47,16 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
     The folder is made, for this user alone, if it is not there. Return the path of the JSON. Raise
     OSError for a full disk, a folder of somebody else, ...
     """
-    _own(folder)
     whole = content(rank, reason, dumps)
     path = folder / f"flight_recorder_rank_{rank}.json"
-    _replace(path, json.dumps(whole).encode())
-    _replace(folder / f"torch_rank_{rank}", pickle.dumps(for_torch(whole), protocol=4))
+    descriptor = open_folder(folder, 0o700)
+    try:
+        _check_owner(folder, descriptor)
+        _replace(descriptor, path.name, json.dumps(whole).encode())
+        torch = pickle.dumps(for_torch(whole), protocol=4)
+        _replace(descriptor, f"torch_rank_{rank}", torch)
+    finally:
+        os.close(descriptor)
     return path
 
 
@@ -83,27 +89,26 @@ def content(rank: int, reason: str, dumps: Sequence[Dump]) -> dict[str, Any]:
     }
 
 
-def _own(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _check_owner(folder: Path, descriptor: int) -> None:
     if folder_of_failures() is not None or folder.parent != Path(tempfile.gettempdir()):
         return  # the user's own choice
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(
             f"{folder} belongs to somebody else; set HCCL_TRACE_DIR to a folder of your own"
         )
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(folder: int, name: str, content: bytes) -> None:
     """Replace a file, whole or not at all; readable by its owner alone."""
-    descriptor, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)  # mode 0600
+    partial = f".writing-{os.urandom(8).hex()}"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(create_file(folder, partial), "wb") as file:
             file.write(content)
-        os.replace(name, path)
+        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            os.unlink(partial, dir_fd=folder)
         raise
 
 

@@ -3,11 +3,12 @@
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.routes import Route
+from hccl_py.transport.own_files import create_file, open_folder, open_private_folder
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 1000
@@ -18,12 +19,18 @@ class LogFile:
 
     def __init__(self, folder: Path, attempt: int, rank: int) -> None:
         """Create `folder/attempt_N/rank_N.log`, empty; raise OSError if that fails."""
-        inner = folder / f"attempt_{attempt}"
-        inner.mkdir(mode=0o700, parents=True, exist_ok=True)
-        inner.chmod(0o700)  # left by an earlier job, perhaps with more permissions
-        self.path = inner / f"rank_{rank}.log"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._descriptor = os.open(self.path, flags, 0o600)
+        inner = f"attempt_{attempt}"
+        self.path = folder / inner / f"rank_{rank}.log"
+        with ExitStack() as opened:
+            outer = open_folder(folder)
+            opened.callback(os.close, outer)
+            try:
+                its = open_private_folder(outer, inner)
+                opened.callback(os.close, its)
+                self._descriptor = create_file(its, self.path.name)
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
 
     def write(self, lines: bytes) -> None:
         """Write lines; raise OSError if the disk is full."""

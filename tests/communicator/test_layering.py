@@ -43,7 +43,7 @@ APART = "launcher"
 
 FOR_LAUNCHER = {
     "hccl_py.schedulers",
-    *("hccl_py.transport.errors", "hccl_py.transport.deadline"),
+    *("hccl_py.transport.errors", "hccl_py.transport.deadline", "hccl_py.transport.own_files"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
     *(f"hccl_py.transport.providers.verbs.{name}" for name in ("choice", "devices", "library")),
@@ -57,7 +57,8 @@ FOR_LAUNCHER = {
     "hccl_py.emulation.cluster",
 }
 """What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated
-sockets, what a rank of a program for Gaudi begins with, and which emulated nodes a file has."""
+sockets, files in folders of several users, what a rank of a program for Gaudi begins with, and
+which emulated nodes a file has."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""

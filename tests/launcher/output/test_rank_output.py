@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.output.routes import Route
 
@@ -33,6 +35,32 @@ def test_both_streams_reach_screen_and_log_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def test_log_replaces_what_has_its_name_and_follows_no_link(tmp_path: Path) -> None:
+    folder, of_worth = tmp_path / "attempt_0", tmp_path / "of_worth"
+    folder.mkdir()
+    of_worth.write_text("kept")
+    (folder / "rank_0.log").symlink_to(of_worth)
+    (folder / "rank_1.log").hardlink_to(of_worth)
+    os.mkfifo(folder / "rank_2.log")  # to open it would wait for a reader
+    for rank in range(3):
+        log = LogFile(tmp_path, 0, rank)
+        log.write(b"line\n")
+        log.close()
+        assert not log.path.is_symlink()
+        assert log.path.read_bytes() == b"line\n"
+    assert of_worth.read_text() == "kept"
+
+
+def test_link_in_place_of_the_folder_of_an_attempt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "attempt_0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError) as caught:
+        LogFile(tmp_path, 0, 0)
+    assert caught.value.filename == str(tmp_path / "attempt_0/rank_0.log")
+    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o755
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
 def test_only_the_last_lines_are_kept_and_long_ones_cut() -> None:
     descriptor, end = os.pipe()
     output = RankOutput(b"", None)
@@ -46,9 +74,10 @@ def test_only_the_last_lines_are_kept_and_long_ones_cut() -> None:
 
 
 def test_full_disk_ends_the_log_and_not_the_job(tmp_path: Path) -> None:
-    (tmp_path / "attempt_0").mkdir()
-    (tmp_path / "attempt_0/rank_0.log").symlink_to("/dev/full")
     log = LogFile(tmp_path, attempt=0, rank=0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log._descriptor)
+    os.close(full)
     descriptor, end = os.pipe()
     output, shown = RankOutput(b"[a:0] ", log), list[bytes]()
     reader = output.reader(descriptor, BOTH, shown.append)
