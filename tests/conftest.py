@@ -26,7 +26,10 @@ HARNESSES = (
 
 sys.path[:0] = [str(_HERE / folder) for folder in HARNESSES]
 
+from quiet_clock import ROOT  # noqa: E402
 from tiers import SECTIONS  # noqa: E402
+
+os.environ[ROOT] = str(os.getpid())
 
 pytest_plugins = ["slurm_cluster"]
 """Modules of fixtures for tests of several folders."""

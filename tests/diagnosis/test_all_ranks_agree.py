@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from injections import write_mark
 from namespaces import TWO_HOSTS, Hosts
-from quiet_clock import quiet_s
+from quiet_clock import Moment
 from rank_processes import kill_at_one_moment, on_nodes, state_of, wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import wait_until
@@ -28,14 +28,14 @@ NOTICE_S = 2.0
 TIMEOUT_S = 1.0
 FIELDS = tuple(CommunicatorError.__annotations__)
 
-Story = tuple[str, tuple[Any, ...], float]
+Story = tuple[str, tuple[Any, ...], Moment]
 """Text and attributes of the error, and when it was raised."""
 
 nodes = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
 
 
 def story(error: BaseException) -> Story:
-    return str(error), tuple(getattr(error, name) for name in FIELDS), quiet_s()
+    return str(error), tuple(getattr(error, name) for name in FIELDS), Moment.now()
 
 
 def same(stories: list[Story | None]) -> tuple[str, SimpleNamespace]:
@@ -43,8 +43,8 @@ def same(stories: list[Story | None]) -> tuple[str, SimpleNamespace]:
     told = [one for one in stories if one is not None]
     for text, attributes, _ in told:
         assert (text, attributes) == told[0][:2]
-    times = [raised_s for _, _, raised_s in told]
-    assert max(times) - min(times) < NOTICE_S
+    times = sorted((raised for _, _, raised in told), key=lambda moment: moment.s)
+    assert times[-1] - times[0] < NOTICE_S
     return told[0][0], SimpleNamespace(**dict(zip(FIELDS, told[0][1], strict=True)))
 
 
@@ -133,9 +133,9 @@ def idle_and_busy(rank: int, world_size: int, folder: Path) -> Story:
     else:
         while not comm._state.core.failed():
             sum(range(100_000))
-    called_s = quiet_s()
+    called = Moment.now()
     told = loops(comm, lambda number: None)
-    assert told[2] - called_s < NOTICE_S / 2
+    assert told[2] - called < NOTICE_S / 2
     comm.close()
     return told
 
@@ -165,7 +165,7 @@ def stopped(rank: int, world_size: int, folder: Path) -> Story | None:
     if rank == last:
         wait_until(lambda: state_of(int(pids[0])) == "T", "rank 0 is stopped")
         comm.timeout_s = TIMEOUT_S
-    began_s, quiet_began_s = time.monotonic(), quiet_s()
+    began = Moment.now()
     work = comm.nonblocking.all_reduce(np.ones(1000, np.float32))
     if rank != last:
         (folder / str(rank)).touch()
@@ -175,8 +175,8 @@ def stopped(rank: int, world_size: int, folder: Path) -> Story | None:
     if rank != last:
         (folder / f"{rank} raised").touch()
     else:
-        assert time.monotonic() - began_s > 0.9 * TIMEOUT_S
-        assert told[2] - quiet_began_s < 1.5 * TIMEOUT_S
+        assert time.monotonic() - began.s > 0.9 * TIMEOUT_S
+        assert told[2] - began < 1.5 * TIMEOUT_S
         all_came(folder, 2 * (last - 1))  # with rank 0 a call that has not failed yet would end
         os.kill(int(pids[0]), signal.SIGCONT)
     comm.close()

@@ -16,7 +16,7 @@ from injected_groups import GROUPS, Group
 from injected_strikes import LeftError, ModelExplodedError, Striker
 from injections import HARMLESS, STUCK, Injection, Story, note_strike, write_mark
 from leftovers import settled_holdings, wait_for_return
-from quiet_clock import Moment, quiet_s
+from quiet_clock import Moment
 from random_calls import KINDS, NativeCalls, RandomCalls
 
 from hccl_py import Communicator, CommunicatorError
@@ -79,7 +79,7 @@ def _live(rank: int, injection: Injection) -> Story:
     later = _later(group, calls) if error is not None else ()
     if injection.extended and injection.kind in ("sigkill", "sigsegv", "os_exit"):
         _shrink(group, injection)
-    began_s = quiet_s()
+    began = Moment.now()
     group.close()
     return Story(
         rank,
@@ -90,7 +90,7 @@ def _live(rank: int, injection: Injection) -> Story:
         tuple(getattr(error, field, None) for field in FIELDS),
         raised,
         later,
-        quiet_s() - began_s,
+        Moment.now() - began,
     )
 
 

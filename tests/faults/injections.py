@@ -156,7 +156,7 @@ class Story:
     error: str | None = None
     text: str = ""
     fields: tuple[object, ...] = ()
-    raised: Moment = Moment(0.0, 0.0)
+    raised: Moment | None = None
     later_texts: tuple[str, ...] = ()
     close_s: float = 0.0
     """On the quiet clock."""
@@ -175,15 +175,17 @@ class Result:
     @property
     def worst_s(self) -> float:
         """How long after the strike the last raised, or for a stopped rank after the timeout."""
-        return self._worst(lambda at: at.s)
+        return self._worst(lambda raised: raised.s - self.struck.s)
 
-    def _worst(self, clock: Callable[[Moment], float]) -> float:
+    def _worst(self, after_strike: Callable[[Moment], float]) -> float:
         is_stopped = self.injection.kind in STUCK
         raised = [
-            clock(story.raised) - clock(self.struck)
+            after_strike(story.raised)
             for story in self.stories
             # A rank that is stuck raises once it goes on.
-            if story.error and not (is_stopped and story.rank == self.injection.victim)
+            if story.error
+            and story.raised
+            and not (is_stopped and story.rank == self.injection.victim)
         ]
         return max(raised, default=0.0) - (self.injection.timeout_s if is_stopped else 0.0)
 
@@ -213,7 +215,7 @@ class Result:
         if not all(story.error for story in told):
             yield "every survivor raises"
             return
-        if not (worst_s := self._worst(lambda at: at.quiet_s)) < RAISE_S:
+        if not (worst_s := self._worst(lambda raised: raised - self.struck)) < RAISE_S:
             yield f"all raise in time: {worst_s:.3f} s"
         first = told[0]
         for story in told:
@@ -285,8 +287,8 @@ def play(
         struck = injection.mark("struck")
         seen = "\n".join(map(str, survivors))
         assert struck.exists(), f"{injection}:\n- not so: all goes well until the strike\n{seen}"
-        pid, *times = struck.read_text().split()
-        return Result(injection, int(pid), Moment(*map(float, times)), survivors)
+        pid = int(injection.mark("victim").read_text())
+        return Result(injection, pid, Moment.read(struck), survivors)
 
 
 def write_mark(mark: Path, text: str = "") -> None:
@@ -298,8 +300,8 @@ def write_mark(mark: Path, text: str = "") -> None:
 
 def note_strike(injection: Injection, pid: int) -> None:
     """Write down when it happens: now."""
-    now = Moment.now()
-    write_mark(injection.mark("struck"), f"{pid} {now.s} {now.quiet_s}")
+    write_mark(injection.mark("victim"), str(pid))
+    Moment.now().write(injection.mark("struck"))
 
 
 def _strike_from_outside(injection: Injection) -> None:

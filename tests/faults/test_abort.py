@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from quiet_clock import HANG_S, quiet_s
+from quiet_clock import HANG_S, Moment
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -38,10 +38,10 @@ def block(comm: Communicator) -> None:
     waits[comm.rank]()
 
 
-def released(calls: list[Future[Any]], began_s: float) -> set[str]:
+def released(calls: list[Future[Any]], began: Moment) -> set[str]:
     """Return what the calls raised, all of them in time."""
     errors = [call.exception(HANG_S) for call in calls]
-    assert quiet_s() - began_s < RELEASED_S
+    assert Moment.now() - began < RELEASED_S
     assert all(isinstance(error, AbortedError) for error in errors), errors
     return {str(error) for error in errors}
 
@@ -52,9 +52,9 @@ def test_every_waiter_on_every_rank_is_released_with_one_text(nodes: str) -> Non
         calls = ranks.start(block)
         first = ranks.communicators[0]
         wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        began_s = quiet_s()
+        began = Moment.now()
         ranks.communicators[2].abort("stop here")
-        (text,) = released(calls, began_s)
+        (text,) = released(calls, began)
         assert "rank 2" in text
         assert "stop here" in text
 
@@ -70,11 +70,11 @@ def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
             for number in range(3):
                 comm.abort(f"reason {number} of rank {comm.rank}")
 
-        began_s = quiet_s()
+        began = Moment.now()
         threads = [threading.Thread(target=abort, args=(one,)) for one in ranks.communicators]
         for thread in threads:
             thread.start()
-        (text,) = released(calls, began_s)
+        (text,) = released(calls, began)
         for thread in threads:
             thread.join(HANG_S)
             assert not thread.is_alive()
@@ -88,9 +88,9 @@ def test_close_from_another_thread_ends_the_calls_of_its_rank() -> None:
         first = ranks.communicators[0]
         call, _ = ranks.start(lambda comm: comm.rank or comm.recv(np.zeros(1), 1))
         wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        began_s = quiet_s()
+        began = Moment.now()
         first.close()
-        released([call], began_s)
+        released([call], began)
 
 
 def test_works_in_flight_tell_why_they_failed_without_being_waited_for() -> None:
@@ -147,17 +147,17 @@ def aborts_a_group(rank: int, world_size: int, how: str) -> None:
             sub_group.abort()
         else:
             dist.distributed_c10d._abort_process_group(sub_group)
-    began_s = quiet_s()
+    began = Moment.now()
     with pytest.raises(dist.DistBackendError, match="abort"):
         work.wait()
     assert told.wait(HANG_S)
-    assert quiet_s() - began_s < RELEASED_S
+    assert Moment.now() - began < RELEASED_S
     if rank or how == "abort":
         with pytest.raises(dist.DistBackendError, match="abort"):
             dist.barrier(group=sub_group)
-        began_s = quiet_s()
+        began = Moment.now()
         dist.destroy_process_group(sub_group)
-        assert quiet_s() - began_s < RELEASED_S
+        assert Moment.now() - began < RELEASED_S
     dist.barrier()  # the default group is as it was
 
 

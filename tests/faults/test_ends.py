@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from broken_sockets import engine_sockets, reset_socket
 from leftovers import holdings, settled_holdings, wait_for_return
-from quiet_clock import HANG_S, quiet_s
+from quiet_clock import HANG_S, Moment
 from rank_processes import Pids, is_alive, on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
@@ -63,14 +63,14 @@ def killed_with_a_child(rank: int, world_size: int) -> None:
     if rank == 1:
         comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    began_s = quiet_s()
+    began = Moment.now()
     # Rank 1 may be dead before its last message is read: then the first barrier tells.
     with pytest.raises(PeerLostError):
         comm.barrier()
         wait_until(lambda: not is_alive(pids[1]), "rank 1 dies")
-        began_s = quiet_s()
+        began = Moment.now()
         comm.barrier()
-    assert quiet_s() - began_s < NOTICE_S
+    assert Moment.now() - began < NOTICE_S
     assert is_alive(int(child[0]))
     os.kill(int(child[0]), signal.SIGKILL)
 

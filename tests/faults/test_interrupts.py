@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from quiet_clock import quiet_s
+from quiet_clock import Moment
 from rank_processes import is_asleep, on_nodes
 from ranks import run_ranks
 from thread_ranks import wait_until
@@ -29,14 +29,14 @@ def one_is_interrupted(rank: int, world_size: int) -> tuple[float, str, int | No
                 "rank 0 is blocked in the call",
             )
             nonlocal began
-            began = quiet_s()
+            began = Moment.now()
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
         try:
             comm.all_reduce(np.ones(10))
         except KeyboardInterrupt:
-            took = quiet_s() - began
+            took = Moment.now() - began
             with pytest.raises(AbortedError, match="signal") as caught:
                 comm.barrier()
             return took, str(caught.value), caught.value.rank

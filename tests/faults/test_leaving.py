@@ -13,7 +13,7 @@ from ended_scripts import end_as_script
 from injected_groups import GROUPS, Group
 from injections import ONE_NODE, RAISE_S, TWO_NODES, Layout
 from leftovers import settled_holdings, wait_for_return
-from quiet_clock import quiet_s
+from quiet_clock import Moment
 from random_calls import Array, Call
 from ranks import run_ranks
 
@@ -59,11 +59,11 @@ def all_but_one_go_on(rank: int, world_size: int, way: str) -> tuple[object, ...
 
 def _call_once_more(group: Group, data: Array) -> tuple[float, str, object, object]:
     """Return how long it took to raise, and what it told; nothing keeps the error alive."""
-    began_s = quiet_s()
+    began = Moment.now()
     try:
         group.calls.start(CALL, data, data)
     except group.error as error:
-        took_s = quiet_s() - began_s
+        took_s = Moment.now() - began
         return took_s, str(error), getattr(error, "cause", None), getattr(error, "rank", None)
     raise AssertionError(f"rank {LEAVER} has left")
 

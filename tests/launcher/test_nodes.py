@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launching import COMMAND, agent_of, job
 from namespaces import TWO_HOSTS
-from quiet_clock import HANG_S, over_after, quiet_s
+from quiet_clock import HANG_S, Moment, over_after
 from thread_ranks import wait_until
 
 from hccl_py.bench.namespaces import Hosts
@@ -79,9 +79,9 @@ def test_failure_on_one_node_ends_the_other_with_one_report(
     path = script(f"{READY}if rank == 3:\n    raise ValueError('no such image')\n{SLEEP}")
     with two_nodes(port, path) as nodes:
         wait_for_ranks(nodes)
-        before_s = quiet_s()
+        before = Moment.now()
         codes, errors = ends(nodes)
-        assert quiet_s() - before_s < WITHIN_S
+        assert Moment.now() - before < WITHIN_S
     assert codes == [1, 1]
     assert "".join(errors).count("Traceback") == 1
     title = r"hccl-launch: rank 3 of 4 failed \(node 1 on \S+, local rank 1, pid \d+, exit code 1\)"
@@ -119,9 +119,9 @@ def test_signal_on_one_node_ends_both(
     with two_nodes(port, script(READY + SLEEP)) as nodes:
         wait_for_ranks(nodes)
         nodes[stopped].send_signal(number)
-        before_s = quiet_s()
+        before = Moment.now()
         codes, errors = ends(nodes)
-        assert quiet_s() - before_s < WITHIN_S
+        assert Moment.now() - before < WITHIN_S
     assert codes == [128 + number] * 2
     for error in errors:
         assert f"stopped by {number.name}" in error
@@ -144,9 +144,9 @@ def test_killed_launcher_ends_every_process_of_every_node(
         wait_for_ranks(nodes)
         victim = nodes[killed]
         os.kill(victim.pid if process == "front" else agent_of(victim), signal.SIGKILL)
-        before_s = quiet_s()
+        before = Moment.now()
         codes, errors = ends(nodes)
-        assert quiet_s() - before_s < WITHIN_S
+        assert Moment.now() - before < WITHIN_S
     assert 0 not in codes
     if process == "front":
         assert codes[1 - killed] == AGENT_KILLED

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from leftovers import settled_holdings, wait_for_return
-from quiet_clock import HANG_S, quiet_s
+from quiet_clock import HANG_S, Moment
 from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
@@ -29,13 +29,13 @@ MORE = pytest.mark.nightly("faults")
 layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
 
 
-def call_until_failure(comm: Communicator) -> float:
+def call_until_failure(comm: Communicator) -> Moment:
     """Return when it failed."""
     data = np.ones(1000, np.float32)
     with pytest.raises(CommunicatorError):
         while True:
             comm.all_reduce(data)
-    return quiet_s()
+    return Moment.now()
 
 
 def sum_of_ones(comm: Communicator) -> int:
@@ -60,10 +60,10 @@ def one_of_eight_dies(rank: int, world_size: int, victim: int) -> tuple[float, l
     sum_of_ones(comm)
     if rank == victim:
         die_during_calls(comm, 20)
-    failed_s = call_until_failure(comm)
+    failed = call_until_failure(comm)
     with comm.shrink() as left:
         total = sum_of_ones(left)
-        took_s = quiet_s() - failed_s
+        took_s = Moment.now() - failed
         found = [left.rank, left.world_size, left.name, left.old_ranks, total]
         with pytest.raises(AbortedError, match="the communicator is closed"):
             comm.barrier()
@@ -132,9 +132,9 @@ def two_die(rank: int, world_size: int, step: int) -> list[Any]:
             return answers
 
         comm._state.coordination.agree = agree_or_die  # type: ignore[method-assign]
-    began_s = quiet_s()
+    began = Moment.now()
     with comm.shrink() as left:
-        assert quiet_s() - began_s < SHRUNK_S
+        assert Moment.now() - began < SHRUNK_S
         return [left.rank, left.world_size, left.name, sum_of_ones(left)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from leftovers import settled_holdings, wait_for_return
-from quiet_clock import quiet_s
+from quiet_clock import Moment
 from rank_processes import on_nodes, wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
@@ -117,7 +117,7 @@ def test_group_hears_at_once_what_a_member_does_instead(
     ThreadRanks("ab").close()  # leaves what all communicators of a process share
     before = settled_holdings()
     with ThreadRanks(nodes) as ranks:
-        began_s = quiet_s()
+        began = Moment.now()
 
         def open_or_end(comm: Communicator) -> Any:
             comm.barrier()
@@ -129,7 +129,7 @@ def test_group_hears_at_once_what_a_member_does_instead(
                 comm.subset((0, 1, 3), "three")
 
         *failures, last = ranks.failures(open_or_end)
-        assert quiet_s() - began_s < RAISE_S
+        assert Moment.now() - began < RAISE_S
         assert last is None
         stories = [told(failure) for failure in failures]
         assert len(set(stories)) == 1, stories
@@ -148,7 +148,7 @@ def dies_beside_a_group(rank: int, world_size: int, waits: str, folder: Path) ->
         others = [folder / str(other) for other in range(last)]
         wait_until(lambda: all(other.exists() for other in others), "all have passed the barrier")
         time.sleep(0.2)  # most of them wait by then, and may as well not
-        struck.write_text(str(quiet_s()))
+        Moment.now().write(struck)
         os.kill(os.getpid(), signal.SIGKILL)
     (folder / str(rank)).touch()
     with pytest.raises(CommunicatorError) as raised:
@@ -156,7 +156,7 @@ def dies_beside_a_group(rank: int, world_size: int, waits: str, folder: Path) ->
             comm.barrier()
         else:
             comm.subset(range(world_size), "all")
-    took_s = quiet_s() - float(struck.read_text())
+    took_s = Moment.now() - Moment.read(struck)
     with pytest.raises(CommunicatorError) as again:
         comm.barrier()
     assert told(again.value) == told(raised.value)
