@@ -25,6 +25,7 @@ HARNESSES = (
 """Folders whose modules tests import by their bare names."""
 
 sys.path[:0] = [str(_HERE / folder) for folder in HARNESSES]
+sys.path.append(str(_HERE.parent))  # for benchmarks/; last, as hccl_py/ of the checkout is a part
 
 from quiet_clock import ROOT  # noqa: E402
 from tiers import SECTIONS  # noqa: E402

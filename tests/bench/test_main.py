@@ -21,7 +21,6 @@ from quiet_clock import HANG_S, Moment
 from rank_processes import is_alive
 from thread_ranks import wait_until
 
-from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contender import Open
@@ -31,8 +30,6 @@ from hccl_py.bench.collective.messages import Assignment
 from hccl_py.bench.collective.output import counters
 from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
-from hccl_py.bench.peers import contenders as peers
-from hccl_py.bench.peers.contenders import Start
 
 _SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", str(HANG_S)]
 _GLOO = {"gloo": BASELINES["gloo"]}
@@ -143,33 +140,6 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
             assert len(measured["ranks_us"]) == 2 and measured["limit_share"] > 0
         medians = [size["contenders"][name]["time_us"]["median"] for name in ("first", "gloo")]
         assert size["ratio"]["gloo"]["median"] == pytest.approx(medians[1] / medians[0])
-
-
-def test_results_of_a_peer_with_its_own_processes_stand_beside_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measure(start: Start) -> list[dict[str, object]]:
-        # Two ranks, three rounds of two calls, in us; then one whose calls are not known.
-        known = {"calls": 6, "every_us": [[[1, 3], [1, 3], [1, 3]], [[5, 7], [5, 7], [5, 7]]]}
-        assert start.op == "all_reduce" and start.ranks == 2 and start.calls == 2
-        return [{"bytes": 4, **known}, {"bytes": 4096, "calls": 10, "time_us": 8.0}]
-
-    peer = peers.Contender("mpich", peers.COMMUNICATOR, "5", measure)
-    monkeypatch.setattr(apart, "find", lambda name, environments: peer)
-    table, png, path = tmp_path / "all.csv", tmp_path / "all.png", tmp_path / "all.json"
-    arguments = ["--compare", "mpich", "--mpich", "python", "--sizes", "4,4K", "--csv"]
-    arguments += ["--test", "all_reduce,gather", "-F", table, "--plot", png, "--json", path]
-    assert main([*_SHORT, *map(str, arguments)]) == 0
-    rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert [row["by"] for row in rows] == ["hccl", "mpich", "hccl", "mpich", "hccl", "hccl"]
-    assert [rows[1][name] for name in ("time us", "p50", "max", "ranks")] == [
-        *("4.00", "4.00", "7.00", "100%"),
-    ]
-    assert [rows[3][name] for name in ("time us", "p50", "max", "ranks")] == ["8.00", "-", "-", "-"]
-    assert float(rows[1]["ratio"].rstrip("x")) > 0
-    sizes = json.loads(path.read_text())["collectives"][0]["sizes"]
-    assert [size["contenders"]["mpich"]["ranks_us"] for size in sizes] == [[2.0, 6.0], []]
-    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:

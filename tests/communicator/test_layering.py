@@ -157,6 +157,8 @@ def offences(module: str, source: str) -> list[str]:
 def offence(module: str, found: Import) -> str | None:
     """Say why a module must not import this; None if it may."""
     mine = layer(module)
+    if is_within(found.target, "benchmarks"):
+        return "benchmarks are not installed"
     of_torch = is_within(found.target, "torch") or is_within(found.target, "hccl_py.torch_backend")
     if of_torch and is_within(module, HOROVOD) and not is_within(module, f"{HOROVOD}.torch"):
         return "only hccl_py.horovod.torch may need torch"
@@ -199,6 +201,7 @@ def test_every_named_room_exists() -> None:
         ("hccl_py.horovod.world", "def f():\n    import torch", "may need torch"),
         ("hccl_py.launcher.job", "from hccl_py.transport import arena", "stands apart"),
         ("hccl_py.bench.collective.main", "from hccl_py.launcher import job", "stands apart"),
+        ("hccl_py.bench.collective.main", "from benchmarks import peers", "not installed"),
     ],
 )
 def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:

@@ -46,6 +46,6 @@ def test_head_that_may_open_too_few_files_is_refused() -> None:
 
 @pytest.mark.nightly("scale")
 def test_job_of_256_agents_begins_and_ends() -> None:
-    done = run(sys.executable, "-m", "hccl_py.bench.agents", 256, limit_s=600.0)
+    done = run(sys.executable, "-m", "benchmarks.agents", 256, limit_s=600.0)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split()[0] == "256"

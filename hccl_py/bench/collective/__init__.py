@@ -6,7 +6,6 @@
     oracle      input data and the numpy oracle
     contender   what is measured: the interface; contenders: the table of those there are
                 (torch_contender, communicator_contender: the two implementations)
-    apart       peers with processes of their own: MPICH, Open MPI, UCC
     messages    what passes between the command and its ranks
     rank        one rank process: does as it is asked
     ranks       all rank processes, seen from the command: start, ask, failure, end

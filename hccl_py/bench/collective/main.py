@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective import apart
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validation, Validator
@@ -37,7 +36,6 @@ from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
-from hccl_py.bench.peers.processes import StartError
 from hccl_py.bench.tuning.main import tune
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -74,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return validate_job(options, argv)
             return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
-    except (RankFailure, NamespaceError, StartError, InvalidArgumentError) as failure:
+    except (RankFailure, NamespaceError, InvalidArgumentError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -99,13 +97,10 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
         NamespaceError: --veth could not have its two hosts.
-        StartError: a peer of --compare is missing or did not end well.
     """
-    peers = apart.find_all(collectives[0])
     found, options, measured = facts(), collectives[0], []
     if not options.csv:
         Lines().lines(introduction(collectives, argv, found))
-        Lines().lines(apart.introduction(peers, collectives))
     with ExitStack() as opened:
         hosts = open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
@@ -119,10 +114,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
             if above != collective.collective:
                 screen.header(table, first=above is None)
             above = collective.collective
-            beside = apart.measure(peers, collective, screen.status)
-            rows_of_ours = measure(ranks, collective, list(contenders))
-            for row, theirs in zip(rows_of_ours, beside, strict=True):
-                row = apart.with_peers(row, theirs)
+            for row in measure(ranks, collective, list(contenders)):
                 screen.row(table, row)
                 if collective.profile and is_profiled(collective):
                     profiles = profile(ranks, collective, row)

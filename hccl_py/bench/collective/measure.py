@@ -77,8 +77,6 @@ class Result:
     """For each round the time of a call on each rank; not a number where it takes no part."""
     call_us: list[Times] = field(default_factory=list)
     """Times of single calls."""
-    in_turns: bool = True
-    """Whether its rounds alternate with those of the first result."""
 
     @property
     def time_us(self) -> Spread:
@@ -147,15 +145,9 @@ class Row:
         return self.limits.share(self.algbw(result), self.busbw(result), self.copy_gb_per_s)
 
     def ratio(self, result: Result) -> Spread:
-        """Compare a result's time with the first one's: medians, and the spread of the rounds.
-
-        Rounds that did not alternate are compared with the first one's median.
-        """
+        """Compare a result's time with the first one's: medians, and the spread of the rounds."""
         first = self.results[0]
-        ours_us = first.round_us
-        if not result.in_turns:
-            ours_us = [first.time_us.median] * len(result.round_us)
-        pairs = zip(result.round_us, ours_us, strict=True)
+        pairs = zip(result.round_us, first.round_us, strict=True)
         spread = Spread.of([theirs / ours for theirs, ours in pairs])
         return Spread(result.time_us.median / first.time_us.median, spread.p10, spread.p90)
 

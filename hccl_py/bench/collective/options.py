@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.peers.environments import Environments
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class Options:
     timeout_s: float
     api: str
     compare: tuple[str, ...]
-    environments: Environments
     registered: bool
     json_path: Path | None
     csv_path: Path | None

@@ -8,7 +8,6 @@ from pathlib import Path
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.sizes import MOST_SIZES, sizes_of
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
-from hccl_py.bench.peers.environments import PEERS, Environments
 
 _OF_RANKS = {"nproc", "nnodes", "veth", "rate", "timeout"}
 _OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
@@ -59,9 +58,6 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
     paired = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*roots, *paired) if rank >= n]
     strange = _strange_algorithm(given)
-    environments = Environments.of(given)
-    lacking = {name: environments.lacks(name) for name in PEERS if name in given.compare}
-    lost_peer, how = next(((name, how) for name, how in lacking.items() if how), ("", ""))
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
         (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
@@ -120,12 +116,6 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
             "--reproducible compares communicators: leave --api torch out",
         ),
         (strange, f"--algorithm: {strange}"),
-        (lost_peer, f"--compare {lost_peer}: it has an environment of its own: {how}"),
-        (
-            {*given.compare} & {*PEERS} and (given.nnodes > 1 or given.measure == "latency"),
-            f"--compare {','.join(given.compare)}: MPI and UCC are measured on one node, with "
-            "--measure bw: leave --nnodes and --measure out, or compare with gloo alone",
-        ),
         (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
         (
             given.profile and given.registered,

@@ -23,7 +23,6 @@ examples:
   hccl-bench -b 8 -e 128M -f 2 -g 8                  as all_reduce_perf of nccl-tests
   hccl-bench --test all_gather --size_range 1K 64M   as hccl_demo
   hccl-bench -g 8 --compare gloo --sizes 4,64K,1M,64M --json all_reduce.json
-  hccl-bench -g 8 --compare mpich,openmpi --install-into ~/peers
   hccl-bench -g 4 --nnodes 2 --compare gloo          8 ranks on two emulated nodes, over TCP
   hccl-bench -g 4 --nnodes 2 --veth 1 --compare gloo the nodes joined by Ethernet (root)
   hccl-bench -g 4 --nnodes 2 --veth 1 --rate 1gbit --compression bf16,int8 -b 16M -e 64M -f 4

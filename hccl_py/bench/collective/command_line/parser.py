@@ -14,14 +14,14 @@ from hccl_py.bench.collective.command_line.help_text import DESCRIPTION, EPILOG
 from hccl_py.bench.collective.command_line.vocabulary import (
     ALL_REDUCTIONS,
     COLLECTIVES,
-    COMPARED,
     DATA_TYPES,
+    IN_CHECKOUT,
     MEANINGLESS,
     NO_COLLECTIVES,
     NO_REDUCTIONS,
     REDUCTIONS,
 )
-from hccl_py.bench.collective.contenders import APIS, COMPRESSIONS
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
 from hccl_py.bench.collective.oracle import ITEM_SIZES
 from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.command_line.values import (
@@ -36,7 +36,6 @@ from hccl_py.bench.command_line.values import (
     parse_sizes,
     parser_of,
 )
-from hccl_py.bench.peers.environments import add_environments
 
 
 class _Refuse(argparse.Action):
@@ -207,19 +206,16 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add(
         "--api",
         choices=tuple(APIS),
-        help="call hccl through torch.distributed (default) or through hccl_py.Communicator "
-        "(default beside MPI and UCC alone)",
+        help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
     )
     add(
         "--compare",
-        type=parser_of({name: name for name in COMPARED}, COMPARED),
+        type=parser_of({name: name for name in BASELINES}, tuple(BASELINES), IN_CHECKOUT),
         default=(),
         metavar="LIST",
-        help="measure these beside hccl, all or any of gloo, mpich, openmpi, ucc; gloo in the same "
-        "processes, the others in their own, started afresh before each table (their spread over "
-        "many starts: python -m hccl_py.bench.peers)",
+        help="measure gloo beside hccl, in turns in the same processes (MPICH, Open MPI and UCC: "
+        "python -m benchmarks.peers in a checkout)",
     )
-    add_environments(group)
     add(
         "--compression",
         type=parser_of({name: name for name in COMPRESSIONS}, COMPRESSIONS),

@@ -10,7 +10,6 @@ from hccl_py.bench.collective.command_line.combinations import problem_of
 from hccl_py.bench.collective.command_line.parser import make_parser
 from hccl_py.bench.collective.command_line.sizes import sizes_of
 from hccl_py.bench.collective.options import Options
-from hccl_py.bench.peers.environments import PEERS, Environments
 
 
 def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
@@ -60,7 +59,6 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         timeout_s=given.timeout,
                         api=_api(given),
                         compare=given.compare,
-                        environments=Environments.of(given),
                         registered=given.registered,
                         json_path=given.json,
                         csv_path=given.output_file,
@@ -74,12 +72,11 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
 
 
 def _api(given: argparse.Namespace) -> str:
-    """How hccl is called: beside MPI and UCC alone without torch, as they are."""
+    """How hccl is called."""
     # A second group of torch would be reproducible if the first one is.
     if given.profile or given.reproducible:
         return "communicator"
-    alone = given.compare and {*given.compare} <= {*PEERS}
-    return given.api or ("communicator" if alone else "torch")
+    return given.api or "torch"
 
 
 def _places(given: argparse.Namespace, collective: str) -> list[bool]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contenders import BASELINES
 from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
-from hccl_py.bench.peers.environments import PEERS
 
 COLLECTIVES = {**{name: name for name in CASES}, "all2all": "all_to_all", "sendrecv": "send_recv"}
 """Values of --test, hccl_demo's and nccl-tests' too -> ours."""
@@ -33,8 +31,11 @@ NO_REDUCTIONS = {
 }
 """Collectives, where a reduction is asked for."""
 
-COMPARED = (*BASELINES, *PEERS)
-"""Values of --compare."""
+IN_CHECKOUT = dict.fromkeys(
+    ("mpich", "openmpi", "ucc"),
+    "MPI and UCC run in environments of their own: python -m benchmarks.peers in a checkout",
+)
+"""Values that --compare does not take, and what to give instead."""
 
 MEANINGLESS = {
     ("-t", "--nthreads"): "a rank is a process: give -g N for N ranks on a node",

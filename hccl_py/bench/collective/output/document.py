@@ -48,9 +48,6 @@ def _settings(options: Options) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(options).items()
     }
-    programs = options.environments.programs
-    del settings["environments"]
-    settings["programs"] = {name: str(path) for name, path in programs} or None
     return {name: value for name, value in settings.items() if value is not None}
 
 

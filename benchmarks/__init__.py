@@ -1,0 +1,18 @@
+"""Benchmarks that need the checkout: each command starts its own ranks, and says what it found.
+
+    python -m benchmarks.peers --install-into ~/peers
+
+peers/        Communicator beside MPICH, Open MPI and UCC, torch's groups beside gloo, fresh starts
+overlap/      training steps: what DDP over gloo, DDP over hccl and fast_ddp cost beside none
+startup/      how fast ranks connect, and what each of them holds open
+prediction/   what hccl_py.simulate predicts beside what is measured
+uneven        synthesized plans beside the table's algorithms, on four hosts whose links differ
+agents        hundreds of agents of hccl-launch on one machine: seconds, CPU time, memory
+check_cost    what it costs to compare every call with those of the other ranks
+replay        a replayed graph beside its calls one by one and in a group()
+cross_memory  the kernel's copy between processes (kernel_copy) beside two copies by way of a slot
+footprint     threads and descriptors of a rank with many subcommunicators
+harness       what the commands share: options, the record of a run, Ctrl-C, exit codes
+
+Nothing of the package imports them, and they are not installed.
+"""

@@ -1,0 +1,229 @@
+"""The command: ranks that train with every contender in turn, then the tables."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from itertools import product
+from multiprocessing import forkserver
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.harness import Document, Recorded, failed, parser_of_command
+from benchmarks.overlap.contenders import CONTENDERS, MODELS, open_contender
+from benchmarks.overlap.report import introduction, tables
+from hccl_py.bench.collective.analysis.trust import Load, load_doubts
+from hccl_py.bench.collective.command_line import read
+from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import (
+    parse_numbers,
+    parse_positive,
+    parse_seconds,
+    parser_of,
+)
+
+if TYPE_CHECKING:
+    from benchmarks.overlap.models import Digits
+
+_ROUND_S = 0.2
+_MIN_ROUNDS = 3
+_WARMUP_STEPS, _SLOW_WARMUP_STEPS = 1, 3
+_MAX_STEPS = 50
+_ALL_REDUCES = 3
+_TOLERANCE = 1e-3
+_DESCRIPTION = """\
+Measure what communication adds to a training step, on ranks that this command starts: the same
+model alone, with DistributedDataParallel (DDP) over gloo and over hccl, and with hccl_py.fast_ddp.
+DDP and fast_ddp also train silently: with all that they do except communication. The contenders'
+rounds alternate in the same processes. Each start has new processes and process groups. Before it
+is timed, a contender's first steps are compared with those of one process on whole batches.
+
+models:
+  digits       perceptron with three layers of 1024 on scikit-learn's digits, 2.2 million parameters
+  transformer  4 layers of 256 channels on random tokens, 3.7 million parameters"""
+_EPILOG = """\
+examples:
+  python -m benchmarks.overlap --json overlap.json
+  python -m benchmarks.overlap --ranks 2 --models digits --starts 1 --seconds 5
+  python -m benchmarks.overlap --ranks 4 --nnodes 2       two emulated nodes, over TCP
+  python -m benchmarks.overlap --show overlap.json --markdown
+
+columns:
+  step ms     a step on its slowest rank: median over the rounds (p10-p90)
+  of alone    step / step of the model alone
+  gloo / it   step of DDP over gloo / this one; above 1 this one is faster
+  reduce ms   one all_reduce of all gradients, without training
+  exposed ms  step - silent step of the same round
+  of reduce   exposed / reduce: what is not hidden; above 100 % where ranks also wait for each other
+  of gloo's   exposed / exposed of DDP over gloo
+
+exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments, 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; after Ctrl-C or SIGTERM it prints what it has.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: help, or wrong arguments (code 2).
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    recorded = Recorded(_parser(), introduction, tables)
+    given = recorded.read(argv, starts=3)
+    problem = _problem(given)
+    if problem:
+        recorded.parser.error(problem)
+    if given.show:
+        return recorded.show(given)
+    return recorded.run(
+        given,
+        argv,
+        lambda document: _starts(given, document),
+        seconds=given.seconds,
+        nnodes=given.nnodes,
+        contenders={name: way.title for name, way in CONTENDERS.items()},
+    )
+
+
+def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
+    """Start ranks afresh for each number of them, and train all models."""
+    data = _digits() if "digits" in given.models else None
+    for start, ranks in product(range(given.starts), given.ranks):
+        what = f"start {start + 1} of {given.starts}, {ranks} ranks"
+        asked = ["--nproc", str(ranks // given.nnodes), "--nnodes", str(given.nnodes)]
+        (options,) = read.parse([*asked, "--timeout", str(given.timeout)])
+        try:
+            _preload()
+            with Ranks(
+                options, [functools.partial(open_contender, name) for name in CONTENDERS]
+            ) as crew:
+                for model in given.models:
+                    yield f"{what}, {model}"
+                    measured = _measure(crew, model, given, data)
+                    where = {"model": model, "ranks": ranks, "start": start}
+                    document["results"] += [{**where, **each} for each in measured]
+                    document["failures"] += [
+                        f"{what}, {model}, {CONTENDERS[each['contender']].title}: expected the "
+                        f"parameters of one process, got others by {each['difference']:.2g}"
+                        for each in measured
+                        if not each["difference"] <= _TOLERANCE
+                    ]
+        except RankFailure as failure:
+            failed(document, what, failure)
+
+
+def _measure(
+    crew: Ranks, model: str, given: argparse.Namespace, data: Digits | None
+) -> list[dict[str, Any]]:
+    """Return what came of one model, an object for each contender."""
+    found: list[dict[str, Any]] = []
+    for index, (name, way) in enumerate(CONTENDERS.items()):
+        what = f"preparing {model} with {way.title}"
+        batch = given.batch or MODELS[model]
+        answers = crew.ask("call", index, "prepare", model, batch, data, what=what)
+        found.append(
+            {
+                "contender": name,
+                "gradient_bytes": answers[0][0],
+                "batch": batch,
+                "difference": max(each[1] for each in answers),
+                "step_ms": [],
+                "reduce_ms": [],
+            }
+        )
+
+    ways = list(CONTENDERS.values())
+
+    def ask(index: int, method: str, *arguments: object) -> float:
+        """Return milliseconds, of the slowest rank of each call, in the mean."""
+        what = f"training {model} with {ways[index].title}"
+        times = np.array(crew.ask("call", index, method, *arguments, what=what))
+        return float(times.max(axis=0).mean() * 1e3)
+
+    step_ms = max(ask(index, "time_steps", _SLOW_WARMUP_STEPS, 2) for index in range(len(found)))
+    steps = min(_MAX_STEPS, max(1, round(_ROUND_S * 1e3 / step_ms)))
+    before, end = Load.now(crew.pids), time.monotonic() + given.seconds
+    number = 0
+    while number < _MIN_ROUNDS or time.monotonic() < end:
+        for offset in range(len(found)):
+            index = (number + offset) % len(found)
+            found[index]["step_ms"].append(ask(index, "time_steps", _WARMUP_STEPS, steps))
+            if ways[index].silent:
+                found[index]["reduce_ms"].append(ask(index, "time_all_reduces", _ALL_REDUCES))
+        number += 1
+    doubts = load_doubts(before, Load.now(crew.pids))
+    return [{**each, "steps_per_round": steps, "doubts": doubts} for each in found]
+
+
+def _preload() -> None:
+    """Start the server that ranks are forked from, with what DDP imports at its first use."""
+    modules = ["hccl_py.bench.collective.rank", "benchmarks.overlap.training", "torch._dynamo"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    forkserver.ensure_running()
+
+
+def _digits() -> Digits:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return (images / 16).astype(np.float32), labels.astype(np.int64)
+
+
+def _parser() -> Parser:
+    parser = parser_of_command("benchmarks.overlap", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    names = parser_of({name: name for name in MODELS}, tuple(MODELS))
+    add("--ranks", type=parse_numbers, default=(2, 4), metavar="LIST", help="ranks (2,4)")
+    add(
+        "--models",
+        type=names,
+        default=tuple(MODELS),
+        metavar="LIST",
+        help="digits, transformer (all)",
+    )
+    add("--nnodes", type=parse_positive, default=1, metavar="N", help="emulated nodes (1)")
+    add("--batch", type=parse_positive, metavar="N", help="samples of a rank (digits 64, else 2)")
+    add(
+        "--seconds",
+        type=parse_seconds,
+        default=30.0,
+        metavar="S",
+        help="timed for each model in each start, all contenders together (30)",
+    )
+    add(
+        "--timeout",
+        type=parse_seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds after which a start is ended as failed (600)",
+    )
+    return parser
+
+
+def _problem(given: argparse.Namespace) -> str | None:
+    """What is wrong with arguments that argparse found well-formed, or None."""
+    if min(given.ranks) < 2:
+        return (
+            f"--ranks: expected at least 2, got {min(given.ranks)}: one rank has no communication"
+        )
+    odd = [ranks for ranks in given.ranks if ranks % given.nnodes]
+    if odd:
+        return f"--ranks: expected multiples of --nnodes {given.nnodes}, got {odd[0]}"
+    if given.seconds * len(given.models) >= given.timeout:
+        return f"--timeout: expected more than --seconds for each model, got {given.timeout:g}"
+    if not given.show and "digits" in given.models and find_spec("sklearn") is None:
+        return "--models digits needs scikit-learn: pip install 'hccl-py[examples]'"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

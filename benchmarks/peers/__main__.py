@@ -1,0 +1,219 @@
+"""The command: fresh starts of all contenders in turn, then the tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
+
+from benchmarks.harness import Document, Recorded, failed, parser_of_command
+from benchmarks.peers.contenders import (
+    COMMUNICATOR,
+    COPIES,
+    OPS,
+    TORCH,
+    Contender,
+    Start,
+    at_home,
+    find,
+)
+from benchmarks.peers.copies import may_copy
+from benchmarks.peers.environments import PEERS, TITLES, Environments, add_environments
+from benchmarks.peers.machine import pin, probe, probe_cores
+from benchmarks.peers.picture import draw
+from benchmarks.peers.processes import StartError
+from benchmarks.peers.report import cells, introduction, tables
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import (
+    parse_numbers,
+    parse_picture,
+    parse_seconds,
+    parse_sizes,
+    parser_of,
+)
+from hccl_py.bench.namespaces import Hosts, NamespaceError
+
+_APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
+_DESCRIPTION = """\
+Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
+gloo, on this machine. Every contender is started afresh many times, in turns; a start measures all
+sizes of one collective. The MPIs run in environments of their own, with mpi4py. --hosts 2 measures
+between two hosts: network namespaces of this machine, joined by a veth link (needs root)."""
+_EPILOG = """\
+examples:
+  python -m benchmarks.peers --install-into ~/peers --json peers.json
+  python -m benchmarks.peers --mpich ~/m/bin/python --ranks 2 --ops all_reduce --sizes 4,64K
+  python -m benchmarks.peers --install-into ~/peers --hosts 2 --ranks 2,8
+  python -m benchmarks.peers --cores far --ranks 2 --install-into ~/peers
+  python -m benchmarks.peers --show peers.json --markdown
+
+columns:
+  ratio      median of the best peer / median of ours; above 1 ours is faster
+  copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
+  sockets    what must cross between the hosts, over two plain connections
+  at most    median of the best peer / median of copies or sockets: the ratio that they leave room
+             for
+  of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
+  of sockets median of sockets / median of ours
+  steady     our starts within 1.5 times the best of them; then the same of those that found the
+             same cores before and after. near, far: a cache line took less, or more, than 100 ns
+             between them; slow: one took 1.3 times as long to compute as at best, as the other or
+             another program used its arithmetic units too
+
+exit codes: 0 good, 1 a start failed or could not be made, 2 wrong arguments, 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; after Ctrl-C or SIGTERM it prints what it has.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: help, or wrong arguments (code 2).
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    recorded = Recorded(_parser(), introduction, tables, _draw)
+    given = recorded.read(argv, starts=20)
+    odd = [ranks for ranks in given.ranks if ranks % given.hosts]
+    if odd:
+        message = f"--ranks: expected multiples of --hosts {given.hosts}, got {odd[0]}"
+        recorded.parser.error(message)
+    if given.show:
+        return recorded.show(given)
+    if given.cores:
+        try:
+            pin(given.cores)
+        except OSError as error:
+            print(f"{recorded.parser.prog}: --cores: {error}", file=sys.stderr)
+            return 1
+    try:
+        with ExitStack() as opened:
+            hosts = opened.enter_context(Hosts()) if given.hosts > 1 else None
+            return _run(recorded, given, argv, hosts)
+    except NamespaceError as error:
+        print(f"{recorded.parser.prog}: --hosts: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(
+    recorded: Recorded, given: argparse.Namespace, argv: Sequence[str], hosts: Hosts | None
+) -> int:
+    """Make all starts and print the tables; return the exit code."""
+    contenders, missing = _contenders(given)
+    return recorded.run(
+        given,
+        argv,
+        lambda document: _measure(given, contenders, hosts, document),
+        seconds=given.seconds,
+        hosts=given.hosts,
+        contenders=[
+            {"name": each.name, "group": each.group, "version": each.version} for each in contenders
+        ],
+        missing=missing,
+        probes=[probe()],
+    )
+
+
+def _measure(
+    given: argparse.Namespace,
+    contenders: Sequence[Contender],
+    hosts: Hosts | None,
+    document: Document,
+) -> Iterator[str]:
+    """Start every contender once for each collective; the order moves on from round to round."""
+    for number in range(given.starts):
+        if number:
+            document["probes"].append(probe())
+        first = number % len(contenders)
+        for ranks, op in product(given.ranks, given.ops):
+            sizes = (0,) if op == "barrier" else given.sizes
+            start = Start(op, ranks, sizes, given.seconds, hosts=hosts)
+            for contender in (*contenders[first:], *contenders[:first]):
+                what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
+                yield f"{what} of {given.starts}"
+                where: Document = {
+                    "contender": contender.name,
+                    "op": op,
+                    "ranks": ranks,
+                    "start": number,
+                }
+                before = probe_cores()
+                try:
+                    results = contender.measure(start)
+                except StartError as error:
+                    failed(document, what, error)
+                    continue
+                where["cores"] = [before, probe_cores()]
+                for result in results:
+                    result.pop("every_us", None)  # of thousands of calls in each start
+                    document["results"].append({**where, **result})
+
+
+def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
+    """Return who takes part, and a line for each that does not."""
+    found: list[Contender] = []
+    missing: list[str] = []
+    environments = Environments.of(given)
+    for api in given.api:
+        found += at_home(_APIS[api], given.hosts)
+        if _APIS[api] != COMMUNICATOR:
+            continue
+        if given.hosts == 1 and not may_copy():
+            found = [each for each in found if each.name != COPIES]
+            missing.append("without bare copies: no process may read another's memory here")
+        for name in PEERS:
+            try:
+                found.append(find(name, environments))
+            except StartError as error:
+                missing.append(f"without {TITLES[name]}: {error}")
+    return found, missing
+
+
+def _parser() -> Parser:
+    parser = parser_of_command("benchmarks.peers", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
+    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
+    add(
+        "--ops",
+        type=parser_of({name: name for name in OPS}, OPS),
+        default=OPS,
+        metavar="LIST",
+        help=", ".join(OPS),
+    )
+    add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
+    add("--seconds", type=parse_seconds, default=2.0, metavar="S", help="timed in each start (2)")
+    add(
+        "--api",
+        type=parser_of({name: name for name in _APIS}, tuple(_APIS)),
+        default=tuple(_APIS),
+        metavar="LIST",
+        help="both",
+    )
+    add("--hosts", type=int, choices=(1, 2), default=1, help="on how many the ranks are (1)")
+    add(
+        "--cores",
+        choices=("near", "far"),
+        help="run all on two cores, those that are nearest to each other or farthest (all usable)",
+    )
+    add_environments(parser)
+    add(
+        "--plot",
+        type=parse_picture,
+        metavar="PNG",
+        help="draw the ratios (pip install hccl-py[bench])",
+    )
+    return parser
+
+
+def _draw(given: argparse.Namespace, document: Document) -> None:
+    if given.plot is not None:
+        title = f"best peer / hccl; {document['machine']['cpu']}, {document['date'][:10]}"
+        draw(cells(document), title, given.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""Who takes part, and one fresh start of each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import mpiexec as mpi
+from benchmarks.peers.environments import MPIS, UCC, Environments
+from benchmarks.peers.processes import StartError, end_of, output_of, run_all
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.namespaces import Hosts
+
+COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
+OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
+"""Ways to call us, and our name among those who are called so."""
+
+COPIES, SOCKETS = "copies", "sockets"
+LIMITS = (COPIES, SOCKETS)
+"""The limit beside Communicator, data that moves without a library: copies inside one host, sockets
+between two."""
+
+_MIN_COPY = 64 << 10
+"""Bytes from which on the copies, and not what starts them, take the time: of a rank's block, or of
+what crosses between hosts."""
+
+_PROGRAM = Path(__file__).with_name("program.py")
+_DTYPE = "float32"
+_SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits for the scheduler
+_UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
+"""Its row: count, bytes, then average, least and largest time over the ranks."""
+
+_UCC_OPS = {
+    "all_reduce": ("allreduce", "-i"),
+    "all_gather": ("allgather",),
+    "reduce_scatter": ("reduce_scatter",),
+    "broadcast": ("bcast",),
+    "reduce": ("reduce", "-i"),
+    "all_to_all": ("alltoall",),
+    "barrier": ("barrier",),
+}
+
+OPS = tuple(_UCC_OPS)
+"""What every contender measures."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one fresh start measures: all sizes of one collective.
+
+    Attributes:
+        sizes: bytes of a rank's larger buffer.
+        seconds: for all sizes together, without starting.
+        calls: of each size; None: as many as the seconds allow.
+        hosts: where the ranks run, as many on each; None: on this machine.
+    """
+
+    op: str
+    ranks: int
+    sizes: tuple[int, ...]
+    seconds: float
+    calls: int | None = None
+    hosts: Hosts | None = None
+
+    def counts(self, size: int) -> tuple[int, int]:
+        """Elements of a rank's input and output; no output: in place."""
+        case = CASES[self.op]
+        layout = case.layout(case.count(size, _DTYPE, self.ranks), self.ranks)
+        in_place = case.places[0] == "in"
+        return layout.input_count, 0 if in_place else layout.output_count
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One that takes part; `measure` makes a fresh start and returns an object for each size."""
+
+    name: str
+    group: str
+    version: str
+    measure: Callable[[Start], list[dict[str, Any]]]
+
+
+def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
+    """Return those that need no environment of their own: ours, the limit, and gloo."""
+    mine = version("hccl-py")
+    if group == COMMUNICATOR:
+        measure = functools.partial(_measure_here, "communicator")
+        limit = (SOCKETS, "of the kernel", _measure_sockets)
+        if num_hosts == 1:
+            limit = (COPIES, f"of the kernel and numpy {version('numpy')}", _measure_copies)
+        name, its_version, measure_limit = limit
+        return [
+            Contender(OURS[group], group, mine, measure),
+            Contender(name, group, its_version, measure_limit),
+        ]
+    return [
+        Contender(name, group, its_version, functools.partial(_measure_here, f"torch {name}"))
+        for name, its_version in (("hccl", mine), ("gloo", f"of torch {version('torch')}"))
+    ]
+
+
+def find(name: str, environments: Environments) -> Contender:
+    """Look up a peer that has processes of its own; pip makes its environment if it may.
+
+    Raises:
+        StartError: the peer is nowhere, is not what it should be, or pip could not install it.
+    """
+    missing = environments.lacks(name)
+    if missing:
+        raise StartError(missing)
+    try:
+        program = environments.program(name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StartError(f"pip could not make its environment: {error}") from error
+    return _find_ucc(program) if name == UCC else _find_mpi(name, program)
+
+
+def _find_mpi(name: str, python: Path) -> Contender:
+    """Ask an environment for its MPI."""
+    mpiexec = python.with_name("mpiexec")
+    if not mpiexec.exists():
+        raise StartError(f"expected mpiexec beside {python}")
+    text = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; import numpy; "
+    says = output_of(str(python), "-c", text + "print(MPI.Get_library_version())")
+    if not says.startswith(MPIS[name]):
+        raise StartError(f"expected {MPIS[name]} from the mpi4py of {python}, got {says[:40]!r}")
+    return Contender(
+        name, COMMUNICATOR, _version(says), functools.partial(_measure_mpi, mpiexec, python)
+    )
+
+
+def _find_ucc(perftest: Path) -> Contender:
+    """Take UCC's own benchmark, with the mpiexec beside it or the one on PATH."""
+    beside = perftest.with_name("mpiexec")
+    mpiexec = beside if beside.exists() else Path(shutil.which("mpiexec") or beside)
+    for program in (perftest, mpiexec):
+        if not program.exists():
+            raise StartError(f"expected a program at {program}")
+    info = perftest.with_name("ucc_info")
+    its_version = _version(output_of(str(info), "-v") if info.exists() else "")
+    measure = functools.partial(_measure_ucc, mpiexec, perftest)
+    return Contender(UCC, COMMUNICATOR, its_version, measure)
+
+
+def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
+    """Start one process for each rank, with the variables that a launcher sets."""
+    (port,) = free_ports(1)
+    hosts = start.hosts
+    on_each = start.ranks // len(hosts.names) if hosts else start.ranks
+    shared = {
+        "WORLD_SIZE": str(start.ranks),
+        "LOCAL_WORLD_SIZE": str(on_each),
+        "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    if hosts:
+        shared |= {f"{name}_SOCKET_IFNAME": hosts.interfaces[0] for name in ("HCCL", "GLOO")}
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, str(_PROGRAM), _task(api, start, folder)]
+        commands = []
+        for rank in range(start.ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank % on_each)}
+            command = hosts.command(rank // on_each, *program) if hosts else program
+            commands.append((command, shared | own))
+        run_all(commands, start.seconds, Path(folder))
+        return _result(folder)
+
+
+def _measure_copies(start: Start) -> list[dict[str, Any]]:
+    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY * start.ranks)
+    return _measure_here("copies", replace(start, sizes=sizes)) if sizes else []
+
+
+def _measure_sockets(start: Start) -> list[dict[str, Any]]:
+    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY)
+    return _measure_here(SOCKETS, replace(start, sizes=sizes)) if sizes else []
+
+
+def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = mpi.words(mpiexec, start.ranks, start.hosts, Path(folder))
+        command += [str(python), str(_PROGRAM), _task("mpi", start, folder)]
+        run_all([(command, mpi.variables(start.hosts))], start.seconds, Path(folder))
+        return _result(folder)
+
+
+def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, Any]]:
+    """Run it once for each size: it takes its number of calls for all of them.
+
+    Its figure is the mean over calls with a barrier after each, of the slowest rank.
+    """
+    results = []
+    op, *flags = _UCC_OPS[start.op]
+    for size in start.sizes:
+        waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
+        guess_s = start.ranks * (waits_s + 2e-9 * size)
+        calls = start.calls or int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
+        count = str(max(1, CASES[start.op].count(size, _DTYPE, start.ranks)))
+        amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
+        command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
+        with tempfile.TemporaryDirectory() as folder:
+            started = [*mpi.words(mpiexec, start.ranks, start.hosts, Path(folder)), *command]
+            log = run_all([(started, mpi.variables(start.hosts))], start.seconds, Path(folder))
+        found = _UCC_TIME.search(log)
+        if not found:
+            raise StartError(f"ucc_perftest printed no time: {end_of(log)}")
+        results.append({"bytes": size, "time_us": float(found[1]), "calls": calls})
+    return results
+
+
+def _version(text: str) -> str:
+    found = re.search(r"\d[\w.]*", text)
+    return found[0] if found else "(unknown version)"
+
+
+def _task(api: str, start: Start, folder: str) -> str:
+    sizes = [[size, *start.counts(size)] for size in start.sizes]
+    result = str(Path(folder, "result.json"))
+    amounts = {"seconds": start.seconds, "calls": start.calls, "sizes": sizes}
+    return json.dumps({"api": api, "op": start.op, **amounts, "result": result})
+
+
+def _result(folder: str) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = json.loads(Path(folder, "result.json").read_text())
+    return results

@@ -1,0 +1,159 @@
+"""One rank of one fresh start: the loop that times every contender alike.
+
+A contender's own Python runs this file by its path. An environment that holds an MPI has numpy and
+mpi4py and nothing of ours, so this file imports only numpy, `library`, and what a contender needs.
+
+The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `calls`
+of each size (null: as many as the seconds allow), `sizes` as [bytes, input count, output count],
+and `result`, the file that rank 0 writes: one object for each size.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+if __name__ == "__main__":
+    # Python put this folder first, none of whose files is to be imported by a bare name. The
+    # checkout comes last: its hccl_py/ must not hide the installed package.
+    sys.path[:] = [*sys.path[1:], str(Path(__file__).parents[2])]
+
+from benchmarks.peers.library import (  # noqa: E402
+    ROOT,
+    Array,
+    Call,
+    Library,
+    open_communicator,
+    open_mpi,
+    open_torch,
+)
+
+_NUM_BLOCKS = 10
+# A block of 100 calls of 0.3 us is over before each rank that shares a core had its turn: it tells
+# who left the barrier last, and what that took the others.
+_MIN_CALLS, _MAX_CALLS = 3, 10_000
+# A library's own threads may compute beside the first calls: they say little of the later ones.
+_NUM_WARMUPS, _MAX_WARMUP = 3, 1_000
+
+
+def main() -> None:
+    """Measure all sizes; rank 0 writes the file."""
+    task = json.loads(sys.argv[1])
+    library = LIBRARIES[task["api"]]()
+    seconds = task["seconds"] / len(task["sizes"])
+    results = [
+        {"bytes": size, **_measure(library, task["op"], counts, seconds, task["calls"])}
+        for size, *counts in task["sizes"]
+    ]
+    if library.rank == ROOT:
+        Path(task["result"]).write_text(json.dumps(results))
+    library.barrier()
+    library.close()
+
+
+def _measure(
+    library: Library, op: str, counts: list[int], seconds: float, calls: int | None
+) -> dict[str, object]:
+    """Check one size and time it.
+
+    A barrier opens each block of calls; inside a block they go back to back. A block is as slow as
+    its slowest rank. Single calls are timed too, but a rank may run ahead (the root of a broadcast)
+    and then find the next calls done: their median says little where ranks share cores.
+    """
+    input = np.zeros(counts[0], np.float32)
+    output = np.zeros(counts[1], np.float32) if counts[1] else input
+    call = library.bind(op, input, output)
+    _check(library, op, call, input, output)
+    call_s = _call_s(library, call, 2)
+    for _ in range(_NUM_WARMUPS):
+        call_s = _call_s(library, call, int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s))))
+    num_calls = calls or int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
+    num_blocks = min(_NUM_BLOCKS, num_calls)
+    times = [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)]
+    mine_us = np.array(times, np.float64) / 1e3
+    every_us = np.zeros((library.world_size, *mine_us.shape))
+    every_us[library.rank] = mine_us
+    library.slowest(every_us)  # the others have zeros there: now every rank has all
+    blocks_us = every_us.mean(axis=2).max(axis=0)
+    return {
+        "time_us": float(np.median(blocks_us)),
+        "blocks_us": blocks_us.tolist(),
+        "median_call_us": float(np.median(every_us.max(axis=0))),
+        "calls": mine_us.size,
+        "every_us": every_us.round(3).tolist(),  # of each rank, block and call
+    }
+
+
+def _call_s(library: Library, call: Call, count: int) -> float:
+    """Return the mean of so many calls on the slowest rank: all make equally many by it."""
+    slowest = np.array([max(100.0, float(np.mean(_time(library, call, count))))])
+    library.slowest(slowest)
+    return float(slowest[0]) / 1e9
+
+
+def _time(library: Library, call: Call, count: int) -> list[int]:
+    """Return the nanoseconds of each of `count` calls on this rank."""
+    times: list[int] = []
+    clock = time.perf_counter_ns
+    library.barrier()
+    gc.disable()
+    for _ in range(count):
+        begin = clock()
+        call()
+        times.append(clock() - begin)
+    gc.enable()
+    return times
+
+
+def _check(library: Library, op: str, call: Call, input: Array, output: Array) -> None:
+    """Run the call once on known data; then set its buffers to zero, which touches every page."""
+    n = library.world_size
+    input.fill(library.rank + 1)
+    library.barrier()
+    call()
+    library.settle()
+    total = n * (n + 1) // 2
+    first, last = {"broadcast": (1, 1), "all_gather": (1, n), "all_to_all": (1, n)}.get(
+        op, (total, total)
+    )
+    expected = output.size and not (op == "reduce" and library.rank != ROOT)
+    if library.has_result and expected and (output[0] != first or output[-1] != last):
+        raise SystemExit(
+            f"{op} on rank {library.rank}: expected {first} to {last} in its output, "
+            f"got {output[0]:g} to {output[-1]:g}"
+        )
+    input.fill(0)
+    output.fill(0)
+
+
+def _open_copies() -> Library:
+    from benchmarks.peers.copies import open_copies
+
+    return open_copies()
+
+
+def _open_sockets() -> Library:
+    from benchmarks.peers.sockets import open_sockets
+
+    return open_sockets()
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "communicator": open_communicator,
+    "mpi": open_mpi,
+    "torch hccl": partial(open_torch, "hccl"),
+    "torch gloo": partial(open_torch, "gloo"),
+    "copies": _open_copies,
+    "sockets": _open_sockets,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The measured cells, simulated, and the tables of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from benchmarks.prediction.measure import COLLECTIVE, Cell
+from hccl_py.simulation.costs import US_PER_MIB_AT_1_GBIT, Costs
+from hccl_py.simulation.run import simulate
+from hccl_py.simulation.topology import Topology
+
+# What a token bucket of Linux counts for 1448 bytes of payload, and what `namespaces.py` lets
+# through at once: 10 ms of the rate.
+_COUNTED_PER_PAYLOAD = 1514 / 1448
+_BURST_S = 0.01
+_BOUND_BY_NETWORK = 0.5  # the part of a call's time that the wire alone would take
+_NUM_CALLS = 4  # back to back, as in the measurement
+
+
+class Compared(NamedTuple):
+    """A cell with its prediction."""
+
+    cell: Cell
+    predicted_us: float
+    is_bound_by_network: bool
+
+    @property
+    def error(self) -> float:
+        """Predicted by measured, less one. Other load only adds, so the fastest round counts."""
+        return self.predicted_us / min(self.cell.rounds_us) - 1
+
+
+def compare(cells: Iterable[Cell], costs: Costs, cores: int) -> Iterator[Compared]:
+    """Simulate every cell: nodes that share a machine, and links of the rate that the cell had."""
+    for cell in cells:
+        topology = replace(Topology.even(cell.nnodes, cell.nproc), machines=(0,) * cell.nnodes)
+        of_cell = _with_link(replace(costs, cores_per_machine=cores), cell.rate_mbit)
+        us = _time_us(cell, topology, of_cell)
+        wire_us = of_cell.scale_out.wire_us_per_mib
+        unlimited = _with_link(of_cell, None)
+        free_us = _time_us(cell, topology, unlimited) if wire_us else us
+        yield Compared(cell, us, bool(wire_us) and free_us < (1 - _BOUND_BY_NETWORK) * us)
+
+
+def _with_link(costs: Costs, rate_mbit: float | None) -> Costs:
+    if rate_mbit is None:
+        return replace(costs, scale_out=replace(costs.scale_out, wire_us_per_mib=0.0))
+    wire_us = US_PER_MIB_AT_1_GBIT * 1e3 / rate_mbit * _COUNTED_PER_PAYLOAD
+    burst_bytes = rate_mbit * 1e6 / 8 * _BURST_S / _COUNTED_PER_PAYLOAD
+    link = replace(costs.scale_out, wire_us_per_mib=wire_us, burst_bytes=burst_bytes)
+    return replace(costs, scale_out=link)
+
+
+def _time_us(cell: Cell, topology: Topology, costs: Costs) -> float:
+    name = f"{COLLECTIVE}={cell.algorithm}"
+    return simulate(name, topology, costs, cell.bytes, num_calls=_NUM_CALLS).us
+
+
+def table(compared: Sequence[Compared]) -> Iterator[str]:
+    """Make the table of every layout and link, in Markdown, with shares and worst cells."""
+    layouts = sorted(
+        {(one.cell.nnodes, one.cell.nproc, one.cell.rate_mbit or 0) for one in compared}
+    )
+    for nnodes, nproc, rate in layouts:
+        some = [
+            one
+            for one in compared
+            if (one.cell.nnodes, one.cell.nproc, one.cell.rate_mbit or 0) == (nnodes, nproc, rate)
+        ]
+        yield from _table_of(f"{nnodes} × {nproc} ranks, {_rate_text(rate)}", some)
+    for kind, limit in ((True, 0.15), (False, 0.25)):
+        group = [one for one in compared if one.is_bound_by_network is kind]
+        if group:
+            yield _summary(group, kind, limit)
+
+
+def _table_of(title: str, compared: Sequence[Compared]) -> Iterator[str]:
+    sizes = sorted({one.cell.bytes for one in compared})
+    names = list(dict.fromkeys(one.cell.algorithm for one in compared))
+    by_key = {(one.cell.algorithm, one.cell.bytes): one for one in compared}
+    yield f"| {title} | " + " | ".join(f"{size >> 10} KB" for size in sizes) + " |"
+    yield "|---|" + "--:|" * len(sizes)
+    for name in names:
+        cells = [_cell_text(by_key.get((name, size))) for size in sizes]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _cell_text(one: Compared | None) -> str:
+    if one is None:
+        return ""
+    us = min(one.cell.rounds_us)
+    return f"{_ms_text(us)} → {_ms_text(one.predicted_us)} ({one.error:+.0%})"
+
+
+def _ms_text(us: float) -> str:
+    return f"{us / 1e3:.0f}" if us >= 1e5 else f"{us / 1e3:.3g}"
+
+
+def _rate_text(rate_mbit: float) -> str:
+    return f"{rate_mbit:g} Mbit/s" if rate_mbit else "no limit"
+
+
+def _summary(group: Sequence[Compared], is_bound: bool, limit: float) -> str:
+    near = sum(abs(one.error) <= limit for one in group)
+    worst = max(group, key=lambda one: abs(one.error))
+    cell, what = worst.cell, "bound by the network" if is_bound else "not bound by the network"
+    return (
+        f"{near} of {len(group)} cells {what} within {limit:.0%} ({near / len(group):.0%}); "
+        f"the worst: {cell.algorithm}, {cell.bytes >> 10} KB, {cell.nnodes} × {cell.nproc} ranks, "
+        f"{_rate_text(cell.rate_mbit or 0)}: {worst.error:+.0%}"
+    )

@@ -1,0 +1,5 @@
+"""How fast ranks start, and what each holds open: `python -m benchmarks.startup`.
+
+`__main__` has the command line, the fresh starts and the table, `rank` what each rank does and
+measures.
+"""

@@ -1,0 +1,215 @@
+"""The command: fresh starts of every contender and layout in turn, then the tables."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from benchmarks.harness import Document, Recorded, failed, parser_of_command
+from benchmarks.startup.rank import (
+    BEFORE,
+    COMMUNICATOR,
+    CONTENDERS,
+    MOMENTS,
+    Assignment,
+    Reading,
+    run,
+)
+from benchmarks.startup.report import introduction, tables
+from hccl_py import get_unique_id
+from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.command_line.parser import Parser
+from hccl_py.bench.command_line.values import parser_of
+
+_START_S = 300.0
+_IMPORTS = ("import hccl_py", "from hccl_py import Communicator")
+_TIMED = (
+    "import time; begin = time.perf_counter(); {}; print(time.perf_counter() - begin); "
+    "import sys; assert 'torch' not in sys.modules"
+)
+_DESCRIPTION = """\
+Measure how long ranks need to connect after their imports, and what each of them holds open. Ranks
+are processes on this machine; more than one node is emulated (HCCL_NODE_ID), and its connections
+are TCP. A time is that of the slowest rank; descriptors and memory are the mean over the ranks."""
+_EPILOG = """\
+examples:
+  python -m benchmarks.startup
+  python -m benchmarks.startup --layouts 1x16 --contenders "communicator,torch hccl,torch gloo"
+
+columns:
+  connect      from the moment at which all ranks have imported until the last is connected
+  all_reduce   the first one, of 4 bytes for each rank; all_to_all the same
+  fds, MiB     open descriptors, and memory (PSS) that came since the imports, at each moment"""
+
+Start = list[list[Reading]]
+"""By rank, a reading for each moment."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    recorded = Recorded(_parser(), introduction, tables)
+    given = recorded.read(argv, starts=5)
+    if given.show:
+        return recorded.show(given)
+    return recorded.run(given, argv, lambda document: _measure(given, document), imports={})
+
+
+def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
+    """Import and start afresh, as often as asked for."""
+    for statement in _IMPORTS:
+        yield statement
+        document["imports"][statement] = [_import_s(statement) for _ in range(given.starts)]
+    for layout, contender in product(given.layouts, given.contenders):
+        starts = []
+        for number in range(given.starts):
+            what = f"{_name(layout)}, {contender}, start {number + 1} of {given.starts}"
+            yield what
+            try:
+                starts.append(_start(layout, contender))
+            except (TimeoutError, EOFError) as error:
+                failed(document, what, error or "a rank ended")
+        if starts:
+            document["results"].append(_record(layout, contender, starts))
+
+
+def _import_s(statement: str) -> float:
+    """Time a statement in a fresh interpreter, which must not load torch."""
+    command = [sys.executable, "-c", _TIMED.format(statement)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _start(layout: tuple[int, int], contender: str) -> Start:
+    """Start all ranks afresh; return what they read."""
+    nodes, per_node = layout
+    size = nodes * per_node
+    unique_id = bytes(get_unique_id()) if contender == COMMUNICATOR else b""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    assignments = [
+        Assignment(
+            contender,
+            {
+                **where,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "HCCL_NODE_ID": str(rank // per_node) if nodes > 1 else "",
+            },
+            unique_id,
+        )
+        for rank in range(size)
+    ]
+    with _processes(assignments) as pipes:
+        moments = []
+        for moment in MOMENTS:
+            if moment != BEFORE:
+                _let_go(pipes)
+            moments.append(_receive(pipes))
+        _let_go(pipes)
+    return [list(readings) for readings in zip(*moments, strict=True)]
+
+
+def _let_go(pipes: Sequence[Connection]) -> None:
+    for pipe in pipes:
+        pipe.send(None)
+
+
+@contextmanager
+def _processes(assignments: Sequence[Assignment]) -> Iterator[list[Connection]]:
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for assignment in assignments:
+            here, there = context.Pipe()
+            processes.append(context.Process(target=run, args=(there, assignment), daemon=True))
+            processes[-1].start()
+            there.close()
+            pipes.append(here)
+        yield pipes
+        for process in processes:
+            process.join(_START_S)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _receive(pipes: Sequence[Connection]) -> list[Any]:
+    """Take one message from every rank; EOFError: a rank ended, and says why on stderr."""
+    found: dict[Connection, Any] = {}
+    while missing := [pipe for pipe in pipes if pipe not in found]:
+        ready = wait(missing, _START_S)
+        if not ready:
+            raise TimeoutError(f"{len(missing)} ranks sent nothing in {_START_S:g} s")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            found[pipe] = pipe.recv()
+    return [found[pipe] for pipe in pipes]
+
+
+def _slowest_s(start: Start) -> dict[str, float]:
+    """Return how long each step took, from the first rank's begin to the last rank's end."""
+    steps = zip(MOMENTS, zip(*start, strict=True), strict=True)
+    return {
+        moment: max(one.at_s for one in readings) - min(one.began_s for one in readings)
+        for moment, readings in steps
+        if moment != BEFORE
+    }
+
+
+def _mean(starts: Sequence[Start], number: int, what: str) -> float:
+    values = [getattr(rank[number], what) for start in starts for rank in start]
+    return float(sum(values) / len(values))
+
+
+def _record(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> dict[str, Any]:
+    return {
+        "layout": _name(layout),
+        "contender": contender,
+        "seconds": [_slowest_s(start) for start in starts],
+        **{
+            what: {name: _mean(starts, n, what) for n, name in enumerate(MOMENTS)}
+            for what in ("descriptors", "memory_mib")
+        },
+    }
+
+
+def _name(layout: tuple[int, int]) -> str:
+    return f"{layout[0]}x{layout[1]}"
+
+
+def _parser() -> Parser:
+    parser = parser_of_command("benchmarks.startup", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add(
+        "--layouts",
+        type=_layouts,
+        default=((1, 16), (2, 4), (4, 4)),
+        metavar="LIST",
+        help="nodes x ranks of each (1x16,2x4,4x4)",
+    )
+    add(
+        "--contenders",
+        type=parser_of({name: name for name in CONTENDERS}, CONTENDERS),
+        default=(COMMUNICATOR,),
+        metavar="LIST",
+        help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
+    )
+    return parser
+
+
+def _layouts(text: str) -> tuple[tuple[int, int], ...]:
+    found = [re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", each) for each in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected NODESxRANKS, as in 1x16,4x4, got {text!r}")
+    return tuple((int(each[1]), int(each[2])) for each in found if each)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

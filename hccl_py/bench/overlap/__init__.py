@@ -1,5 +1,0 @@
-"""What communication adds to a training step: `python -m hccl_py.bench.overlap`.
-
-`__main__` has the command line and the rounds, `contenders` the ways to average gradients,
-`training` the rank that trains, `models` what it trains, `report` the tables.
-"""

@@ -1,5 +1,0 @@
-"""How fast ranks start, and what each holds open: `python -m hccl_py.bench.startup`.
-
-`__main__` has the command line, the fresh starts and the table, `rank` what each rank does and
-measures.
-"""
