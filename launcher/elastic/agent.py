@@ -21,6 +21,7 @@ from hccl_py.launcher.elastic.board import Board
 from hccl_py.launcher.elastic.members import NodeDesc, names
 from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
 from hccl_py.launcher.elastic.rendezvous import Rendezvous
+from hccl_py.launcher.exit_codes import LOST_NODE
 from hccl_py.launcher.failure import Failure, first_failure, render, title
 from hccl_py.launcher.job.layout import Attempt, Role, Slot
 
@@ -30,6 +31,10 @@ _EXIT_BARRIER_S = 300.0
 # nodes that have not read it yet fail.
 _JOIN_SEEN_S = 1.1
 _PAUSE_S = 0.1
+
+
+class NodeLostError(Exception):
+    """A node of the job has gone silent, and no restart is left; the message names it."""
 
 
 class NodeAgent(SimpleElasticAgent):
@@ -48,7 +53,8 @@ class NodeAgent(SimpleElasticAgent):
         handler = spec.rdzv_handler
         self._meeting = handler if isinstance(handler, Rendezvous) else None
         self._board: Board | None = None
-        self._nodes: frozenset[NodeDesc] = frozenset()
+        self._nodes: dict[NodeDesc, int] = {}  # of the last start, and their numbers
+        self._loss = ""  # why all ranks start again though none failed
         self._start = -1  # the first one is 0, on all nodes
         self._num_restarts = 0
 
@@ -81,7 +87,7 @@ class NodeAgent(SimpleElasticAgent):
             if self._board is not None:
                 self._board.check_end()  # says why
             raise
-        self.failures = ()
+        self.failures, self._loss = (), ""
         # All nodes are here at the same moment: their ranks were numbered just now.
         handler, num_nodes = worker_group.spec.rdzv_handler, int(worker_group.group_world_size or 1)
         if self._meeting is None:
@@ -93,9 +99,10 @@ class NodeAgent(SimpleElasticAgent):
         state, settings = self._meeting.members.state, self._meeting.settings
         self._start = state.round
         self._board = Board(self._meeting.store, settings.run_id, self._start, num_nodes)
-        before, self._nodes = self._nodes, frozenset(state.participants)
+        before, self._nodes = self._nodes, dict(state.participants)
         if settings.min_nodes < settings.max_nodes:
-            left = f"; {names(before - self._nodes)} left" if before - self._nodes else ""
+            gone = before.keys() - self._nodes.keys()
+            left = f"; {names(gone)} left" if gone else ""
             ranks = "1 rank starts" if self.world_size == 1 else f"{self.world_size} ranks start"
             self._ranks.say(f"{ranks} on {names(self._nodes)}{left}")
 
@@ -137,22 +144,50 @@ class NodeAgent(SimpleElasticAgent):
         ranks, board = self._ranks, self._board
         if ranks.are_running and not ranks.has_failed and board is not None:
             board.check_end()
-            if board.has_failures():
+            self._look_for_lost(board)
+            if self._loss or board.has_failures():
                 ranks.stop()
         if ranks.are_running and not ranks.has_failed:
             return RunResult(state=WorkerState.HEALTHY)
         ranks.wait()
-        if not ranks.failures and not (board and board.has_failures()):
+        if not ranks.failures and not self._loss and not (board and board.has_failures()):
             ended = {worker.global_rank: None for worker in worker_group.workers}
             return RunResult(state=WorkerState.SUCCEEDED, return_values=ended)
-        if self._is_joined():
+        if not self._loss and self._is_joined():
             return RunResult(state=WorkerState.HEALTHY)  # torch's agent starts all ranks again
         self.failures = board.exchange(ranks.failures) if board else ranks.failures
+        if all(each.was_stopped for each in self.failures):
+            self.failures, self._loss = (), self._loss or "another node was lost"
         failed = {
             each.rank: ProcessFailure(each.local_rank, each.pid, each.exit_code, "")
             for each in ranks.failures
         }
         return RunResult(state=WorkerState.FAILED, failures=failed)
+
+    def _look_for_lost(self, board: Board) -> None:
+        """Note that a node has gone silent; its ranks may not have met those of this node yet.
+
+        A node also leaves the state when it starts its ranks again, because one of them failed or
+        another node joins, or when all its ranks have ended.
+
+        Raises:
+            NodeLostError: and no restart is left.
+        """
+        if self._meeting is None:
+            return
+        state, settings = self._meeting.members.state, self._meeting.settings
+        others = self._nodes.keys() - {self._meeting.node}
+        gone = [node for node in others if node not in state.participants]
+        if not gone or state.wait_list or state.closed or board.has_failures():
+            return
+        gone = [node for node in gone if not board.has_ended(self._nodes[node])]
+        if not gone:
+            return
+        silent_s = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()
+        self._loss = f"{names(gone)} was lost: no sign of it for {silent_s:.0f} s"
+        if not self._remaining_restarts:
+            board.end(self._loss, LOST_NODE)
+            raise NodeLostError(self._loss)
 
     def _is_joined(self) -> bool:
         """Whether the ranks failed because another node stopped its own to let a new one in."""
@@ -170,11 +205,12 @@ class NodeAgent(SimpleElasticAgent):
         return False
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        if self.failures:
+        if self.failures or self._loss:
             self._num_restarts += 1
             most = worker_group.spec.max_restarts
             again = f"restart {self._num_restarts} of {most}: all ranks start again"
-            self._ranks.say(f"{self.report().removeprefix('hccl-launch: ')}\nhccl-launch: {again}")
+            why = self.report().removeprefix("hccl-launch: ") if self.failures else self._loss
+            self._ranks.say(f"{why}\nhccl-launch: {again}")
         else:
             self._ranks.say("another node joins, or starts its ranks again: all ranks start again")
         super()._restart_workers(worker_group)
@@ -183,4 +219,5 @@ class NodeAgent(SimpleElasticAgent):
         if self._board is None:
             super()._exit_barrier()  # type: ignore[no-untyped-call]
         else:
-            self._board.wait_for_end(_EXIT_BARRIER_S)
+            node = int(self.get_worker_group().group_rank or 0)
+            self._board.wait_for_end(node, _EXIT_BARRIER_S)

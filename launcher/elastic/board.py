@@ -77,9 +77,14 @@ class Board:
             self._store.add(f"{self._job}/left", 1)
             raise OtherNodeFailedError(what, int(exit_code))
 
-    def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until the ranks of all nodes have ended."""
+    def has_ended(self, node: int) -> bool:
+        """Whether all ranks of a node have ended well."""
+        return bool(self._store.check([f"{self._start}/ended/{node}"]))
+
+    def wait_for_end(self, node: int, timeout_s: float) -> None:
+        """Tell that the ranks of this node have ended, and wait until those of all nodes have."""
         with suppress(RuntimeError):  # the node that serves the store was first to see it
+            self._store.set(f"{self._start}/ended/{node}", "")
             self._wait_for_all(f"{self._start}/ended", timeout_s, self.check_end)
 
     def _wait_for_all(

@@ -36,6 +36,7 @@ class Rendezvous(DynamicRendezvousHandler):
     Attributes:
         store: of all nodes.
         members: who takes part.
+        node: this one.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class Rendezvous(DynamicRendezvousHandler):
         """Join nobody yet; `say` takes lines for the user."""
         settings = create_handler(store, backend, params).settings
         self.store, self.members = store, Members(backend, settings, say=say)
-        node = NodeDesc(params.local_addr or "127.0.0.1", os.getpid(), 0)
-        super().__init__(node, settings, backend.name, store, self.members)
+        self.node = NodeDesc(params.local_addr or "127.0.0.1", os.getpid(), 0)
+        super().__init__(self.node, settings, backend.name, store, self.members)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the next start of the ranks."""

@@ -23,7 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from hccl_py.launcher.command_line.parser import parser
-from hccl_py.launcher.elastic.agent import NodeAgent
+from hccl_py.launcher.elastic.agent import NodeAgent, NodeLostError
 from hccl_py.launcher.elastic.board import OtherNodeFailedError
 from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
 from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
@@ -153,6 +153,8 @@ def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
     where = config.rdzv_endpoint
     if isinstance(error, CannotStartError):
         return str(error), error.exit_code
+    if isinstance(error, NodeLostError):
+        return str(error), LOST_NODE
     if isinstance(error, RendezvousTimeoutError):
         return (
             f"fewer than {config.min_nodes} nodes came in time (--connect-timeout). Was "

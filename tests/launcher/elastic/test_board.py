@@ -46,6 +46,6 @@ def test_node_that_ends_the_job_says_why_to_the_others() -> None:
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(ends.end, "rank 1 of 2 failed", 3)
         with pytest.raises(OtherNodeFailedError, match=r"^rank 1 of 2 failed$") as raised:
-            other.wait_for_end(30.0)
+            other.wait_for_end(1, 30.0)
         ended.result()
     assert raised.value.exit_code == 3
