@@ -12,7 +12,7 @@ SECTIONS = {
     "hosts": "two hosts, as network namespaces with links between them",
     "launchers": "ssh hosts, Slurm, and the mpirun of Open MPI and MPICH",
     "scale": "hundreds of ranks",
-    "plans": "plans broken on purpose, and proofs for every rank count",
+    "plans": "broken plans, random ones over every provider, proofs for every rank count",
     "faults": "every kind of failure on every layout",
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",

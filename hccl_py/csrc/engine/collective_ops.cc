@@ -177,8 +177,11 @@ bool Channel::may_overwrite(const Span& span) {
   std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
   for (const Borrowed& b : borrowed_) {
     if (b.begin >= end || begin >= b.end) continue;
-    b.lane->detach();
-    if (b.lane->completed() < b.number) return false;
+    while (b.lane->completed() < b.number) {
+      uint64_t before = b.lane->completed();
+      b.lane->detach();
+      if (b.lane->completed() == before) return false;
+    }
   }
   return true;
 }

@@ -199,7 +199,13 @@ PayloadBuffer Path::pop() {
 }
 
 PayloadBuffer Path::give_away() {
-  return buffer_ ? std::move(buffer_) : std::exchange(ahead_, pool_.take());
+  PayloadBuffer given = pop();
+  if (given) return given;
+  given = std::exchange(ahead_, pool_.take());
+  std::memcpy(ahead_.get(), given.get() + ahead_begin_, buffered());
+  ahead_end_ -= ahead_begin_;
+  ahead_begin_ = 0;
+  return given;
 }
 
 size_t Path::outstanding() const {

@@ -132,8 +132,10 @@ class Path {
   bool assemble();
   // Done with the head. Returns the buffer it was assembled in, if it was.
   PayloadBuffer pop();
-  // Everything lent out of this path stays valid as long as what this returns.
+  // The same; what was lent of the head stays valid as long as what this returns.
   PayloadBuffer give_away();
+  // Whether a part of the head's payload is in the caller's memory already.
+  bool is_handed_out() const { return received_ > 0 && !buffer_; }
 
   // ---- speed
   // Bytes on their way in this connection.

@@ -27,6 +27,10 @@ class SendWindow {
  public:
   static constexpr size_t max_detached = 4;
   static constexpr size_t num_small = 8;  // of the largest small payloads may wait at once
+  // The peer acknowledges what it has taken at the latest when it is so many of these,
+  static constexpr size_t num_small_per_ack = num_small / 2;
+  // or so many larger ones.
+  static constexpr size_t num_large_per_ack = max_detached / 2;
 
   SendWindow(size_t slot_bytes, BufferPool& pool)
       : small_bytes_(std::min<size_t>(16384, slot_bytes / 4)), pool_(pool) {}
@@ -43,16 +47,16 @@ class SendWindow {
 
   // Copies the payload if it is small and there is room.
   void keep(uint64_t number) {
-    if (number > acknowledged_) keep(at(number));
+    if (number > acknowledged_) keep(at(number), num_small);
   }
 
-  // Copies the oldest payload that is borrowed. A small one counts as small also now: the peer may
-  // take more than `max_detached` of them without an acknowledgement, but never more than there is
-  // room for.
+  // Copies the oldest payload that is borrowed. There is room for it if the peer has taken all
+  // before it, acknowledged or not: for large ones in `max_detached`, for small ones beyond what
+  // later messages keep.
   void detach() {
     if (completed_ == posted()) return;
     Outgoing& entry = at(completed_ + 1);
-    if (keep(entry) || num_detached_ == max_detached) return;
+    if (keep(entry, num_small + num_small_per_ack + 1) || num_detached_ == max_detached) return;
     ++num_detached_;
     entry.detached = true;
     own(entry, pool_.take());
@@ -79,9 +83,9 @@ class SendWindow {
   size_t small_bytes() const { return small_bytes_; }
 
  private:
-  bool keep(Outgoing& entry) {
+  bool keep(Outgoing& entry, size_t room) {
     size_t length = entry.header.length;
-    if (length > small_bytes_ || kept_bytes_ + length > num_small * small_bytes_) return false;
+    if (length > small_bytes_ || kept_bytes_ + length > room * small_bytes_) return false;
     kept_bytes_ += length;
     own(entry, new_buffer(length));
     return true;

@@ -83,8 +83,16 @@ bool TcpLane::flush() {
   uint64_t before = window_.acknowledged();
   if (!polled_ && !settled()) poll();
   polled_ = false;
+  if (is_window_full()) read_on();
+  if (ack_due_) send_ack();
   if (!settled()) throw_if_dead();
   return moved || window_.acknowledged() != before;
+}
+
+void TcpLane::detach() {
+  uint64_t before = completed();
+  window_.detach();
+  if (completed() == before) read_on();
 }
 
 bool TcpLane::flushed() const {
@@ -96,8 +104,7 @@ bool TcpLane::send_waiting() {
   bool moved = false;
   for (;;) {
     while (cursor_ <= window_.posted() && window_.at(cursor_).path != Outgoing::no_path) ++cursor_;
-    if (cursor_ > window_.posted()) return moved;
-    if (cursor_ > window_.acknowledged() + max_unacknowledged) return moved;
+    if (cursor_ > window_.posted() || is_window_full()) return moved;
     size_t path = choose(sizeof(Frame) + window_.at(cursor_).header.length);
     if (path == nowhere || paths_[path]->half_way()) return moved;
     Outgoing& entry = window_.at(cursor_);
@@ -242,8 +249,11 @@ void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
 void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
   Path& path = *paths_[i];
   if (current_ == i) {
-    if (complete_) stashed(expected()) = {header_, path.give_away(), true};
-    current_ = complete_ ? in_stash : nowhere;
+    if (complete_) {
+      stash_current();
+    } else {
+      current_ = nowhere;
+    }
   }
   path.cut({Clock::now(), why, by_peer});
   requeue(i);

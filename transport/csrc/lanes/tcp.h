@@ -59,7 +59,7 @@ class TcpLane final : public Lane {
   uint64_t completed() const override { return window_.completed(); }
   bool flushed() const override;
   bool settled() const override { return flushed() && completed() == window_.posted(); }
-  void detach() override { window_.detach(); }
+  void detach() override;
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;
@@ -104,7 +104,8 @@ class TcpLane final : public Lane {
   static constexpr size_t nowhere = ~size_t{0};
   static constexpr size_t in_stash = nowhere - 1;
 
-  // A message that came too early, or whole over a connection that broke before it was released.
+  // A message that came too early, or whole over a connection that broke before it was released, or
+  // that stands before acknowledgements.
   struct Stashed {
     Header header;
     PayloadBuffer payload;
@@ -113,6 +114,10 @@ class TcpLane final : public Lane {
 
   uint64_t expected() const { return taken_ + 1; }
   bool several() const { return paths_.size() > 1; }
+  // Whether the next message has to wait for acknowledgements.
+  bool is_window_full() const {
+    return cursor_ <= window_.posted() && cursor_ > window_.acknowledged() + max_unacknowledged;
+  }
   bool any_up() const {
     return std::any_of(paths_.begin(), paths_.end(), [](auto& path) { return path->up(); });
   }
@@ -138,7 +143,9 @@ class TcpLane final : public Lane {
 
   // tcp_receive.cc
   const Frame* head_of(size_t path);
-  void stash_heads();
+  bool stash_heads();
+  void stash_current();
+  void read_on();
   const Header* show(size_t where, const Header& header);
   Stashed& stashed(uint64_t number) { return stash_[number % max_unacknowledged]; }
   // What `read` returns of a path; nothing if its connection breaks meanwhile.

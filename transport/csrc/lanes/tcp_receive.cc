@@ -9,7 +9,6 @@ namespace {
 // When the peer is told what arrived, if no message of ours carries the news before: such that its
 // window and its copies never fill up with what we have long taken.
 constexpr uint64_t messages_per_ack = 32;
-constexpr uint64_t large_per_ack = SendWindow::max_detached / 2;
 // Turns without the expected message until others that came too early make room behind them.
 constexpr int fruitless_before_stash = 2;
 
@@ -102,18 +101,38 @@ void TcpLane::release() {
   } else {
     small_received_ += header_.length;
   }
-  if (num_large_ >= large_per_ack || num_unacknowledged_ >= messages_per_ack ||
-      small_received_ >= SendWindow::num_small * window_.small_bytes() / 2) {
+  if (num_large_ >= SendWindow::num_large_per_ack || num_unacknowledged_ >= messages_per_ack ||
+      small_received_ >= SendWindow::num_small_per_ack * window_.small_bytes()) {
     send_ack();
   }
 }
 
-void TcpLane::stash_heads() {
+// True if any came whole.
+bool TcpLane::stash_heads() {
+  bool moved = false;
   for (size_t i = 0; i < paths_.size(); ++i) {
     const Frame* frame = i == current_ ? nullptr : head_of(i);
-    if (frame == nullptr || frame->sequence <= expected()) continue;
+    if (frame == nullptr || (frame->sequence == expected() && current_ != nowhere)) continue;
     if (!reading(i, [](Path& path) { return path.assemble(); })) continue;
     stashed(frame->sequence) = {frame->header, paths_[i]->pop(), true};
+    moved = true;
+  }
+  return moved;
+}
+
+void TcpLane::stash_current() {
+  stashed(expected()) = {header_, paths_[current_]->give_away(), true};
+  current_ = in_stash;
+}
+
+// Takes in all that came, which the window of the peer bounds: this side cannot go on without an
+// acknowledgement, and that may stand behind messages that nobody can release before.
+void TcpLane::read_on() {
+  if (current_ < in_stash) {
+    if (lent_ == nullptr && !paths_[current_]->is_handed_out()) lend();
+    if (current_ < in_stash && lent_ != nullptr) stash_current();
+  }
+  while (stash_heads()) {
   }
 }
 

@@ -109,6 +109,35 @@ OVER_EVERY_PROVIDER(a_detached_payload_may_change) {
   CHECK(lane->left->completed() == payloads.size());
 }
 
+// What the proof of a plan counts on: a side learns that all its messages were taken although it
+// can release none of the other side's yet.
+OVER_EVERY_PROVIDER(payloads_come_free_before_a_message_is_released) {
+  if (!provider.copies) return;
+  constexpr uint64_t num_messages = 70;
+  for (How how : {How::receive, How::lend}) {
+    auto lane = provider.connect();
+    Inbox right(*lane->right), left(*lane->left);
+    const std::vector<size_t> lengths = {slot_bytes, 300, slot_bytes / 4};
+    auto length_of = [&](uint64_t i) { return lengths[i % lengths.size()]; };
+    auto unreleased = payload_of(0, slot_bytes);
+    lane->right->post_send(header_of(0, slot_bytes), unreleased.data());
+    std::deque<std::vector<std::byte>> payloads;
+    for (uint64_t i = 0; i < num_messages; ++i) {
+      payloads.push_back(payload_of(i, length_of(i)));
+      lane->left->post_send(header_of(i, length_of(i)), payloads.back().data());
+    }
+    Patience patience;
+    for (uint64_t taken = 0; lane->left->completed() < num_messages; patience.turn()) {
+      if (lane->left->peek() != nullptr && how == How::lend) lane->left->lend();
+      lane->left->flush();
+      lane->right->flush();
+      if (taken < num_messages && right.take(taken, length_of(taken), how)) ++taken;
+      if (taken == num_messages) lane->left->detach();
+    }
+    for (; !left.take(0, slot_bytes, how); patience.turn()) lane->right->flush();
+  }
+}
+
 // A lane whose other end is the test's own socket.
 struct RawLane {
   Statistics statistics;

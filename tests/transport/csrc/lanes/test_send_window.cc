@@ -39,6 +39,23 @@ HCCL_TEST(small_messages_that_found_no_room_are_kept_once_there_is_some) {
   CHECK(window.completed() == window.posted());
 }
 
+// What later messages keep takes no room from what the peer has taken and not acknowledged yet.
+HCCL_TEST(what_the_peer_has_taken_comes_free_whatever_later_messages_keep) {
+  Sender sender(16384);
+  SendWindow& window = sender.window;
+  for (int i = 0; i < 8; ++i) sender.post();
+  sender.payload.resize(65536);
+  sender.post();
+  sender.payload.resize(15000);
+  for (int i = 0; i < 4; ++i) sender.post();
+  CHECK(window.completed() == 8);
+  window.acknowledge(8);
+  sender.payload.resize(16384);
+  for (int i = 0; i < 8; ++i) sender.post();
+  for (int i = 0; i < 5; ++i) window.detach();
+  CHECK(window.completed() == window.posted());
+}
+
 HCCL_TEST(large_messages_are_detached_up_to_a_limit) {
   Sender sender(65536);
   SendWindow& window = sender.window;
