@@ -74,11 +74,14 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
         os.close(signal_writer)
     if stopped_by and code <= 0:  # the child was killed before it could say so
         name = signal.Signals(stopped_by).name
-        say(f"stopped by {name}; all ranks were ended")
+        say(f"stopped by {name}; all ranks were killed, and their last lines may be missing")
         return 128 + stopped_by
     if code < 0:
         name = signal.Signals(-code).name
-        say(f"error: its agent was killed by {name}; its ranks ended with it")
+        say(
+            f"error: its agent was killed by {name}; its ranks ended with it, "
+            "and their last lines may be missing"
+        )
         return AGENT_KILLED
     return code
 

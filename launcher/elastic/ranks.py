@@ -93,6 +93,8 @@ class LocalRanks:
 
     def end_for(self, why: str, exit_code: int) -> None:
         """Stop this node for a signal or problem of its own; to the other nodes it has left."""
+        if self.exit_code is not None:
+            self._streams.give_up()
         if self._by_user is not None:
             return
         self._by_user = why, exit_code
@@ -116,6 +118,8 @@ class LocalRanks:
         if self._streams.is_lost:
             why = f"it cannot print any more ({self._streams.why_lost})"
             self.end_for(why, 128 + signal.SIGPIPE)
+        if self.exit_code is not None and self._streams.is_drained:
+            self._loop.stop()
 
     def send(self, kind: str, body: Any) -> None:
         """Take a message of the agent, see `head.Head.receive`."""
@@ -179,4 +183,3 @@ class LocalRanks:
         self._agent.end(exit_code, "")
         if text:
             self._streams.say(text)
-        self._loop.stop()

@@ -63,7 +63,7 @@ class RemoteAgent:
 
     Attributes:
         host: where it runs.
-        stdout: descriptor that does not block; what the agent prints.
+        stdout: descriptor to wait for; `read_stdout` reads it.
         stderr: descriptor to wait for; `read_stderr` reads it.
     """
 
@@ -116,17 +116,18 @@ class RemoteAgent:
         """Process id of ssh."""
         return self._process.pid
 
+    def read_stdout(self) -> bytes | None:
+        """Return what the agent wrote to stdout: b"" for nothing new, None at the end."""
+        return _read(self.stdout)
+
     def read_stderr(self) -> bytes | None:
-        """Return what the agent wrote to stderr: b"" for nothing new, None at the end.
+        """Return what the agent wrote to stderr, as `read_stdout`.
 
         What ssh and the shell write before the agent begins is kept for `failure`.
         """
-        try:
-            data = os.read(self.stderr, _READ_BYTES)
-        except BlockingIOError:
-            return b""
+        data = _read(self.stderr)
         if not data:
-            return None
+            return data
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         if self._has_begun:
             return data
@@ -196,6 +197,13 @@ class RemoteAgent:
     def _last_line(self) -> str:
         lines = self._tail.decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+
+
+def _read(descriptor: int) -> bytes | None:
+    try:
+        return os.read(descriptor, _READ_BYTES) or None
+    except BlockingIOError:
+        return b""
 
 
 def _filled_pipe(content: bytes) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
-from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.job.streams import PRINT_S, Streams
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
@@ -68,7 +68,7 @@ class JoinedAgent:
         self._lines = WaitingLines(self._began_s)
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
         self._has_begun = False
-        self._gone_s = float("inf")
+        self._gone_s = self._give_up_s = float("inf")
         self._link = HeadLink(
             loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
         )
@@ -82,7 +82,11 @@ class JoinedAgent:
         self._link.send(kind, body)
 
     def stop(self, why: str, exit_code: int) -> None:
-        """Stop the whole job for a signal of this process."""
+        """Stop the whole job for a signal of this process; after its end, print no more."""
+        if self.agent.exit_code is not None:
+            self._give_up_s = time.monotonic()
+            return
+        self._give_up_s = time.monotonic() + self._program.stop_s + PRINT_S
         if self._link.is_up and self._has_begun:
             self._link.send("stop", [f"{why} on {self._me}", exit_code])
             self._gone_s = time.monotonic() + self._program.stop_s + _STOP_EXTRA_S
@@ -95,14 +99,17 @@ class JoinedAgent:
         if not os.read(0, _READ_BYTES):
             self._loop.selector.unregister(0)
             self.agent.end(LOST_NODE, "")
+            self._give_up_s = time.monotonic()
 
     def close(self) -> None:
-        """End the connection, and print what is left."""
-        self._link.close()
+        """End the connection."""
         self._streams.close()
+        self._link.close()
 
     def next_s(self) -> float:
         """See `loop.Service`."""
+        if self.agent.exit_code is not None:
+            return self._give_up_s
         if self._has_begun:
             return self._gone_s
         if self._head.gives_way:
@@ -114,10 +121,13 @@ class JoinedAgent:
     def turn(self) -> None:
         """See `loop.Service`."""
         now_s = time.monotonic()
-        if self._streams.is_lost and self._gone_s == float("inf"):
+        if self._streams.is_lost and self._give_up_s == float("inf"):
             self.stop(*stopped_by(signal.SIGPIPE))
         if self.agent.exit_code is not None:
-            self._loop.stop()
+            if now_s >= self._give_up_s:
+                self._streams.give_up()
+            if self._streams.is_drained:
+                self._loop.stop()
         elif now_s >= self._gone_s:
             self.agent.end(LOST_NODE, "")
         elif now_s >= self._look_s:

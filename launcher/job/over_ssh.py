@@ -1,8 +1,7 @@
 """Agents on other hosts that this process starts over ssh: their lines, and their ends."""
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hccl_py.launcher.exit_codes import MISSING_NODE
@@ -12,7 +11,9 @@ from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.head.head import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
-from hccl_py.launcher.output.lines import LineReader
+from hccl_py.launcher.output.screen import Screen
+
+_SILENT_S, _LOOK_S = 15.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class SshAgents:
     ) -> None:
         """Start all at once; none has connected when this returns."""
         self._agents: list[_SshAgent] = []
+        self._server = server
+        loop.add(self)
         try:
             for part in parts:
                 self._agents.append(_SshAgent(loop, server, part, settings))
@@ -49,32 +52,91 @@ class SshAgents:
         for agent in self._agents:
             agent.close()
 
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        is_over = self._server.head.phase is Phase.ENDED
+        return time.monotonic() + _LOOK_S if is_over else float("inf")
+
+    def turn(self) -> None:
+        """See `loop.Service`: after the job, wait for lines no longer than some come."""
+        now_s, head, streams = time.monotonic(), self._server.head, self._server.streams
+        for agent in self._agents:
+            if head.phase is not Phase.ENDED or streams.is_full:
+                agent.heard_s = now_s
+            if head.phase is not Phase.ENDED or not agent.is_open:
+                continue
+            if agent.index not in head.agents:
+                agent.close()  # it started no rank
+            elif not self._server.is_connected(agent.index):
+                agent.hang_up()
+            if agent.is_open and now_s - agent.heard_s > _SILENT_S:
+                streams.say(
+                    f"hccl-launch: {agent.name} does not end its connection: its last lines may "
+                    "be missing"
+                )
+                agent.close()
+
+
+class _AgentStream:
+    """Whole lines of an agent, which have their prefixes already."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        read: Callable[[], bytes | None],
+        screen: Screen,
+        agent: "_SshAgent",
+    ) -> None:
+        self._descriptor, self._read = descriptor, read
+        self._screen, self._agent = screen, agent
+        self._begun = b""  # a line without an end
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def on_readable(self) -> None:
+        data = self._read()
+        self._agent.heard_s = time.monotonic()
+        if data is not None:
+            whole, end, self._begun = (self._begun + data).rpartition(b"\n")
+            self._screen.write(whole + end)
+            return
+        self._screen.write(self._begun + b"\n" * bool(self._begun))
+        self.is_open = False
+        self._agent.on_end_of_stream()
+
 
 class _SshAgent:
     def __init__(
         self, loop: JobLoop, server: JobServer, part: RemotePart, settings: RemoteSettings
     ) -> None:
-        self._loop, self._server, self._index = loop, server, part.index
+        self._server, self.index = server, part.index
         self._remote = RemoteAgent(part.host, settings, part.message)
         loop.spared.add(self._remote.pid)
-        out = server.streams.out
-        # It has its prefixes already.
-        reader = LineReader(os.dup(self._remote.stdout), lambda lines: out.write(b"".join(lines)))
-        server.streams.read(reader)
-        self._begun = b""  # a line of its stderr without an end
-        loop.watch(self._remote.stderr, self._on_stderr)
+        self.name, self.heard_s = part.host.name, 0.0
+        streams = server.streams
+        self._out = _AgentStream(self._remote.stdout, self._remote.read_stdout, streams.out, self)
+        self._err = _AgentStream(self._remote.stderr, self._remote.read_stderr, streams.err, self)
+        for stream in (self._out, self._err):
+            streams.read(stream)
+
+    @property
+    def is_open(self) -> bool:
+        return self._out.is_open or self._err.is_open
+
+    def hang_up(self) -> None:
+        self._remote.hang_up()
 
     def close(self) -> None:
+        for stream in (self._out, self._err):
+            self._server.streams.forget(stream)
+            stream.is_open = False
         self._remote.close()
 
-    def _on_stderr(self) -> None:
-        data = self._remote.read_stderr()
-        if data:
-            whole, end, self._begun = (self._begun + data).rpartition(b"\n")
-            self._server.streams.err.write(whole + end)
-        elif data is None:
-            self._loop.selector.unregister(self._remote.stderr)
-            self._server.streams.err.write(self._begun + b"\n" * bool(self._begun))
+    def on_end_of_stream(self) -> None:
+        # ssh may have more to write to the other one, and would not end before.
+        if not self.is_open:
             self._on_end()
 
     def _on_end(self) -> None:
@@ -88,4 +150,4 @@ class _SshAgent:
         if head.phase is Phase.GATHERING:
             head.stop(f"error: {failure}", MISSING_NODE, now_s)
         else:
-            head.lose(self._index, failure, now_s)
+            head.lose(self.index, failure, now_s)

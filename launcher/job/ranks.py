@@ -156,6 +156,9 @@ class Ranks:
                 rank.process.wait()
                 self._note_end(rank)
         kill_descendants(_KILL_S, self._loop.spared)
+        for rank in self._ranks:
+            if rank.streams is not None:
+                rank.streams.close()
 
     def failures(self, reason: Callable[[int], str]) -> tuple[Failure, ...]:
         """Return how ranks failed; `reason` says what an exit code may mean.

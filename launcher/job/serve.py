@@ -17,7 +17,7 @@ from hccl_py.launcher.job.head.settings import HeadSettings
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
-from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.job.streams import PRINT_S, Streams
 
 _FAREWELL_S = 3.0
 StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
@@ -31,13 +31,14 @@ class JobServer:
         self.streams = Streams(loop)
         streams = self.streams
         show = streams.show if streams.can_show else None
-        self.head = Head(settings, time.monotonic(), self._to_agent, streams.say, show)
+        self.head = Head(settings, time.monotonic(), self._to_agent, self._say, show)
         self._loop = loop
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}
         self._indices: dict[bytes, int] = {}
         self._server: HeadServer | None = None
-        self._farewell_s = float("inf")
+        self._farewell_s = self._give_up_s = float("inf")
+        self._last_words = ""
         loop.add(self)
 
     def listen(self, bound: socket.socket, secret: str) -> None:
@@ -64,8 +65,15 @@ class JobServer:
         self._loop.post(lambda: self._join(index, hello))
 
     def stop(self, why: str, exit_code: int) -> None:
-        """Stop the job for a signal of this process."""
-        self.head.stop(why, exit_code, time.monotonic())
+        """Stop the job for a signal of this process; one that has ended prints no more."""
+        now_s = time.monotonic()
+        if self.head.phase is Phase.ENDED:
+            self.head.exit_code = self.head.exit_code or exit_code
+            self._give_up_s = now_s
+            self._last_words = f"{self._last_words}\nhccl-launch: {why}".strip()
+        else:
+            self._give_up_s = now_s + self.head.settings.stop_s + PRINT_S
+            self.head.stop(why, exit_code, now_s)
 
     def close(self) -> None:
         """End the connections; agents get what was sent."""
@@ -75,21 +83,41 @@ class JobServer:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self.head.next_s(), self._farewell_s)
+        next_s = min(self.head.next_s(), self._give_up_s)
+        return next_s if self._is_farewell_over(time.monotonic()) else min(next_s, self._farewell_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
         now_s = time.monotonic()
         self.head.tick(now_s)
-        if self.streams.is_lost:
-            why = f"it cannot print any more ({self.streams.why_lost})"
-            self.head.stop(why, 128 + signal.SIGPIPE, now_s)
-        if self.head.phase is Phase.ENDED:
-            # The others end their connections when they have ended.
-            self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
-            here = any(agent.exit_code is None for agent in self._local.values())
-            if not here and (not self._routes or now_s >= self._farewell_s):
-                self._loop.stop()
+        if self.streams.is_lost and self._give_up_s == float("inf"):
+            self.stop(f"it cannot print any more ({self.streams.why_lost})", 128 + signal.SIGPIPE)
+        if self.head.phase is not Phase.ENDED:
+            return
+        if now_s >= self._give_up_s:
+            self.streams.give_up()
+        if self._last_words and not self.streams.has_readers:
+            words, self._last_words = self._last_words, ""
+            self.streams.say(words)
+        # The others end their connections when they have ended.
+        self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
+        here = any(agent.exit_code is None for agent in self._local.values())
+        if not here and self._is_farewell_over(now_s) and self.streams.is_drained:
+            self._loop.stop()
+
+    def _is_farewell_over(self, now_s: float) -> bool:
+        return not self._routes or now_s >= self._farewell_s
+
+    def _say(self, text: str) -> None:
+        # The report comes last, and agents on other hosts may still send lines.
+        if self.head.phase is Phase.ENDED and self.streams.has_readers:
+            self._last_words = text
+        else:
+            self.streams.say(text)
+
+    def is_connected(self, index: int) -> bool:
+        """Whether an agent of another process can be told something."""
+        return index in self._routes
 
     def from_local(self, index: int, kind: str, body: Any) -> None:
         """Take a message of an agent in this process."""

@@ -3,6 +3,7 @@
 import os
 import selectors
 import subprocess
+from typing import Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.output.lines import LineReader
@@ -10,38 +11,79 @@ from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.output.screen import Screen, open_screens
 
-_FLUSH_S = 5.0
+PRINT_S = 4.0
+"""For what is left to print after a stop, on top of the time of the ranks; `front` waits longer."""
+_FLUSH_S = 1.0
+
+
+class Reader(Protocol):
+    """A pipe that is read while the screens take what it brings."""
+
+    is_open: bool
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+
+    def on_readable(self) -> object:
+        """Read once; close at the end."""
 
 
 class Streams:
     """Standard output and error of this process; a service of the loop.
 
-    While nobody reads them, ranks are not read either, and wait in their next print.
+    While nobody reads them, ranks are not read either, and wait in their next print. The owner of
+    the loop ends it when everything is printed (`is_drained`), or nobody will (`give_up`).
     """
 
     def __init__(self, loop: JobLoop) -> None:
         """Open both."""
         self._loop = loop
         self.out, self.err = open_screens()
-        self._readers: list[LineReader] = []
-        self._watched: set[LineReader] = set()
+        self._readers: list[Reader] = []
+        self._watched: set[Reader] = set()
         self._writable: set[Screen] = set()
         loop.add(self)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the reader of standard output has gone."""
-        return self.out.is_lost
+        """Whether the reader of standard output or error has gone."""
+        return self.out.is_lost or self.err.is_lost
 
     @property
     def why_lost(self) -> str:
-        """What the kernel says of a write to standard output."""
-        return os.strerror(self.out.problem.errno or 0) if self.out.problem else ""
+        """What the kernel says of a write to it."""
+        problem = self.out.problem or self.err.problem
+        return os.strerror(problem.errno or 0) if problem else ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no pipe is read, for too much waits to be printed."""
+        return self.out.is_full or self.err.is_full
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether a pipe is open that may bring more."""
+        return any(reader.is_open for reader in self._readers)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no pipe is open, and everything is printed."""
+        return not (self.has_readers or self.out.is_waiting or self.err.is_waiting)
+
+    def give_up(self) -> None:
+        """Print no more, and say how much that was."""
+        count = sum(screen.drop() for screen in {self.out, self.err})
+        more = ", and what other hosts have not sent yet" if self.has_readers else ""
+        for reader in tuple(self._readers):
+            self.forget(reader)
+        if count or more:
+            self.say(f"\nhccl-launch: {count} bytes of output were not printed{more}")
 
     def say(self, text: str) -> None:
         """Print a line of the launcher's own."""
         # An exception may quote a file name that is no UTF-8.
-        self.err.write(f"{text}\n".encode(errors="backslashreplace"))
+        screen = self.out if self.err.is_lost else self.err
+        screen.write(f"{text}\n".encode(errors="backslashreplace"))
 
     @property
     def can_show(self) -> bool:
@@ -52,7 +94,7 @@ class Streams:
         """Show a line below all others, in place of the one before; empty: none."""
         self.err.show(status)
 
-    def read(self, reader: LineReader) -> None:
+    def read(self, reader: Reader) -> None:
         """Read from a pipe from now on."""
         self._readers.append(reader)
         self._watch(reader)
@@ -72,34 +114,33 @@ class Streams:
         """See `loop.Service`."""
         for screen in {self.out, self.err}:
             self._wait_to_write(screen)
-        is_full = self.out.is_full or self.err.is_full
         for reader in tuple(self._readers):
             if not reader.is_open:
                 self.forget(reader)
-            elif is_full:
+            elif self.is_full:
                 self._unwatch(reader)
             else:
                 self._watch(reader)
 
-    def forget(self, reader: LineReader) -> None:
+    def forget(self, reader: Reader) -> None:
         """Read from a pipe no more; call it before the pipe is closed."""
         self._unwatch(reader)
         if reader in self._readers:
             self._readers.remove(reader)
 
-    def _watch(self, reader: LineReader) -> None:
+    def _watch(self, reader: Reader) -> None:
         if reader not in self._watched:
             self._watched.add(reader)
             self._loop.watch(reader.fileno(), lambda: self._on_readable(reader))
 
-    def _on_readable(self, reader: LineReader) -> None:
+    def _on_readable(self, reader: Reader) -> None:
         # It may reach its end, and close.
         self._unwatch(reader)
         reader.on_readable()
         if reader.is_open:
             self._watch(reader)
 
-    def _unwatch(self, reader: LineReader) -> None:
+    def _unwatch(self, reader: Reader) -> None:
         if reader in self._watched:
             self._watched.remove(reader)
             self._loop.selector.unregister(reader.fileno())
@@ -150,9 +191,22 @@ class RankStreams:
         return self._output.num_lines if self._output is not None else 0
 
     def end(self) -> list[str]:
-        """Read what is left, close everything, and return the last lines."""
+        """Read what the rank has written, and return its last lines.
+
+        What it started may still write to the same pipes.
+        """
         assert self._output is not None
         for reader in self._readers:
             self._streams.forget(reader)
-        self._output.close()
+        self._output.drain()
+        for reader in self._readers:
+            if reader.is_open:
+                self._streams.read(reader)
         return self._output.last_lines()
+
+    def close(self) -> None:
+        """Read what is left, and close everything. Idempotent."""
+        for reader in self._readers:
+            self._streams.forget(reader)
+        if self._output is not None:
+            self._output.close()

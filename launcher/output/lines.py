@@ -2,19 +2,24 @@
 
 A progress bar, as tqdm's, writes states that end in a carriage return and a line end at last. On a
 terminal each state replaces the one before. In lines of many ranks it becomes a line a second and
-the last state, so a bar is seen to move and does not bury the rest.
+the last state, so a bar is seen to move and does not bury the rest. What is no text is no bar.
 """
 
+import array
+import fcntl
 import os
+import re
+import termios
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 MAX_LINE_BYTES = 64 << 10
 MARK = b" [hccl-launch: the line goes on]"
 _STATE_EVERY_S = 1.0
 _READ_BYTES = 64 << 10
-# What a pipe holds at most, unless root raised the limit.
-_PIPE_BYTES = 1 << 20
+# Bars use colours (ESC), tabs and backspaces.
+_NO_TEXT = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 class LineReader:
@@ -24,11 +29,16 @@ class LineReader:
     that end in MARK, so a rank that never ends its line takes no more memory.
     """
 
-    def __init__(self, descriptor: int, take: Callable[[Sequence[bytes]], None]) -> None:
-        """Take over a descriptor; `take` gets the lines."""
+    def __init__(
+        self,
+        descriptor: int,
+        take: Callable[[Sequence[bytes]], None],
+        keep: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """Take over a descriptor; `take` gets the lines, `keep` every byte, and b"" at the end."""
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._take = take
+        self._take, self._keep = take, keep
         self._begun = b""  # the line that has no end yet; of a progress bar, its newest state
         self._shown = b""  # the state of this bar that was last handed on
         self._next_state_s = 0.0
@@ -55,19 +65,26 @@ class LineReader:
             return 0
         if data:
             self._hand_on(data)
+            self._keep(data)
         else:
             self._finish()
         return len(data)
 
-    def close(self) -> None:
-        """Hand on what is left, a line without an end included, and close the descriptor.
-
-        Call this when the rank has ended. A process that it started may hold the pipe open, so the
-        end of the pipe may never come.
-        """
-        left = _PIPE_BYTES
-        while left > 0 and self.is_open and (count := self.on_readable()):
+    def drain(self) -> None:
+        """Hand on what the pipe holds now: a process that still has it may write on for ever."""
+        if not self.is_open:
+            return
+        held = array.array("i", [0])
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, held)
+        left = held[0]
+        while left > 0 and (count := self.on_readable()):
             left -= count
+        if self.is_open:
+            self.on_readable()  # the end of the pipe, perhaps
+
+    def close(self) -> None:
+        """Hand on what is left, a line without an end included, and close the descriptor."""
+        self.drain()
         self._finish()
 
     def _finish(self) -> None:
@@ -76,6 +93,7 @@ class LineReader:
             os.close(self._descriptor)
             if self._begun:
                 self._hand_on(b"\n")
+            self._keep(b"")
 
     def _hand_on(self, data: bytes) -> None:
         *whole, self._begun = (self._begun + data).split(b"\n")
@@ -89,7 +107,7 @@ class LineReader:
 
     def _ended(self, line: bytes) -> list[bytes]:
         """Return a line in pieces; no piece if it is a bar whose last state was handed on."""
-        line = _newest_state(line) if b"\r" in line else line
+        line = _newest_state(line) if _is_bar(line) else line
         is_repeat = line != b"" and line == self._shown
         self._shown = b""
         cuts = range(MAX_LINE_BYTES, len(line), MAX_LINE_BYTES)
@@ -99,7 +117,7 @@ class LineReader:
 
     def _newest(self) -> list[bytes]:
         """Forget all states of a bar but the newest, and return that one if it is time."""
-        if b"\r" not in self._begun:
+        if not _is_bar(self._begun):
             return []
         state = _newest_state(self._begun)
         # tqdm writes the return first, so its newest state may grow; other bars write it last.
@@ -110,6 +128,15 @@ class LineReader:
             return []
         self._shown, self._next_state_s = state, now_s + _STATE_EVERY_S
         return [state + b"\n"]
+
+
+def _is_bar(text: bytes) -> bool:
+    if b"\r" not in text or _NO_TEXT.search(text):
+        return False
+    with suppress(UnicodeDecodeError):
+        text[: text.rindex(b"\r")].decode()  # what comes after it may go on
+        return True
+    return False
 
 
 def _newest_state(text: bytes) -> bytes:

@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from hccl_py.launcher.output.lines import LineReader
@@ -12,6 +12,8 @@ from hccl_py.transport.own_files import create_file, open_folder, open_private_f
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 1000
+# A line of one stream that is longer may be parted by lines of the other one.
+_HELD_BYTES = 1 << 20
 
 
 class LogFile:
@@ -38,9 +40,8 @@ class LogFile:
             lines = lines[os.write(self._descriptor, lines) :]
 
     def close(self) -> None:
-        """Close the file."""
-        with suppress(OSError):
-            os.close(self._descriptor)
+        """Close the file; raise OSError if it lost something, as on a network's disk."""
+        os.close(self._descriptor)
 
 
 class RankOutput:
@@ -54,6 +55,7 @@ class RankOutput:
         self._prefix = prefix
         self._log = log
         self._readers: list[LineReader] = []
+        self._show: Callable[[bytes], None] = lambda _: None
         self._last: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self.num_lines = 0
 
@@ -66,18 +68,25 @@ class RankOutput:
             self._last.extend(line[:_KEPT_LINE_BYTES].rstrip(b"\n") for line in newest)
             if Route.SCREEN in route:
                 show(b"".join(self._prefix + line for line in lines))
-            if Route.FILE in route and self._log is not None:
-                try:
-                    self._log.write(b"".join(lines))
-                except OSError as error:
-                    text = f"hccl-launch: {self._log.path} ends here: {error.strerror}\n"
-                    show(self._prefix + text.encode())
-                    self._log.close()
-                    self._log = None
 
-        reader = LineReader(descriptor, take)
+        held = b""
+
+        def keep(data: bytes) -> None:
+            nonlocal held
+            held += data
+            end = held.rfind(b"\n") + 1 if data and len(held) < _HELD_BYTES else len(held)
+            self._write(held[:end])
+            held = held[end:]
+
+        self._show = show
+        reader = LineReader(descriptor, take, keep if Route.FILE in route else lambda _: None)
         self._readers.append(reader)
         return reader
+
+    def drain(self) -> None:
+        """Read what the pipes hold now."""
+        for reader in self._readers:
+            reader.drain()
 
     def last_lines(self) -> list[str]:
         """Return the last lines of both streams, and what there is of unfinished ones."""
@@ -89,6 +98,24 @@ class RankOutput:
         """Read what the pipes still hold, and close them and the log file."""
         for reader in self._readers:
             reader.close()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        self._end_log(None)
+
+    def _write(self, data: bytes) -> None:
+        if self._log is not None and data:
+            try:
+                self._log.write(data)
+            except OSError as error:
+                self._end_log(error)
+
+    def _end_log(self, problem: OSError | None) -> None:
+        """Close the log file, and say on the screen what is wrong with it."""
+        log, self._log = self._log, None
+        if log is None:
+            return
+        try:
+            log.close()
+        except OSError as error:
+            problem = problem or error
+        if problem is not None:
+            text = f"hccl-launch: {log.path} ends here: {problem.strerror}\n"
+            self._show(self._prefix + text.encode())

@@ -89,6 +89,12 @@ class Screen:
             self.problem = error
             self._waiting.clear()
 
+    def drop(self) -> int:
+        """Forget what was not written, and return how many bytes that is."""
+        count = len(self._waiting)
+        self._waiting.clear()
+        return count
+
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is written, at most `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,37 @@ def test_ranks_of_several_hosts_add_up(hosts: SshHosts, tmp_path: Path, names: s
     nodes = [int(word.partition(":")[2]) for word in names.split(",")]
     expected = [f"6 {node} blue" for node, ranks in enumerate(nodes) for _ in range(ranks)]
     assert sorted(done.stdout.splitlines()) == expected
+
+
+PRINTS = """
+import os
+for number in range(20_000): print(os.environ['RANK'], number, 'x' * 60)
+"""
+
+
+@pytest.mark.parametrize("reader", ["sleep 12; cat", "cat"])
+@pytest.mark.parametrize("link", ["", "rate 3mbit burst 20k latency 400ms"])
+def test_every_line_arrives_from_other_hosts(
+    hosts: SshHosts, tmp_path: Path, reader: str, link: str
+) -> None:
+    if link:
+        for name in hosts.names:
+            device = f"ip -n {name} -o link show type veth"
+            words = (
+                f"ip netns exec {name} tc qdisc replace dev $({device} | cut -d: -f2 | cut -d@ -f1)"
+            )
+            subprocess.run(f"{words} root tbf {link}", shell=True, check=True)
+    launched = shlex.join(command(hosts, "--hosts", "node-b:1,node-c:1", write(tmp_path, PRINTS)))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{launched} | ({reader})"],
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [tuple(map(int, line.split()[:2])) for line in done.stdout.splitlines()]
+    for rank in range(2):
+        assert [number for one, number in found if one == rank] == list(range(20_000))
 
 
 def test_failure_names_the_host_and_ends_all(hosts: SshHosts, tmp_path: Path) -> None:

@@ -101,6 +101,14 @@ def test_bar_that_erases_itself_leaves_no_empty_line(bar: Pipe) -> None:
     assert bar.write(b"\r    \r\nafter\n") == [b"done\n", b"30%\n", b"after\n"]
 
 
+def test_line_with_carriage_returns_that_is_no_text_is_no_bar(bar: Pipe) -> None:
+    for data in (b"\x00\r\x01\n", b"\xff\xfe\rtext\n", b"\x02\r"):
+        before = len(bar.lines)
+        bar.write(data)
+        assert b"".join(bar.lines[before:]) == (data if data.endswith(b"\n") else b"")
+    assert bar.end_it()[-1] == b"\x02\r\n"
+
+
 def test_line_end_of_windows_is_a_line_end(bar: Pipe) -> None:
     assert bar.write(b"one\r\ntwo\r") == [b"one\n", b"two\n"]
     assert bar.write(b"\nthree\r\n") == [b"one\n", b"two\n", b"three\n"]
