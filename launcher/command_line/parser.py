@@ -1,10 +1,11 @@
 """What the options are called, and the text of --help."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from hccl_py.launcher.command_line.values import seconds, whole
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, UsageError
 from hccl_py.launcher.placement.binding import Bind
 
@@ -31,7 +32,11 @@ program cannot run; 127 it was not found; 128 + the signal that ended the job"""
 _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
 # Without effect: the agent is told of ends at once, every rank is a program of its own, and the
 # signals that stop a program stop the job.
-_WITHOUT_EFFECT = ("--monitor-interval", "--start-method", "--signals-to-handle")
+_WITHOUT_EFFECT: Mapping[str, Mapping[str, Any]] = {
+    "--monitor-interval": {"type": seconds},
+    "--start-method": {"choices": ("spawn", "fork", "forkserver")},
+    "--signals-to-handle": {},
+}
 # torchrun's options that hccl-launch does not have, and what it has instead.
 _OUTPUT = "hccl-launch itself prints and keeps what ranks write: --log-dir, --redirects, --tee"
 _REFUSED = {
@@ -67,8 +72,10 @@ def parser() -> argparse.ArgumentParser:
         _add_failures,
     ):
         add_group(made)
-    for name in (*_ELASTIC, *_WITHOUT_EFFECT):
+    for name in _ELASTIC:
         _add(made, name, help=argparse.SUPPRESS)
+    for name, how in _WITHOUT_EFFECT.items():
+        _add(made, name, help=argparse.SUPPRESS, **how)
     for name in _REFUSED:
         _add(made, name, nargs="?", action=_Refused, help=argparse.SUPPRESS)
     return made
@@ -89,7 +96,7 @@ def _add_size(made: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks on each node; auto and cpu: one for each core; gpu (1)",
     )
-    _add(group, "--world-size", type=int, metavar="N", help="ranks of all nodes together")
+    _add(group, "--world-size", type=whole, metavar="N", help="ranks of all nodes together")
     _add(
         group, "--emulate", metavar="FILE", help="the nodes of FILE, emulated here with their links"
     )
@@ -114,7 +121,7 @@ def _add_hosts(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("other hosts, over ssh")
     _add(group, "--hosts", metavar="A:8,B:8", help="hosts and their ranks")
     _add(group, "--hostfile", type=Path, metavar="FILE", help="a line for each: HOST slots=8")
-    _add(group, "--ssh-port", type=int, metavar="P", help="of every sshd")
+    _add(group, "--ssh-port", type=whole, metavar="P", help="of every sshd")
     _add(group, "--ssh-user", metavar="NAME", help="on every host")
     _add(group, "--ssh-option", action="append", metavar="K=V", help="as ssh -o; repeatable")
     _add(group, "-x", "--export", action="append", metavar="NAME[=V]", help="variable to pass on")
@@ -125,12 +132,12 @@ def _add_hosts(made: argparse.ArgumentParser) -> None:
 
 def _add_nodes(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("real nodes, where each runs hccl-launch")
-    _add(group, "--node-rank", type=int, metavar="I", help="number of this node, from 0")
+    _add(group, "--node-rank", type=whole, metavar="I", help="number of this node, from 0")
     _add(group, "--master-addr", metavar="HOST", help="node 0, as the others reach it")
     _add(
         group,
         "--master-port",
-        type=int,
+        type=whole,
         metavar="P",
         help=f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})",
     )
@@ -142,7 +149,7 @@ def _add_nodes(made: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--connect-timeout",
-        type=float,
+        type=seconds,
         default=300.0,
         metavar="S",
         help="seconds that all nodes have to come (300)",
@@ -184,7 +191,7 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--max-restarts",
-        type=int,
+        type=whole,
         default=0,
         metavar="N",
         help="how often all ranks start again (0)",
@@ -192,7 +199,7 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--min-ranks",
-        type=int,
+        type=whole,
         default=0,
         metavar="N",
         help="the others go on when a rank fails, while N are left (all)",
@@ -200,7 +207,7 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--shutdown-timeout",
-        type=float,
+        type=seconds,
         default=3.0,
         metavar="S",
         help="seconds from SIGTERM to SIGKILL of a rank that has to end (3)",

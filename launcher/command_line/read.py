@@ -51,16 +51,18 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         )
     if emulates is not None and elastic:
         raise UsageError("--emulate: expected a job of fixed size, without torchrun's own options")
+    head = None if args.standalone else values.head(args, fewest)
+    is_any_port = head is not None and head[1] == 0
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
         ranks_per_node=ranks,
         standalone=args.standalone or emulates is not None,
         node_rank=args.node_rank,
-        head=None if args.standalone else values.head(args),
+        head=head,
         master_port=args.master_port or 0,
         job_id=args.rdzv_id or "",
-        by_arrival=bool(args.rdzv_endpoint) and args.node_rank is None,
+        by_arrival=bool(args.rdzv_endpoint) and (args.node_rank is None or is_any_port),
         elastic=elastic,
         max_restarts=args.max_restarts,
         min_ranks=args.min_ranks,

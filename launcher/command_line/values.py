@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -11,25 +12,48 @@ from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, M
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 
 _MOST_S = 1_000_000_000
+_LIMITED = (
+    *("max_restarts", "min_ranks", "shutdown_timeout", "connect_timeout", "monitor_interval"),
+)
+_MOST_NODES = 1 << 16
+_SSH_OPTION = re.compile(r"\w+[ =].+")
 _OVER_SSH = (
     *("ssh_port", "ssh_user", "ssh_option", "export", "env_file"),
     *("remote_python", "remote_dir"),
 )
 
 
+def whole(text: str) -> int:
+    """Read a whole number, for argparse."""
+    if not re.fullmatch("[+-]?[0-9]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a time, for argparse; `check_options` knows its limits."""
+    try:
+        return float(text.replace("_", "no digit"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected seconds, got {text!r}") from None
+
+
 def check_options(args: argparse.Namespace, num_nodes: int) -> None:
     """Check the port, times, counts, the number of this node, and that no option is lost."""
-    if args.master_port is not None and not 0 < args.master_port <= MAX_PORT:
-        raise UsageError(f"--master-port: expected 1 to {MAX_PORT}, got {args.master_port}")
+    for port in ("master_port", "ssh_port"):
+        value = getattr(args, port)
+        if value is not None and not 0 < value <= MAX_PORT:
+            option = port.replace("_", "-")
+            raise UsageError(f"--{option}: expected 1 to {MAX_PORT}, got {value}")
     for name, value in vars(args).items():
         option = name.replace("_", "-")
         # As of "$HOSTS" in a shell that has no such variable: the job would run without the option.
-        if value == "" and name not in ("script", "local_ranks_filter"):
+        if value in ("", Path(), [Path()]) and name not in ("script", "local_ranks_filter"):
             raise UsageError(f"--{option}: expected a value, got ''")
-        if name in ("max_restarts", "min_ranks", "shutdown_timeout", "connect_timeout") and not (
-            0 <= value <= _MOST_S  # nan is not in that range either
-        ):
+        if name in _LIMITED and value is not None and not 0 <= value <= _MOST_S:  # nor nan
             raise UsageError(f"--{option}: expected 0 to {_MOST_S}, got {value:g}")
+        if name == "ssh_option" and not all(map(_SSH_OPTION.fullmatch, value or ())):
+            raise UsageError(f"--ssh-option: expected KEY=VALUE, got {', '.join(map(repr, value))}")
         if name in _OVER_SSH and value and not (args.hosts or args.hostfile):
             raise UsageError(f"--{option} needs --hosts or --hostfile")
     if args.node_rank is not None and not 0 <= args.node_rank < num_nodes:
@@ -39,8 +63,11 @@ def check_options(args: argparse.Namespace, num_nodes: int) -> None:
         )
 
 
-def head(args: argparse.Namespace) -> tuple[str, int] | None:
-    """Return host and port of the head; None: no option gives them."""
+def head(args: argparse.Namespace, fewest: int) -> tuple[str, int] | None:
+    """Return host and port of the head; None: no option gives them.
+
+    Port 0 of --rdzv-endpoint is any free one, which only a single node can know.
+    """
     if args.rdzv_backend == "c10d" and not args.rdzv_endpoint:
         raise UsageError("--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT, the same everywhere")
     if args.rdzv_endpoint:
@@ -48,8 +75,13 @@ def head(args: argparse.Namespace) -> tuple[str, int] | None:
         if not colon:
             host, port = args.rdzv_endpoint, str(DEFAULT_MASTER_PORT)
         host = host.removeprefix("[").removesuffix("]")
-        if not port.isdecimal() or not 0 < int(port) <= MAX_PORT or not host:
+        if not port.isdecimal() or not 0 <= int(port) <= MAX_PORT or not host:
             raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {args.rdzv_endpoint!r}")
+        if int(port) == 0 and fewest > 1:
+            raise UsageError(
+                f"--rdzv-endpoint: expected a port that {fewest} nodes know, got "
+                f"{args.rdzv_endpoint!r}"
+            )
         return host, int(port)
     if args.master_addr is None and args.node_rank is None:
         return None
@@ -81,8 +113,8 @@ def nodes(text: str) -> tuple[int, int]:
     if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts):
         raise UsageError(f"--nnodes: expected a number or MIN:MAX, got {text!r}")
     fewest, most = int(parts[0]), int(parts[-1])
-    if not 0 < fewest <= most:
-        raise UsageError(f"--nnodes: expected 1 or more (MIN <= MAX), got {text!r}")
+    if not 0 < fewest <= most <= _MOST_NODES:
+        raise UsageError(f"--nnodes: expected 1 to {_MOST_NODES} (MIN <= MAX), got {text!r}")
     return fewest, most
 
 
@@ -99,10 +131,17 @@ def ranks(text: str) -> int:
         )
     if int(text) < 1:
         raise UsageError(f"--nproc-per-node: expected 1 or more, got {text!r}")
-    most = int(Path("/proc/sys/kernel/pid_max").read_text())
-    if int(text) > most:
-        raise UsageError(f"--nproc-per-node: Linux runs {most} processes here, got {text}")
+    check_number_here(int(text), "--nproc-per-node")
     return int(text)
+
+
+def check_number_here(num_ranks: int, option: str) -> None:
+    """Raise UsageError if this machine cannot have so many processes."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    if num_ranks > most:
+        raise UsageError(
+            f"{option}: expected at most the {most} that Linux runs here, got {num_ranks}"
+        )
 
 
 def ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
@@ -114,6 +153,7 @@ def ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
         raise UsageError(
             f"--world-size: expected a multiple of --nnodes {num_nodes}, got {args.world_size}"
         )
+    check_number_here(each, "--world-size")
     if args.nproc_per_node is not None and ranks(args.nproc_per_node) != each:
         raise UsageError(
             f"--world-size {args.world_size} on {num_nodes} nodes is {each} ranks on each, "

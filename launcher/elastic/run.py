@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic import events
 from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -41,7 +42,8 @@ from hccl_py.transport.network.interfaces import address_towards
 _BY_PLACE = ("static", "c10d")
 # These loggers warn of each signal sent, exit code and lost store: the report contains them.
 _NOISY = tuple(
-    f"torch.distributed.elastic.{name}" for name in ("multiprocessing", "agent", "rendezvous")
+    f"torch.distributed.{name}"
+    for name in ("run", "elastic.multiprocessing", "elastic.agent", "elastic.rendezvous")
 )
 
 
@@ -95,6 +97,11 @@ def _config(args: argparse.Namespace, head: tuple[str, int] | None) -> LaunchCon
     args.master_port = args.master_port or DEFAULT_MASTER_PORT
     # `Options` says what these are here.
     args.nproc_per_node, args.log_dir, args.redirects, args.tee = "1", os.devnull, "0", "0"
+    try:
+        get_logging_handler(args.event_log_handler)
+    except KeyError:
+        say(f"error: --event-log-handler: expected one of torch's, got {args.event_log_handler!r}")
+        return None
     try:
         return config_from_args(args)[0]
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
@@ -165,6 +172,9 @@ def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
     if isinstance(error, RendezvousClosedError):
         return f"the job at {where} has ended; a new one needs another --rdzv-id", LOST_NODE
     problem = _one_line(error)
+    if isinstance(error, ValueError) and "is not registered" in problem:
+        backend = config.rdzv_backend
+        return f"--rdzv-backend: expected one that torch knows, got {backend!r}", USAGE
     if "EADDRINUSE" in problem:
         return f"{where} is in use; choose another port", LOST_NODE
     if isinstance(error, RendezvousConnectionError | DistNetworkError):

@@ -102,6 +102,7 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
 def _local(options: Options, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
     nodes, ranks, cluster = options.num_nodes, options.ranks_per_node, options.emulates
+    slots = slots_of(options, range(nodes))
     if nodes > 1 and cluster is None:
         each = "1 rank" if ranks == 1 else f"{ranks} ranks"
         say(
@@ -114,7 +115,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
     network = None if cluster is None else _network_of(cluster)
-    program = program_of(options, folder, slots_of(options, range(nodes)))
+    program = program_of(options, folder, slots)
     is_alone = len(program.slots) == 1 and options.output == OutputWords()
     program = program._replace(is_alone=is_alone)
     settings = settings_of(options, ("",), "")

@@ -46,6 +46,15 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
     assert options.head is not None
     address, port = resolve(options.head), options.head[1]
     until_s = time.monotonic() + options.connect_timeout_s
+    if port == 0:
+        try:
+            bind(address, port).close()
+        except OSError as error:
+            where = describe_target(options.head)
+            raise UsageError(
+                f"--rdzv-endpoint: expected an address of this machine, got {where}: "
+                f"{error.strerror}"
+            ) from error
 
     def body() -> int:
         while True:

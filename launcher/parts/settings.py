@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hccl_py.launcher.command_line.values import check_number_here
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.open_files import allow_ranks
@@ -22,6 +23,7 @@ SECRET = "HCCL_SECRET"
 
 def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
     """Return the slots of nodes, all of which have as many ranks."""
+    check_number_here(len(nodes) * options.ranks_per_node, "--nnodes times --nproc-per-node")
     return tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node))
 
 

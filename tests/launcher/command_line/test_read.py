@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launching import launch
 
+from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.main import main
 from hccl_py.launcher.options import UsageError
@@ -122,8 +124,8 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--nproc-per-node few SCRIPT", "--nproc-per-node: expected a number"),
         ("--nnodes abc SCRIPT", "--nnodes: expected a number or MIN:MAX, got 'abc'"),
         ("--nnodes 2:3 SCRIPT", "--nnodes 2:3 needs --rdzv-endpoint HOST:PORT"),
-        ("--nnodes 3:2 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '3:2'"),
-        ("--nnodes 0 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '0'"),
+        ("--nnodes 3:2 SCRIPT", "--nnodes: expected 1 to 65536 (MIN <= MAX), got '3:2'"),
+        ("--nnodes 0 SCRIPT", "--nnodes: expected 1 to 65536 (MIN <= MAX), got '0'"),
         ("--master-port 70000 SCRIPT", "--master-port: expected 1 to 65535, got 70000"),
         ("--max-restarts -1 SCRIPT", "--max-restarts: expected 0 to 1000000000, got -1"),
         ("--nnodes 2 --node-rank 5 SCRIPT", "--node-rank: expected 0 to 1 of --nnodes 2, got 5"),
@@ -146,7 +148,7 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--redirects 3 SCRIPT", "--redirects and --tee need --log-dir"),
         ("--local-ranks-filter x SCRIPT", "--local-ranks-filter: expected numbers, such as 0,1"),
         ("--nproc-per-node gpu SCRIPT", "--nproc-per-node: torch finds no gpu on this machine"),
-        ("--nproc 99999999 SCRIPT", "--nproc-per-node: Linux runs "),
+        ("--nproc 99999999 SCRIPT", "--nproc-per-node: expected at most the "),
         ("--connect-timeout nan SCRIPT", "--connect-timeout: expected 0 to 1000000000, got nan"),
         ("--shutdown-timeout inf SCRIPT", "--shutdown-timeout: expected 0 to 1000000000, got inf"),
         ("--hosts= SCRIPT", "--hosts: expected a value, got ''"),
@@ -163,7 +165,6 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("/tmp", "script not found: /tmp"),
         ("missing.py", "script not found: missing.py"),
         ("-m missing_module", "module not found: missing_module"),
-        ("--no-python missing-program", "program not found: missing-program"),
         ("-m --no-python json", "-m and --no-python exclude each other"),
     ],
 )
@@ -192,3 +193,72 @@ def test_port_in_use_is_one_line_and_exit_code_2_and_leaves_no_folder(
     assert f"127.0.0.1:{port}" in last
     assert "in use" in last
     assert list(tmp_path.iterdir()) == []
+
+
+# Of these, a text that makes sense nowhere else is a value: names, paths, and options that are kept
+# for torchrun's command lines.
+_TAKE_ANY_TEXT = {
+    *("rdzv_id", "rdzv_backend", "local_addr", "signals_to_handle", "role", "event_log_handler"),
+    *("rdzv_conf", "log_dir", "master_addr", "ssh_user", "remote_python", "remote_dir", "hosts"),
+    *("rdzv_endpoint", "hostfile", "emulate", "export", "env_file"),
+}
+_WITH_VALUE = [
+    (action.option_strings[0], action.dest)
+    for action in parser()._actions
+    if action.option_strings and action.nargs is None
+]
+_WRONG = ("", "-1", "9" * 30, "text", "inf", "-inf", "nan", "1_000", "0x10", "1e400")
+
+
+@pytest.mark.parametrize(("option", "dest"), _WITH_VALUE)
+@pytest.mark.parametrize("text", _WRONG)
+def test_value_that_makes_no_sense_is_one_line(
+    option: str, dest: str, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if dest in _TAKE_ANY_TEXT and text:
+        pytest.skip("a name or a path")
+    if (dest, text) in {("local_ranks_filter", ""), ("local_ranks_filter", "9" * 30)}:
+        pytest.skip("all ranks; none")
+    joined = f"{option}={text}" if option.startswith("--") else f"{option}{text}"
+    hosts = (
+        ["--hosts", "127.0.0.1:1"] if dest.startswith(("ssh", "remote", "export", "env")) else []
+    )
+    assert main([*hosts, *([joined] if text else [option, ""]), SCRIPT]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith("hccl-launch: error: ")
+    assert "expected" in line or "choose from" in line or "--emulate" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--rdzv-backend", "text"), ("--event-log-handler", "text")]
+)
+def test_name_that_torch_does_not_know_is_one_line(option: str, value: str) -> None:
+    done = launch(option, value, SCRIPT)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hccl-launch: error: {option}: expected ")
+    assert value in line
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--node-rank", "0"), ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")]
+)
+def test_port_0_of_the_endpoint_is_any_free_one(options: tuple[str, ...]) -> None:
+    done = launch("--rdzv-endpoint", "localhost:0", *options, "--no-python", "true")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "nodes", "expected"),
+    [
+        ("localhost:0", "2", "--rdzv-endpoint: expected a port that 2 nodes know"),
+        ("192.0.2.77:0", "1", "--rdzv-endpoint: expected an address of this machine"),
+    ],
+)
+def test_port_0_that_others_cannot_know_is_refused(
+    endpoint: str, nodes: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--rdzv-endpoint", endpoint, "--nnodes", nodes, SCRIPT]) == 2
+    assert expected in capsys.readouterr().err
