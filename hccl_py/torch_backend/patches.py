@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import pkgutil
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import CodeType, FunctionType, ModuleType
@@ -71,6 +73,27 @@ def _coalescing_manager(
             dist.distributed_c10d._world.pg_coalesce_state.pop(asked, None)  # type: ignore[call-overload]
             asked.abandon_coalescing()
         raise
+
+
+_num_groups: weakref.WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = weakref.WeakKeyDictionary()
+"""By default group: how often ranks made a group among themselves."""
+
+
+def _process_group_name(original: Function, ranks: Sequence[int], use_hashed_name: bool) -> Any:
+    """Torch names a group after the number of this rank's groups, which ranks need not share.
+
+    Members then meet at different keys, and wait. From pytorch#189073 on torch counts the calls,
+    which ranks do not share either where only the members of a group call.
+    """
+    world = dist.group.WORLD
+    if not (use_hashed_name and isinstance(world, ProcessGroupHccl)):
+        return original(ranks, use_hashed_name)
+    members = tuple(ranks)
+    counts = _num_groups.setdefault(world, Counter())
+    counts[members] += 1
+    text = f"hccl/{members}/{counts[members]}"
+    # Distributed debug output and file names show it: as long as torch's names, whatever the size.
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _split_group(
@@ -295,6 +318,7 @@ AT_IMPORT = (
 PATCHES = (
     Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
     Patch(f"{_C10D}._set_pg_timeout", _set_timeout),
+    Patch(f"{_C10D}._process_group_name", _process_group_name),
     Patch(f"{_C10D}.split_group", _split_group),
     Patch(f"{_C10D}._coalescing_manager", _coalescing_manager),
     Patch(f"{_C10D}._create_shrunk_process_group", _create_shrunk_group),

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend.patches import AT_IMPORT, PATCHES, main
@@ -213,3 +215,67 @@ def check_replacement(rank: int, world_size: int) -> None:
 
 def test_torch_still_replaces_backends_without_a_warning() -> None:
     run_ranks(check_replacement, 1)
+
+
+def group_of(kind: str, members: list[int], rank: int) -> Any:
+    """Make a group in one of torch's ways; every rank calls. Return it on its members."""
+    if kind == "new_group":
+        made: Any = dist.new_group(members)
+    elif kind == "local":
+        made = None
+        if rank in members:  # torch lets the others call, or not
+            made = dist.new_group(members, use_local_synchronization=True)
+    elif kind == "split":
+        others = [it for it in range(dist.get_world_size()) if it not in members]
+        made = dist.split_group(split_ranks=[members, others] if others else [members])
+    else:
+        rows = [[0, 1], [2, 3]] if len(members) == 2 else [[0, 2], [1, 3]]
+        made = DeviceMesh("cpu", rows, mesh_dim_names=("a", "b")).get_group("b")
+    return None if made == dist.GroupMember.NON_GROUP_MEMBER else made
+
+
+def make_groups_in_any_order(rank: int, world_size: int, seed: int) -> None:
+    """Each group knows who is in it: the sum of its ranks, by their bits."""
+    random = Random(seed)
+    groups: list[Any] = []
+    for _ in range(12):
+        kind = random.choice(["new_group", "local", "split", "mesh", "destroy"])
+        members = random.sample(range(world_size), random.randint(1, world_size))
+        if kind == "destroy":
+            if groups and (group := groups.pop(random.randrange(len(groups)))) is not None:
+                dist.destroy_process_group(group)
+            continue
+        group = group_of(kind, members, rank)
+        groups.append(group)
+        if group is not None:
+            bits = torch.tensor([1 << rank])
+            dist.all_reduce(bits, group=group)
+            assert bits.item() == sum(1 << it for it in dist.get_process_group_ranks(group))
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(it, marks=pytest.mark.nightly("faults")) for it in range(3, 40))]
+)
+def test_groups_of_uneven_members_in_any_order_find_each_other(seed: int) -> None:
+    run_ranks(make_groups_in_any_order, 4, seed, backend="hccl")
+
+
+def make_groups_after_uneven_ones(rank: int, world_size: int) -> None:
+    dist.new_group([0, 1])
+    for count in range(2):
+        whole: Any = dist.split_group(split_ranks=[[0, 2], [1, 3]])
+        local: Any = dist.new_group([0, 3, 1], use_local_synchronization=True)
+        for group in (whole, local if rank != 2 else None):
+            if group is not None:
+                ones = torch.ones(1)
+                dist.all_reduce(ones, group=group)
+                assert ones.item() == group.size(), count
+    torchs = original("torch.distributed.distributed_c10d._process_group_name")
+    names: list[Any] = [None] * world_size
+    dist.all_gather_object(names, torchs([0, 1, 2, 3], True))
+    assert len(set(names)) > 1, "torch derives one name itself"
+
+
+def test_members_of_a_later_group_derive_one_name() -> None:
+    run_ranks(make_groups_after_uneven_ones, 4, backend="hccl", timeout_s=60)
