@@ -5,7 +5,9 @@ This is hccl-py without torch.distributed. `collectives.py` holds the collective
 """
 
 import contextlib
+import logging
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,7 +24,12 @@ from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
 from hccl_py.compression import default_compression
-from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
+from hccl_py.diagnosis.exceptions import (
+    describe_error,
+    ends_by_exception,
+    exception_at_exit,
+    handled_error,
+)
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
@@ -42,7 +49,11 @@ from hccl_py.work import Work, release_finished
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm
 
+logger = logging.getLogger("hccl_py")
+
 _SHRUNK = "/shrunk-"
+_CLOSING_SLICE_S = 0.05
+_FINISHING_NEWS_S = 10.0  # until close() says what it waits for
 
 
 class Communicator(Collectives[None]):
@@ -130,6 +141,7 @@ class Communicator(Collectives[None]):
         self._algorithms = algorithms
         self._reproducible = of_rank_0.reproducible if world_size > 1 else reproducible
         self._num_shrinks = 0
+        self._closing = threading.RLock()  # a signal's handler may close inside of close()
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
         state = assemble((name, rank), timeout_s, core, mesh, chosen)
@@ -342,15 +354,42 @@ class Communicator(Collectives[None]):
         return made
 
     def close(self) -> None:
-        """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent.
+        """Finish what was started, say goodbye to all ranks and free everything. Idempotent.
 
-        While an exception is handled, as in a `finally` that it passes through, the goodbye names
-        it to the ranks that still wait for this one.
+        Calls that no thread waits for end first, each by its own deadline at the latest; one that
+        fails is logged. A call that another thread waits for is aborted.
+
+        While an exception is handled, as in a `finally` that it passes through, all calls are
+        aborted, and the goodbye names the exception to the ranks that still wait for this one.
         """
-        _open.discard(self)
         core = self._state.core
+        while core is not None and not self._closing.acquire(timeout=_CLOSING_SLICE_S):
+            if core.drives():  # a signal handler, inside of a call that the other thread ends
+                return
+            core = self._state.core
         if core is None:
             return
+        try:
+            self._finish_started(core)
+        finally:
+            try:
+                self._close(core)
+            finally:
+                self._closing.release()
+
+    def _finish_started(self, core: _core.Communicator) -> None:
+        if ends_by_exception() or core.failed():
+            return
+        news_s = _FINISHING_NEWS_S
+        while not core.finish_unawaited(news_s):
+            logger.warning("%s", self._state.reporter.unfinished())
+            news_s *= 2
+        failure = core.failure()
+        if failure is not None:
+            logger.warning("close(): %s", self._state.errors.of_failure(failure))
+
+    def _close(self, core: _core.Communicator) -> None:
+        _open.discard(self)
         self._state.reporter.await_diagnosis()
         self.flight_recorder.close()
         if self._repair is not None and not core.failed():

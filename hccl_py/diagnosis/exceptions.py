@@ -42,6 +42,12 @@ def handled_error() -> str:
     return describe_error(error) if isinstance(error, Exception) else ""
 
 
+def ends_by_exception() -> bool:
+    """Whether the caller is left by an exception that is no sys.exit()."""
+    error = sys.exc_info()[1]
+    return error is not None and not isinstance(error, SystemExit | GeneratorExit)
+
+
 def describe_error(error: BaseException) -> str:
     """Name an exception in one line."""
     text = _one_line(str(error))

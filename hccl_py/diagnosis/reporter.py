@@ -198,6 +198,16 @@ class Reporter:
         if core is not None and self.has_failure() and not core.failed():
             self._applied.wait(DIAGNOSIS_TIMEOUT_S)
 
+    def unfinished(self) -> str:
+        """Return what close() waits for."""
+        one = self.member
+        progress = Progress.of(self._core)
+        what = progress.call if progress.sequence else f"{progress.num_transfers} sends or recvs"
+        return (
+            f"[{one.name}, rank {one.rank} of {len(one.processes)}] close() lets end what was "
+            f"started and nobody waits for: {what}; each call's own timeout ends it"
+        )
+
     def survey(self, ask: Callable[[float], Mapping[int, bytes]], timeout_s: float) -> Reports:
         """Return the reports of all ranks that come in time; without time only this rank's."""
         if timeout_s <= 0:

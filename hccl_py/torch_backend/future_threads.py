@@ -75,10 +75,32 @@ _in_job = threading.local()
 """`lane`: of the futures that a callback on this thread asks for."""
 
 
+class Unended:
+    """Counts the jobs of one group that have not ended."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num = 0
+
+    def add(self, num: int) -> None:
+        """Count jobs that begin (1) or end (-1)."""
+        with self._changed:
+            self._num += num
+            if not self._num:
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Block until all jobs have ended; inside of one, return at once."""
+        if not hasattr(_in_job, "lane"):
+            with self._changed:
+                self._changed.wait_for(lambda: not self._num)
+
+
 class Lane:
     """Jobs that run in order, one at a time: each waits for a work and runs its callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, unended: Unended) -> None:
+        self._unended = unended
         self._lock = threading.Lock()
         self._jobs: deque[Task] = deque()
         self._served = False
@@ -90,6 +112,7 @@ class Lane:
 
     def append(self, job: Task) -> None:
         """Do as `submit`, on this lane even in a callback; for a job that waits for no callback."""
+        self._unended.add(1)
         with self._lock:
             self._jobs.append(job)
             if self._served:
@@ -104,8 +127,24 @@ class Lane:
                     self._served = False
                     return
                 job = self._jobs.popleft()
-            _in_job.lane = Lane()
+            _in_job.lane = Lane(self._unended)
             # Torch keeps what a callback raises in the future that `then` returned.
             with contextlib.suppress(Exception):
                 job()
             del _in_job.lane, job  # it holds tensors
+            self._unended.add(-1)
+
+
+class Apart:
+    """Gives each job a lane of its own: sends and receives end in any order."""
+
+    def __init__(self, unended: Unended) -> None:
+        self._unended = unended
+
+    def submit(self, job: Task) -> None:
+        """Do as `Lane.submit`."""
+        Lane(self._unended).submit(job)
+
+    def append(self, job: Task) -> None:
+        """Do as `Lane.append`."""
+        Lane(self._unended).append(job)

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
+from hccl_py.diagnosis.exceptions import ends_by_exception
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
@@ -187,11 +188,14 @@ class GroupIdentity(CallingGroup):
             raise _failed(self._rank, limit_s, named)
 
     def shutdown(self) -> None:
-        """Leave the group in good order; later calls fail."""
+        """Leave the group in good order: see `Communicator.close`. Later calls fail."""
         step, self.before_shutdown = self.before_shutdown, None
         try:
             if step is not None:
                 step()
+            if not ends_by_exception():
+                self.drain()
+                self.unended.wait()
         finally:
             self.communicator.close()
 

@@ -382,7 +382,7 @@ class ProcessGroupHccl(GroupIdentity):
         ):
             try:
                 work = self.background.send(tensors[0], dstRank, tag)
-                return self.started(work, tensors, None)
+                return self.started(work, tensors, self.apart)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("send")
@@ -399,7 +399,7 @@ class ProcessGroupHccl(GroupIdentity):
         ):
             try:
                 work = self.background.recv(tensors[0], srcRank, tag)
-                return self.started(work, tensors, None)
+                return self.started(work, tensors, self.apart)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("recv")

@@ -19,7 +19,7 @@ from hccl_py.communicator_state import UNISSUED
 from hccl_py.graphs.recording import reject_in_capture
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
-from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.future_threads import Apart, Lane, Unended
 from hccl_py.torch_backend.instruments.modes import show_to_modes
 from hccl_py.torch_backend.instruments.profilers import profiled
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
@@ -46,7 +46,9 @@ class CallingGroup(_Base):
     Attributes:
         communicator: carries the data.
         background: its collectives that return a Work.
+        unended: counts what threads still do for works of the group.
         lane: where the futures of the group's collectives complete, in order.
+        apart: where those of its sends and receives do, each alone.
         fast: calls on plain host tensors need no checks.
     """
 
@@ -57,7 +59,9 @@ class CallingGroup(_Base):
         super().__init__(self._rank, self._world_size)
         self.communicator = communicator
         self.background = communicator.nonblocking
-        self.lane = Lane()
+        self.unended = Unended()
+        self.lane = Lane(self.unended)
+        self.apart = Apart(self.unended)
         self.fast = False
         self._backends: Backends | None = None
         self._of_thread = threading.local()
@@ -65,7 +69,7 @@ class CallingGroup(_Base):
         self._changed = threading.Condition()
         self._unissued = 0
         # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
-        self._issuing, self._landing = Lane(), Lane()
+        self._issuing, self._landing = Lane(self.unended), Lane(self.unended)
 
     @property
     def backends(self) -> Backends:
@@ -107,9 +111,9 @@ class CallingGroup(_Base):
         return work if work is FINISHED else self._keep(work)
 
     def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> HcclWork:
-        # Sends and receives have no options. They end in any order: each has a lane of its own.
-        lane = None if call.opts is None else self.lane
-        background = lane is None or call.opts.asyncOp
+        is_transfer = call.opts is None  # a send or a receive
+        lane = self.apart if is_transfer else self.lane
+        background = is_transfer or call.opts.asyncOp
         if call.copies or call.device is not None:
             reject_in_capture("copies around a collective", "use contiguous tensors in host memory")
         try:
@@ -133,7 +137,7 @@ class CallingGroup(_Base):
             write_back(call.copies)
         return FINISHED
 
-    def started(self, native: Work, results: list[Tensor], lane: Lane | None) -> dist.Work:
+    def started(self, native: Work, results: list[Tensor], lane: Lane | Apart) -> dist.Work:
         """Return the Work of a call that needed no checks."""
         return self._keep(HcclWork([native], results, lane))
 
@@ -161,11 +165,11 @@ class CallingGroup(_Base):
         staged.order_current_stream()
 
     def _start_staged(
-        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
+        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | Apart
     ) -> HcclWork:
         """Return the Work of a call that is issued after those before it.
 
-        The lane is that of the group's futures; None: the call may end before earlier ones.
+        The lane is that of its futures; `apart`: the call may end before earlier ones.
         """
         staged = self._staged(call, method, calls)
         work = HcclWork([staged], call.results, lane, staged=[staged])
@@ -174,7 +178,7 @@ class CallingGroup(_Base):
             UNISSUED[self.communicator] = self.drain
             self._set_fast()
         self._issuing.append(lambda: self._issue(staged))
-        (Lane() if lane is None else self._landing).append(staged.land)
+        (lane if lane is self.apart else self._landing).append(staged.land)
         return work
 
     def _issue(self, staged: StagedCall) -> None:
@@ -201,7 +205,7 @@ class CallingGroup(_Base):
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]
         staged = [call for work in works for call in work.staged]
-        return self._keep(HcclWork(works, results, staged=staged))
+        return self._keep(HcclWork(works, results, self.apart, staged=staged))
 
     def abandon_coalescing(self) -> None:
         """Collect no longer: the block of calls has raised."""

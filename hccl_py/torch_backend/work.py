@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import _register_work
 from torch.futures import Future
 
 from hccl_py.torch_backend.arguments import seconds_of, write_back
-from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.future_threads import Apart, Lane
 from hccl_py.torch_backend.staging.calls import StagedCall
 from hccl_py.transport.errors import (
     CollectiveTimeoutError,
@@ -69,7 +69,7 @@ class HcclWork(dist.Work):
         self,
         natives: Sequence[Any],
         results: Sequence[Tensor],
-        lane: Lane | None = None,
+        lane: Lane | Apart | None = None,
         copies: Sequence[tuple[Tensor, Tensor]] = (),
         staged: Sequence[StagedCall] = (),
     ) -> None:
@@ -77,7 +77,7 @@ class HcclWork(dist.Work):
 
         The results of `staged` lie on one accelerator. Waiting for them blocks the host only until
         the network is done: the current stream, and that of the future's callbacks, come after the
-        results. Futures complete in `lane`; None: in a lane of their own.
+        results. Futures complete in `lane`; None: the call has ended.
         """
         super().__init__()
         self._natives = natives
@@ -92,7 +92,8 @@ class HcclWork(dist.Work):
         self._twin: _Twin | None = None
         if copies:
             # The results are written back even if the caller drops this Work. An error stays in it.
-            (lane or Lane()).submit(self.wait)
+            assert lane is not None
+            lane.submit(self.wait)
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the outputs hold the result.
@@ -175,7 +176,8 @@ class HcclWork(dist.Work):
             # all ranks: PowerSGD starts collectives in them, bucket after bucket.
             base.set_result(results)
         else:
-            (self._lane or Lane()).submit(lambda: self._complete(base, results))
+            assert self._lane is not None, "only calls that have ended have none"
+            self._lane.submit(lambda: self._complete(base, results))
         return future
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:

@@ -127,8 +127,15 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
            })
       .def("sequence", &Communicator::sequence)
       .def("caller", &Communicator::caller)
+      .def("drives", &Communicator::drives)
       .def("poll", &Communicator::poll, Released())
       .def("has_undelivered", &Communicator::has_undelivered, Released())
+      .def(
+          "finish_unawaited",
+          [](Communicator& c, double timeout_s) {
+            return c.finish_unawaited(Clock::now() + duration_of(timeout_s), check_signals);
+          },
+          Released())
       .def(
           "close", [](Communicator& c, const std::string& error) { c.close(error, check_signals); },
           nb::arg("error") = "", Released());

@@ -173,6 +173,12 @@ bool CollectiveQueue::waits_for(int peer) const {
          });
 }
 
+bool CollectiveQueue::has_unawaited() const {
+  auto unawaited = [](const RequestPtr& request) { return request->is_unawaited(); };
+  return (active_ && unawaited(active_)) ||
+         std::any_of(waiting_.begin(), waiting_.end(), unawaited);
+}
+
 void CollectiveQueue::measure(CallProgress& progress) const {
   if (!active_) return;
   const Call& call = active_->call;

@@ -52,6 +52,7 @@ class CollectiveQueue {
   // When it has to be looked at again, whatever happens.
   Deadline next_turn() const;
   bool waits_for(int peer) const;
+  bool has_unawaited() const;
   // What is known here of how far the rank has got.
   void measure(CallProgress& progress) const;
   // Forgets all calls and appends them to `unfinished`; for a communicator that has failed.

@@ -59,12 +59,12 @@ bool Communicator::submit(std::span<const RequestPtr> requests) {
 }
 
 void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
+  for (const RequestPtr& request : requests) request->in_background = false;
   finish_all(requests, submit(requests), interrupt);
 }
 
 void Communicator::finish(const RequestPtr& request, const Interrupt& interrupt) {
-  bool drives = driver_.load(std::memory_order_relaxed) == std::this_thread::get_id();
-  finish_all({&request, 1}, drives, interrupt);
+  finish_all({&request, 1}, drives(), interrupt);
 }
 
 void Communicator::finish_all(std::span<const RequestPtr> requests, bool drives,
@@ -98,6 +98,7 @@ void Communicator::await_all(std::span<const RequestPtr> requests, const Interru
 
 void Communicator::start(std::span<const RequestPtr> requests) {
   progress_thread_->start();
+  for (const RequestPtr& request : requests) request->in_background = true;
   if (!submit(requests)) return;
   HandOver at_end{*this};
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
@@ -108,19 +109,19 @@ void Communicator::start(std::span<const RequestPtr> requests) {
 void Communicator::start_moving(const RequestPtr& request) {
   if (!moves_what_it_starts_ || request->kind != RequestKind::collective) return start(request);
   progress_thread_->start();
+  request->in_background = true;
   if (submit({&request, 1})) drive_while_moving(*request);
 }
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
-  struct Wait {
-    Communicator& owner;
-    explicit Wait(Communicator& its_owner) : owner(its_owner) { owner.submissions_.begin_wait(); }
-    ~Wait() {
-      if (owner.submissions_.end_wait()) owner.kick_progress_thread();
-    }
+  struct Counted {
+    std::atomic<int>& num_waiters;
+    explicit Counted(std::atomic<int>& waiters) : num_waiters(waiters) { ++num_waiters; }
+    ~Counted() { --num_waiters; }
   };
   if (!request->is_done()) {
-    Wait wait(*this);
+    Waiting waiting(*this);
+    Counted counted(request->num_waiters);
     while (!request->is_done()) {
       switch (submissions_.await(*request, deadline)) {
         case Submissions::Waited::done: break;
@@ -132,6 +133,38 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
   }
   if (request->failure) throw CommunicatorFailed(request->failure);
   return true;
+}
+
+bool Communicator::finish_unawaited(Deadline deadline, const Interrupt& interrupt) {
+  // A signal handler, inside of a call: it cannot end before the handler does.
+  if (drives()) return true;
+  submissions_.refuse();
+  Waiting waiting(*this);
+  const Request none;
+  has_unawaited_.store(true, std::memory_order_relaxed);
+  while (!failures_.has_ended() && has_unawaited_.load(std::memory_order_relaxed)) {
+    switch (submissions_.await(none, deadline)) {
+      case Submissions::Waited::done: break;
+      case Submissions::Waited::drives: {
+        drive({}, deadline, interrupt);
+        return Clock::now() < deadline;
+      }
+      case Submissions::Waited::time_out: return false;
+      case Submissions::Waited::slice_over:  // a thread drives a call of its own
+        interrupt();
+        asks_.fetch_or(ask_unawaited, std::memory_order_seq_cst);
+        wake();
+    }
+  }
+  return true;
+}
+
+// Whether a call goes on that no thread waits for, or it is open what has ended it.
+bool Communicator::has_unawaited() const {
+  auto unawaited = [](const RequestPtr& request) { return request->is_unawaited(); };
+  return failures_.phase() == FailureState::Phase::reported || collectives_.has_unawaited() ||
+         point_to_point_.has_unawaited() || submissions_.has_unawaited() ||
+         std::any_of(accepted_.begin(), accepted_.end(), unawaited);
 }
 
 bool Communicator::has_calls() const {
@@ -304,7 +337,7 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
 }
 
 void Communicator::close(const std::string& error, const Interrupt& interrupt) {
-  if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+  if (drives()) {
     // A signal handler, inside the very call that it ends.
     close_afterwards_ = true;
     return ask_to_stop(observed(Cause::closed, options_.rank), ask_close);

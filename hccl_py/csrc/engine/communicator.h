@@ -111,6 +111,9 @@ class Communicator final : public Drivable {
   void abort(Cause cause, std::string reason = {});
   // Ends every request by the diagnosis that failures() has adopted.
   void apply_diagnosis();
+  // Takes no request any more, and waits until all have ended that no thread waits for; false if
+  // `deadline` passed first.
+  bool finish_unawaited(Deadline deadline, const Interrupt& interrupt);
   // `error`: because of which this rank leaves, for peers that still wait for it. Idempotent.
   // `interrupt` may throw while peers still receive; then it throws once all is closed.
   void close(const std::string& error = {}, const Interrupt& interrupt = [] {});
@@ -144,6 +147,10 @@ class Communicator final : public Drivable {
   const Recorder& recorder() const { return recorder_; }
   uint64_t sequence() const { return submissions_.sequence(); }  // collectives submitted
   Caller caller() const;
+  // Whether this thread is inside of a call that it drives: a signal handler is.
+  bool drives() const {
+    return driver_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
   // Of now, or of the moment at which a failure stopped it.
   CallProgress progress_made();
 
@@ -153,12 +160,23 @@ class Communicator final : public Drivable {
 
  private:
   // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
-  enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4 };
+  enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4, ask_unawaited = 8 };
 
   // Ends this thread's driving, also where it throws: else no thread could drive again.
   struct HandOver {
     Communicator& driven;
     ~HandOver() { driven.hand_over(); }
+  };
+
+  // A thread that waits: the progress thread leaves the driving to it, and gets it back.
+  struct Waiting {
+    Communicator& owner;
+    explicit Waiting(Communicator& its_owner) : owner(its_owner) {
+      owner.submissions_.begin_wait();
+    }
+    ~Waiting() {
+      if (owner.submissions_.end_wait()) owner.kick_progress_thread();
+    }
   };
 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
@@ -182,6 +200,7 @@ class Communicator final : public Drivable {
   bool has_calls() const;
   bool has_work() const;
   bool has_requests() const;
+  bool has_unawaited() const;
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
   void ask_to_stop(Failure failure, Ask how);
   void stop(Failure failure);
@@ -242,6 +261,7 @@ class Communicator final : public Drivable {
   // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
   // turn, as in Submissions::submit().
   std::atomic<unsigned> asks_{0};
+  std::atomic<bool> has_unawaited_{false};  // what the driver answered last
   std::atomic<std::thread::id> driver_;  // of a call; none: the progress thread, or nobody drives
   std::mutex asks_mutex_;                // guards what follows
   FailurePtr stop_;                      // what ask_stop and ask_close end the calls with

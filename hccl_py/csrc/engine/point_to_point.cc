@@ -306,6 +306,12 @@ bool PointToPoint::waits_for(int peer) const {
   return waits;
 }
 
+bool PointToPoint::has_unawaited() const {
+  bool found = false;
+  for_each_request([&](const RequestPtr& request) { found |= request->is_unawaited(); });
+  return found;
+}
+
 template <typename Visit>
 void PointToPoint::for_each_request(Visit visit) const {
   for (const RequestPtr& request : posted_receives_) visit(request);

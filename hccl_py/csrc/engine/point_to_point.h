@@ -49,6 +49,7 @@ class PointToPoint {
   size_t num_pending() const { return static_cast<size_t>(num_pending_); }
   // Whether some request can only go on with `peer`.
   bool waits_for(int peer) const;
+  bool has_unawaited() const;
 
  private:
   enum Kind : uint16_t { eager = 1, request_to_send = 2, clear_to_send = 3, fragment = 4 };

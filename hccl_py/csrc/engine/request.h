@@ -50,6 +50,10 @@ struct Request {
   FailurePtr failure;  // nullptr: none
   std::atomic<bool> done{false};
 
+  // What close() lets end: a call that was started, and that no thread waits for.
+  bool in_background = false;  // set before it is submitted
+  std::atomic<int> num_waiters{0};
+
   // The plan of the call before is kept where it is the same: to count references takes time.
   void set_plan(const std::shared_ptr<Plan>& its_plan) {
     call.plan = its_plan.get();
@@ -64,6 +68,9 @@ struct Request {
     finish();
   }
   void finish() { done.store(true, std::memory_order_release); }
+  bool is_unawaited() const {
+    return in_background && num_waiters.load(std::memory_order_relaxed) == 0;
+  }
   bool is_done() const { return done.load(std::memory_order_acquire); }
 };
 

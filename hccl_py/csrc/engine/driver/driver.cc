@@ -53,7 +53,8 @@ bool Communicator::run_briefly(const RequestPtr& request) {
   return false;
 }
 
-// Drives until all requests are done or the deadline has passed.
+// Drives until all requests are done or the deadline has passed. Without requests: until none is
+// left that no thread waits for.
 void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline,
                          const Interrupt& interrupt) {
   Driving driving{*this};
@@ -66,7 +67,7 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
   auto first_open = requests.begin();
   for (;;) {
     while (first_open != requests.end() && (*first_open)->is_done()) ++first_open;
-    if (first_open == requests.end()) return;
+    if (first_open == requests.end() && (!requests.empty() || !has_unawaited())) return;
     notify_waiters();
     bool moved = progress_or_fail();
     // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
@@ -210,6 +211,7 @@ bool Communicator::answer_asks() {
     ++num_answers_;
     answered_.notify_all();
   }
+  if (asks & ask_unawaited) has_unawaited_.store(has_unawaited(), std::memory_order_relaxed);
   FailurePtr stop;
   {
     std::lock_guard lock(asks_mutex_);

@@ -21,7 +21,7 @@ void Submissions::note_submitter() {
 
 bool Submissions::submit_first(Request& request) {
   std::lock_guard lock(mutex_);
-  if (closed_ || driving_ || !incoming_.empty()) return false;
+  if (refuses_ || driving_ || !incoming_.empty()) return false;
   note_submitter();
   request.sequence = ++sequence_;
   driving_ = true;
@@ -30,7 +30,7 @@ bool Submissions::submit_first(Request& request) {
 
 Submissions::Submitted Submissions::submit(std::span<const RequestPtr> requests) {
   std::lock_guard lock(mutex_);
-  if (closed_) return Submitted::closed;
+  if (refuses_) return Submitted::closed;
   note_submitter();
   for (const RequestPtr& request : requests) {
     if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
@@ -51,6 +51,17 @@ void Submissions::take(std::vector<RequestPtr>& accepted) {
 uint64_t Submissions::sequence() const {
   std::lock_guard lock(mutex_);
   return sequence_;
+}
+
+bool Submissions::has_unawaited() const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(incoming_.begin(), incoming_.end(),
+                     [](const RequestPtr& request) { return request->is_unawaited(); });
+}
+
+void Submissions::refuse() {
+  std::lock_guard lock(mutex_);
+  refuses_ = true;
 }
 
 bool Submissions::is_closed() const {
@@ -95,7 +106,7 @@ Submissions::Closing Submissions::try_close() {
     return Closing::busy;
   }
   driving_ = true;
-  closed_ = true;
+  refuses_ = closed_ = true;
   return Closing::drives;
 }
 

@@ -32,8 +32,10 @@ class Submissions {
   bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
   // Moves all queued requests to `accepted`, which is empty.
   void take(std::vector<RequestPtr>& accepted);
-  uint64_t sequence() const;  // collectives submitted
+  bool has_unawaited() const;  // of those queued
+  uint64_t sequence() const;   // collectives submitted
   bool is_closed() const;
+  void refuse();  // submit() returns `closed` from now on
   Caller caller(bool drives) const;
 
   bool try_drive();
@@ -60,6 +62,7 @@ class Submissions {
   mutable std::mutex mutex_;  // guards what follows, up to the atomics
   std::condition_variable changed_;
   bool driving_ = false;
+  bool refuses_ = false;
   bool closed_ = false;
   bool declined_ = false;  // the progress thread left the right to a waiter
   std::vector<RequestPtr> incoming_;
