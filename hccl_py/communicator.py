@@ -119,10 +119,10 @@ class Communicator(Collectives[None]):
                 f"reproducible: expected no compression with it, got {chosen.name.lower()}; leave "
                 "one of the two out (HCCL_REPRODUCIBLE, HCCL_COMPRESSION)"
             )
-        own = _in_effect(algorithms)
+        own, unloaded = _in_effect(algorithms)
 
         def share() -> bytes:
-            names = ", ".join(map(str, own))
+            names = ", ".join(map(str, own)) or unloaded
             return Shared(names, reproducible, read_for_all_ranks()).packed()
 
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
@@ -168,10 +168,11 @@ class Communicator(Collectives[None]):
         _open.add(self)
         if reproducible and not self._reproducible:
             self._refuse("is to be reproducible, rank 0 is not")
-        if own and not of_rank_0.algorithms and world_size > 1:
-            self._refuse(f"was given {', '.join(map(str, own))}, rank 0 no algorithm")
-        if own or of_rank_0.algorithms:
-            self._agree_on(own, of_rank_0.algorithms)
+        if (own or unloaded) and not of_rank_0.algorithms and world_size > 1:
+            given = ", ".join(map(str, own)) or f"an algorithm ({unloaded})"
+            self._refuse(f"was given {given}, rank 0 no algorithm")
+        if own or unloaded or of_rank_0.algorithms:
+            self._agree_on(own, of_rank_0.algorithms, unloaded)
 
     def _refuse(self, problem: str) -> NoReturn:
         """End by what this rank was given and rank 0 was not; all other ranks hear it."""
@@ -180,11 +181,13 @@ class Communicator(Collectives[None]):
         self.close()
         raise InvalidArgumentError(f"{error}; give all ranks the same")
 
-    def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
-        from hccl_py import own_algorithms
+    def _agree_on(
+        self, own: "Sequence[CustomAlgorithm]", of_rank_0: str, unloaded: str = ""
+    ) -> None:
+        from hccl_py.own_algorithms import agree
 
         try:
-            agreed = own_algorithms.agree(own, self.rank, self.nodes, of_rank_0, self.all_gather)
+            agreed = agree(own, self.rank, self.nodes, of_rank_0, self.all_gather, unloaded)
         except BaseException:
             self.close()
             raise
@@ -441,12 +444,18 @@ class Communicator(Collectives[None]):
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
 
 
-def _in_effect(given: "Sequence[CustomAlgorithm]") -> "tuple[CustomAlgorithm, ...]":
+def _in_effect(
+    given: "Sequence[CustomAlgorithm]",
+) -> "tuple[tuple[CustomAlgorithm, ...], str]":
+    """Return the algorithms of users, or why one cannot be had, which all ranks are to hear."""
     if not given and not names_a_file():
-        return ()
+        return (), ""
     from hccl_py.algorithms.custom import in_effect
 
-    return in_effect(given)
+    try:
+        return in_effect(given), ""
+    except InvalidArgumentError as error:
+        return (), str(error)
 
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()

@@ -1,13 +1,17 @@
 """Algorithms that users write, in a communicator: all ranks have the same, and they are right.
 
 `algorithms/custom.py` makes them. A communicator that was given some calls `agree` before its first
-call. Every rank writes its own plans and sends their digests to all. The proof needs the plans of
-all ranks; each root is proved by one rank, which compares what it proved with what the others run.
+call. Every rank writes its own plans, once, and sends their digests to all. The proof needs the
+plans of all ranks; each root is proved by one rank, which compares what it proves with what the
+others have written. What a rank has written is kept, and every call runs it: a function is not
+asked again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +19,17 @@ import numpy as np
 from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.plan.contracts import COLLECTIVES
-from hccl_py.plan.language import Nodes, Plan
+from hccl_py.plan.language import Nodes, Plan, PlanBuilder
+from hccl_py.plan.progress import PERIOD_S, Progress
 from hccl_py.transport.errors import InvalidArgumentError
 
 Gather = Callable[[Any, Any], Any]
 """An all_gather of arrays among the ranks: output, input."""
+
+_PURE = (
+    "a function must depend on nothing but `me`, `n` and `plan`: no setting that changes, no "
+    "counter, no random numbers"
+)
 
 
 class _Case(NamedTuple):
@@ -28,9 +38,14 @@ class _Case(NamedTuple):
 
 
 def agree(
-    algorithms: Sequence[CustomAlgorithm], rank: int, nodes: Nodes, first: str, gather: Gather
+    algorithms: Sequence[CustomAlgorithm],
+    rank: int,
+    nodes: Nodes,
+    first: str,
+    gather: Gather,
+    problem: str = "",
 ) -> tuple[CustomAlgorithm, ...]:
-    """Prove those of the algorithms that serve these nodes; return them, ready for plans.
+    """Prove those of the algorithms that serve these nodes; return them with the plans to run.
 
     All ranks call it, and all raise the same error if one rank finds something wrong.
 
@@ -40,18 +55,15 @@ def agree(
         nodes: of the communicator.
         first: the names of rank 0's algorithms, for messages.
         gather: an all_gather among the ranks.
+        problem: why this rank could not load its algorithms.
 
     Raises:
         InvalidArgumentError: the ranks have different algorithms, or one is wrong.
     """
-    n, problem, cases = count_ranks(nodes), "", list[_Case]()
-    try:
-        serving = [one for one in algorithms if one.serves(nodes)]
-        cases = [_Case(one, root) for one in serving for root in _roots(one, n)]
-    except InvalidArgumentError as error:
-        problem = str(error)
-    rules = [(str(one), one.min_bytes, one.max_bytes, one.entry.equal_blocks) for one, _ in cases]
-    given = np.array([_digest(repr(rules))])
+    n, cases = count_ranks(nodes), list[_Case]()
+    problem = problem or _problem_of(lambda: cases.extend(_cases(algorithms, nodes)))
+    problem = problem and f"rank {rank}: {problem}"
+    given = np.array([_digest(repr([_rules(one) for one, _ in cases]))])
     everyone = np.zeros(n, np.int64)
     gather(everyone, given)
     if not problem and everyone[0] != given[0]:
@@ -60,36 +72,87 @@ def agree(
             f"{first}, or their rules differ; give all ranks the same"
         )
     _raise_first(problem, n, gather)
+    own, problem = _write(cases, rank, nodes)
     mine = np.zeros((len(cases), 2), np.int64)
-    for at, case in enumerate(cases):
-        try:
-            plan = case.algorithm.plan(rank, nodes, case.root)
-            mine[at] = _digest_of(plan), plan.span
-        except InvalidArgumentError as error:
-            problem = problem or str(error)
+    for at, plan in enumerate(own):
+        mine[at] = _digest_of(plan), plan.span
     written = np.zeros((n, *mine.shape), np.int64)
     gather(written, mine)
-    for at in range(rank, len(cases), n):
-        problem = problem or _problem(cases[at], nodes, rank, written[:, at, 0].tolist())
     _raise_first(problem, n, gather)
-    spans: dict[CustomAlgorithm, int] = {}
-    for (one, _), span in zip(cases, written[:, :, 1].max(0), strict=True):
-        spans[one] = max(int(span), spans.get(one, 1))
-    return tuple(_with_span(one, span) for one, span in spans.items())
+    for at in range(rank, len(cases), n):
+        prove = partial(_prove, cases[at], nodes, own[at], written[:, at, 0].tolist())
+        problem = problem or _problem_of(prove)
+    _raise_first(problem, n, gather)
+    return _with_plans(cases, own, written[:, :, 1].max(0).tolist())
 
 
-def _problem(case: _Case, nodes: Nodes, rank: int, digests: Sequence[int]) -> str:
+def _write(cases: Sequence[_Case], rank: int, nodes: Nodes) -> tuple[list[Plan], str]:
+    """Write this rank's plan of each case; or say why one cannot be written."""
+    plans = list[Plan]()
+    with _progress(rank) as progress:
+        for case in cases:
+            progress.now = partial("{} writes a plan".format, case.algorithm)
+            write = partial(case.algorithm.plan, rank, nodes, case.root)
+            if problem := _problem_of(lambda write=write: plans.append(write())):  # type: ignore[misc]
+                return plans, problem
+    return plans, ""
+
+
+def _cases(algorithms: Sequence[CustomAlgorithm], nodes: Nodes) -> list[_Case]:
+    n, cases = count_ranks(nodes), list[_Case]()
+    for one in algorithms:
+        if one.serves(nodes):
+            settled = one.settled(nodes)
+            roots = range(n) if COLLECTIVES[one.collective].rooted else (None,)
+            cases += [_Case(settled, root) for root in roots]
+    return cases
+
+
+def _progress(rank: int) -> Progress:
+    """Rank 0 has as much to do as any other, and speaks for all unless one of them is slow."""
+    return Progress(f"rank {rank}:", PERIOD_S if rank == 0 else 6 * PERIOD_S)
+
+
+def _prove(case: _Case, nodes: Nodes, own: Plan, digests: Sequence[int]) -> None:
+    """Write the plans of the other ranks, compare them with what those wrote, and prove all."""
     algorithm, root = case
-    try:
+    plans = list[Plan]()
+    with _progress(own.rank) as progress:
         for owner, digest in enumerate(digests):
-            if _digest_of(algorithm.plan(owner, nodes, root)) != digest:
-                return (
-                    f"{algorithm}: rank {owner} has another function than rank {rank}: their plans "
-                    f"of rank {owner} differ; give all ranks the same file"
-                )
-        algorithm.verify(nodes, root)
+            progress.now = partial("{} writes the plan of rank {}".format, algorithm, owner)
+            plan = own if owner == own.rank else algorithm.plan(owner, nodes, root)
+            if _digest_of(plan) != digest:
+                raise InvalidArgumentError(_unlike(algorithm, own.rank, plan, nodes))
+            plans.append(plan)
+        algorithm.prove(plans, nodes, progress)
+
+
+def _unlike(algorithm: CustomAlgorithm, rank: int, plan: Plan, nodes: Nodes) -> str:
+    """Say why a rank's own plan may not be the one that another rank wrote for it."""
+    owner = plan.rank
+    again = algorithm.plan(owner, nodes, plan.root)
+    if again == plan:
+        return (
+            f"{algorithm}: rank {owner} has another function than rank {rank}, or one that reads "
+            f"what differs there: their plans of rank {owner} differ; {_PURE}; give all ranks the "
+            "same file"
+        )
+    ops = enumerate(zip_longest(plan.ops, again.ops, fillvalue="nothing"))
+    at, (one, other) = next((at, two) for at, two in ops if two[0] != two[1])
+    return (
+        f"{algorithm} writes another plan each time: as op {at} of rank {owner} first `{one}`, "
+        f"then `{other}`; {_PURE}"
+    )
+
+
+def _problem_of(attempt: Callable[[], object]) -> str:
+    """Return the message of what an attempt raises: this rank is not to leave the others alone."""
+    try:
+        attempt()
     except InvalidArgumentError as error:
         return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     return ""
 
 
@@ -108,8 +171,9 @@ def _raise_first(problem: str, n: int, gather: Gather) -> None:
     raise InvalidArgumentError(texts[at, : lengths[at]].tobytes().decode())
 
 
-def _roots(algorithm: CustomAlgorithm, n: int) -> Sequence[int | None]:
-    return range(n) if COLLECTIVES[algorithm.collective].rooted else (None,)
+def _rules(one: CustomAlgorithm) -> tuple[object, ...]:
+    chunks = one.entry.data_chunks(())  # settled: the nodes are nothing to it
+    return str(one), one.min_bytes, one.max_bytes, one.entry.equal_blocks, chunks
 
 
 def _digest(text: str) -> int:
@@ -120,5 +184,23 @@ def _digest_of(plan: Plan) -> int:
     return _digest(f"{plan}{plan.shape}{plan.steps}")
 
 
-def _with_span(algorithm: CustomAlgorithm, span: int) -> CustomAlgorithm:
-    return replace(algorithm, entry=algorithm.entry._replace(max_span=lambda _nodes: span))
+def _with_plans(
+    cases: Sequence[_Case], plans: Sequence[Plan], spans: Sequence[int]
+) -> tuple[CustomAlgorithm, ...]:
+    """Return the algorithms of the cases, which write these plans and nothing else."""
+    kept: dict[CustomAlgorithm, dict[int | None, Plan]] = {}
+    widest: dict[CustomAlgorithm, int] = {}
+    for (one, root), plan, span in zip(cases, plans, spans, strict=True):
+        kept.setdefault(one, {})[root] = plan
+        widest[one] = max(span, widest.get(one, 1))
+    return tuple(_repeating(one, by_root, widest[one]) for one, by_root in kept.items())
+
+
+def _repeating(
+    algorithm: CustomAlgorithm, plans: Mapping[int | None, Plan], span: int
+) -> CustomAlgorithm:
+    def repeat(_me: int, _n: int, builder: PlanBuilder) -> None:
+        builder.repeat(plans[builder.root if None not in plans else None])
+
+    entry = algorithm.entry._replace(write=repeat, max_span=lambda _nodes: span)
+    return replace(algorithm, entry=entry)

@@ -6,10 +6,11 @@ for the world at hand before its first call.
 
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import util
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hccl_py.algorithms.tuner import UNKNOWN_SIZE, VARIABLE, items, overrides, s
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.explain import explain
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
+from hccl_py.plan.limits import MOST_CHUNKS
+from hccl_py.plan.progress import Progress
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -75,6 +78,21 @@ class CustomAlgorithm:
         largest_of_class = 1 << size_class(num_bytes)
         return self.min_bytes < largest_of_class <= (self.max_bytes or largest_of_class)
 
+    def settled(self, nodes: Nodes) -> "CustomAlgorithm":
+        """Return it with the number of chunks that it has for these nodes, asked for once.
+
+        Raise InvalidArgumentError: that is no number, or the function raised.
+        """
+        got = self._call(f"`chunks` of {count_ranks(nodes)} ranks", self.entry.data_chunks, nodes)
+        try:
+            chunks = index(got)
+        except TypeError:
+            chunks = 0
+        if not 1 <= chunks <= MOST_CHUNKS and COLLECTIVES[self.collective].blocks is None:
+            problem = f"chunks: expected a whole number from 1 to {MOST_CHUNKS}, got {got!r}"
+            raise InvalidArgumentError(f"{self}: {problem}")
+        return replace(self, entry=self.entry._replace(data_chunks=lambda _nodes: chunks))
+
     def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
         """Write the plan of a rank; InvalidArgumentError: the function raised."""
         n = count_ranks(nodes)
@@ -87,28 +105,47 @@ class CustomAlgorithm:
 
     def plans(self, nodes: Nodes, root: int | None) -> tuple[Plan, ...]:
         """Write the plans of all ranks."""
-        return tuple(self.plan(rank, nodes, root) for rank in range(count_ranks(nodes)))
+        settled = self.settled(nodes)
+        return tuple(settled.plan(rank, nodes, root) for rank in range(count_ranks(nodes)))
 
-    def verify(self, nodes: Nodes, root: int | None = None) -> None:
-        """Prove it for these ranks, out of place and in place.
+    def verify(self, nodes: Nodes, root: int | None = None) -> tuple[Plan, ...]:
+        """Write its plans for these ranks and prove them; return what was proved.
 
         Raise WrongAlgorithmError: it is wrong.
         """
-        plans = self.plans(nodes, root)
-        contract = self.contract
-        for in_place in (False, True):
+        with Progress("hccl-plan:") as progress:
+            settled = self.settled(nodes)
+            plans = list[Plan]()
+            progress.now = lambda: f"{self} writes the plan of rank {len(plans)}"
+            for rank in range(count_ranks(nodes)):
+                plans.append(settled.plan(rank, nodes, root))
+            self.prove(plans, nodes, progress)
+        return tuple(plans)
+
+    def prove(self, plans: Sequence[Plan], nodes: Nodes, progress: Progress) -> None:
+        """Prove its plans, one for each rank, out of place and in place.
+
+        Raise WrongAlgorithmError: they are wrong.
+        """
+        contract, root = self.contract, plans[0].root
+        rooted = "" if root is None else f", root {root}"
+        where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
+
+        def watch(done: Callable[[], str]) -> None:
+            progress.now = lambda: f"{self} is proved for {where}: {done()}"
+
+        # What works on `data` is in place anyway.
+        for in_place in (False,) if contract.blocks is None else (False, True):
             try:
-                verify(plans, contract, in_place=in_place)
+                verify(plans, contract, in_place=in_place, watch=watch)
             except PlanError as error:
                 story = explain(plans, contract, error, in_place=in_place)
-                rooted = "" if root is None else f", root {root}"
-                where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
                 raise WrongAlgorithmError(f"{self} is wrong for {where}: {story}") from error
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:
             return function(*arguments)
-        except Exception as error:  # whatever a user's function raises
+        except (Exception, SystemExit) as error:  # whatever a user's function raises
             lines = [
                 frame.lineno
                 for frame in traceback.extract_tb(error.__traceback__)
@@ -219,6 +256,6 @@ def _algorithms_of(path: Path) -> dict[str, CustomAlgorithm]:
     module = util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidArgumentError(f"{path}: {type(error).__name__}: {error}") from error
     return {name: one for name, one in vars(module).items() if isinstance(one, CustomAlgorithm)}

@@ -19,6 +19,7 @@ from hccl_py.algorithms.json_file import read_json
 from hccl_py.algorithms.table import Algorithm
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Op, OpKind, Plan, PlanBuilder
+from hccl_py.plan.limits import MOST_CHUNKS, MOST_RANKS
 from hccl_py.plan.parse import parse_op
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -27,7 +28,6 @@ _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 _Ops = dict[int | None, list[list[Op | None]]]
 """By root and rank; None ends a step."""
 
-_MOST_RANKS, _MOST_CHUNKS = 4096, 1 << 16  # what can be proved in time
 _KEYS = ("collective", "world_size", "data_chunks", "about")
 
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
@@ -93,8 +93,8 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
         collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
     )
     for what, value, least, most in (
-        ("world_size", n, 1, _MOST_RANKS),
-        ("data_chunks", chunks, 0, _MOST_CHUNKS),
+        ("world_size", n, 1, MOST_RANKS),
+        ("data_chunks", chunks, 0, MOST_CHUNKS),
     ):
         good = type(value) is int and least <= value <= most
         _require(good, what, f"a number from {least} to {most}", value)

@@ -5,12 +5,13 @@ from contextlib import suppress
 
 from hccl_py.plan.contracts import Contract, Contribution, Promise
 from hccl_py.plan.history import Event, History, OpName
-from hccl_py.plan.language import Buffer, Fault, Plan, PlanError
+from hccl_py.plan.language import Buffer, Fault, MalformedPlanError, Plan, PlanError
 from hccl_py.plan.memory import Value, listed
 
 _MISSING = "? missing"
 _MOST_LINES = 40
 _MOST_RANKS = 64  # a column each
+_MOST_OPS = 1 << 17  # of all ranks: what each did is kept
 
 
 def explain(
@@ -18,7 +19,8 @@ def explain(
 ) -> str:
     """Return the message of `error`, and below it how the block at fault came to be."""
     fault, n = error.fault, len(plans)
-    if n > _MOST_RANKS:
+    is_large = n > _MOST_RANKS or sum(len(plan.ops) for plan in plans) > _MOST_OPS
+    if is_large or isinstance(error, MalformedPlanError):
         return str(error)
     history = History(plans, contract, in_place)
     with suppress(PlanError):

@@ -7,7 +7,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import islice
+from operator import index
 from typing import NamedTuple
+
+MOST_OPS = 1 << 19
+"""Of one plan, and of its steps: what a function that does not end may write."""
 
 _OPEN_END = sys.maxsize  # of a range such as `data[:]`, until the builder closes it
 
@@ -36,6 +41,10 @@ class PlanError(ValueError):
         self.op_index = op_index  # the op at fault, counted from 0; None where no single op is
 
 
+class MalformedPlanError(PlanError):
+    """A plan with something that no plan may have, whatever the others do."""
+
+
 class Buffer(IntEnum):
     """A buffer of a collective, with the engine's number; indexing it names a chunk of it."""
 
@@ -48,8 +57,8 @@ class Buffer(IntEnum):
         # A plan among thousands of ranks has as many chunks: the short way past both classes.
         if isinstance(key, int) and key >= 0:
             return tuple.__new__(Chunk, (self, key, key + 1, None))
-        at = slice(key, key + 1) if isinstance(key, int) else key
-        begin, end = at.start or 0, _OPEN_END if at.stop is None else at.stop
+        at = key if isinstance(key, slice) else slice(index(key), index(key) + 1)
+        begin, end = index(at.start or 0), _OPEN_END if at.stop is None else index(at.stop)
         # A neighbour computed without `% n` must not wrap silently: no negative index.
         if begin < 0 or end < 0 or at.step not in (None, 1):
             raise IndexError(f"{self.name.lower()}[{key}]: chunks count up from 0, one by one")
@@ -189,22 +198,22 @@ class PlanBuilder:
 
     def send(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Send `chunk` to each peer: one work request, which completes in the background."""
-        if everyone := tuple(peers):
+        if everyone := self._ranks(peers):
             # Past the constructor, as in Buffer.__getitem__.
-            self._ops.append(tuple.__new__(Op, (SEND, everyone, None, self._closed(chunk), ())))
+            self._add(tuple.__new__(Op, (SEND, everyone, None, self._closed(chunk), ())))
 
     def recv(self, peer: int, chunk: Chunk) -> None:
         """Put the next message of `peer` into `chunk`."""
-        self._ops.append(tuple.__new__(Op, (RECV, (peer,), self._closed(chunk), None, ())))
+        self._add(tuple.__new__(Op, (RECV, (index(peer),), self._closed(chunk), None, ())))
 
     def recv_reduce(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Make `chunk` the reduction, in rank order, of itself and the peers' next messages."""
-        if everyone := tuple(sorted(peers)):
-            self._ops.append(Op(RECV_REDUCE, everyone, self._closed(chunk)))
+        if everyone := tuple(sorted(self._ranks(peers))):
+            self._add(Op(RECV_REDUCE, everyone, self._closed(chunk)))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:
         """Copy `src` to `dst` on this rank."""
-        self._ops.append(Op(COPY, (), self._closed(dst), self._closed(src)))
+        self._add(Op(COPY, (), self._closed(dst), self._closed(src)))
 
     def end_step(self) -> None:
         """End a step: what ranks send in it they receive in it, one message a pair at most.
@@ -213,19 +222,39 @@ class PlanBuilder:
         without ops, and the last step ends with the plan. Then the engine has a way of its own for
         small messages among the ranks of a node.
         """
+        self._check_number(len(self._steps), "steps")
         self._steps.append(len(self._ops))
 
-    def scratch(self, index: int, like: Chunk) -> Chunk:
-        """Name slot `index` of the engine's temporary memory, as long as `like`.
+    def repeat(self, plan: Plan) -> None:
+        """Write the ops and steps of a plan that this rank wrote before."""
+        self._ops += plan.ops
+        self._steps += plan.steps
+
+    def scratch(self, slot: int, like: Chunk) -> Chunk:
+        """Name a slot of the engine's temporary memory, as long as `like`.
 
         Slots count from 0; a slot is used again by naming it again. A range of blocks names the
-        slots from `index` on.
+        slots from this one on.
         """
-        return self._closed(like)._replace(scratch=index)
+        return self._closed(like)._replace(scratch=index(slot))
 
     def finish(self) -> Plan:
         """Return the plan."""
         return replace(self._header, ops=tuple(self._ops), steps=tuple(self._steps))
+
+    def _add(self, op: Op) -> None:
+        if len(self._ops) >= MOST_OPS:
+            self._check_number(len(self._ops), "ops")
+        self._ops.append(op)
+
+    def _check_number(self, number: int, what: str) -> None:
+        if number >= MOST_OPS:
+            problem = f"expected at most {MOST_OPS} {what} of a plan, got more; does it end?"
+            raise PlanError(self._header.rank, None, problem)
+
+    def _ranks(self, peers: Iterable[int]) -> tuple[int, ...]:
+        """Take no more than there are ranks, which is wrong already: `peers` may have no end."""
+        return tuple(map(index, islice(peers, self._header.world_size)))
 
     def _closed(self, chunk: Chunk) -> Chunk:
         if chunk.end != _OPEN_END:

@@ -18,6 +18,8 @@ class Rounded:
     value: "Value"
 
 
+_MOST_SPELT = 64  # contributions
+
 Tree = Contribution | Rounded | tuple["Value", ...]
 
 
@@ -36,6 +38,8 @@ class Value:
 
     def __str__(self) -> str:
         """Spell a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
+        if self.ranks.bit_count() > _MOST_SPELT:
+            return f"(block {self.block} of {self.ranks.bit_count()} ranks)"
         if isinstance(self.tree, Contribution):
             return f"{self.tree.rank}.{self.tree.block}"
         if isinstance(self.tree, Rounded):
@@ -81,7 +85,9 @@ class Values(dict[Tree, Value]):
 
 def listed(ranks: int) -> str:
     """Spell the ranks of a bit mask; empty if there is none."""
-    return ", ".join(str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1)
+    found = [str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1]
+    more = [f"and {len(found) - _MOST_SPELT} more"] * (len(found) > _MOST_SPELT)
+    return ", ".join(found[:_MOST_SPELT] + more)
 
 
 class Memory:
@@ -126,7 +132,7 @@ class Memory:
 
     def read(self, chunk: Chunk) -> tuple[Value, ...]:
         """Return what a chunk holds; ValueError: nothing, or a scratch slot another length."""
-        values: tuple[Value, ...] = ()
+        values: list[Value] = []
         for place, lengths in self._pieces(chunk):
             if place not in self._held:
                 raise ValueError(f"reads {chunk}, which nothing was written to")
@@ -134,14 +140,15 @@ class Memory:
             if chunk.scratch is not None and held_lengths != lengths:
                 raise ValueError(f"reads {chunk}, which was written with another length")
             values += held
-        return values
+        return tuple(values)
 
     def write(self, chunk: Chunk, values: tuple[Value, ...], op_index: int) -> None:
         """Make `chunk` hold `values`."""
+        at = 0
         for place, lengths in self._pieces(chunk):
-            self._held[place] = (lengths, values[: len(lengths)])
+            self._held[place] = (lengths, values[at : at + len(lengths)])
             self.last_writer[place] = op_index
-            values = values[len(lengths) :]
+            at += len(lengths)
 
     def is_unsent(self, chunk: Chunk) -> bool:
         """Tell whether an earlier send from this chunk still reads it."""

@@ -23,6 +23,9 @@ COPIED = -1
 ANNOUNCED = 0
 """The message may be announced. A larger number k asks the peer to write its k-th next message."""
 
+_LAST_REPLY = (1 << 16) - 2
+"""A header has 16 bits for k."""
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -37,11 +40,13 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
     result = [ANNOUNCED] * len(ops)
     received: defaultdict[int, int] = defaultdict(int)
     sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
+    untouched: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
     for index, op in enumerate(ops):
         source = _places(op.src)
-        shared = [earlier for place in source for earlier in sent.get(place, ())] if sent else ()
-        for earlier in shared:
-            earlier.touched = True
+        is_shared = any(map(sent.get, source))
+        for place in source:
+            for earlier in untouched.pop(place, ()):
+                earlier.touched = True
         if op.kind is SEND and op.compressed:
             result[index] = COPIED  # what leaves is an encoding
         elif op.kind is SEND:
@@ -49,9 +54,10 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 result[index] = COPIED  # scratch is not registered, and used again at once
             elif source:
                 counts = tuple(received[peer] for peer in op.peers)
-                one = _Sent(index, op, counts, touched=bool(shared))
+                one = _Sent(index, op, counts, touched=is_shared)
                 for place in source:
                     sent[place].append(one)
+                    untouched[place].append(one)
             continue
         for place in _places(op.written if op.compressed else op.dst) if sent else ():
             for earlier in sent.pop(place, ()):
@@ -59,7 +65,8 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 if any(received[peer] == count for peer, count in before):
                     result[earlier.index] = COPIED
                 elif not earlier.touched and _replies(op, earlier.op):
-                    result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
+                    reply = received[op.peers[0]] - earlier.received[0] + 1
+                    result[earlier.index] = reply if reply <= _LAST_REPLY else ANNOUNCED
                 earlier.touched = True
         if op.kind not in (COPY, SEND):
             for peer in op.peers:

@@ -23,6 +23,8 @@ from hccl_py.plan.language import Chunk, Fault, Op, OpKind, Plan, PlanError
 from hccl_py.plan.memory import CountedTwiceError, Memory, Value, Values
 from hccl_py.plan.rendezvous import COPIED, rendezvous
 
+_MOST_STUCK = 64  # that are listed
+
 
 class _Message(NamedTuple):
     op_index: int
@@ -56,14 +58,19 @@ class Simulation:
                 self._next[rank] += 1
         stuck = [rank for rank, plan in enumerate(self._plans) if self._next[rank] < len(plan.ops)]
         if stuck:
-            story = "\n  ".join(map(self._why_stuck, stuck))
-            problem = f"deadlock; these ranks wait for ever:\n  {story}"
+            story = "\n  ".join(map(self._why_stuck, stuck[:_MOST_STUCK]))
+            more = f"\n  and {len(stuck) - _MOST_STUCK} more" * (len(stuck) > _MOST_STUCK)
+            problem = f"deadlock; these ranks wait for ever:\n  {story}{more}"
             raise PlanError(stuck[0], self._next[stuck[0]], problem)
         for (source, target), lane in sorted(self._lanes.items()):
             if lane:
                 op = self._plans[source].ops[lane[0].op_index]
                 problem = f"`{op}`: rank {target} never receives this"
                 raise PlanError(source, lane[0].op_index, problem)
+
+    def progress(self) -> str:
+        """Tell how many ops were done."""
+        return f"{sum(self._next)} of {sum(len(plan.ops) for plan in self._plans)} ops"
 
     def _step(self, rank: int) -> bool:
         index = self._next[rank]

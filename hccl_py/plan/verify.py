@@ -1,16 +1,32 @@
 """The proof: these plans, one per rank, do what their collective promises, and cannot hang."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from hccl_py.plan.contracts import Contract, Contribution, Total
-from hccl_py.plan.language import Buffer, Chunk, Fault, Op, OpKind, Plan, PlanError
+from hccl_py.plan.language import (
+    Buffer,
+    Chunk,
+    Fault,
+    MalformedPlanError,
+    Op,
+    OpKind,
+    Plan,
+    PlanError,
+)
+from hccl_py.plan.limits import check_limits
 from hccl_py.plan.memory import Memory, Value, listed
 from hccl_py.plan.simulate import Simulation
 
 
-def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False) -> None:
+def verify(
+    plans: Sequence[Plan],
+    contract: Contract,
+    *,
+    in_place: bool = False,
+    watch: Callable[[Callable[[], str]], object] = lambda _: None,
+) -> None:
     """Prove the plans of one collective, for all ranks and all timings.
 
     Proved are: ranges in bounds and input never written; sends and receives match in order and
@@ -23,9 +39,11 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
     engine skips them.
 
     Plan i belongs to rank i. `in_place` proves it for callers whose input and output overlap as the
-    contract allows. Raise PlanError, which names rank, op and what is wrong.
+    contract allows. `watch` is handed what tells how far the proof has come. Raise PlanError, which
+    names rank, op and what is wrong.
     """
     first, n = plans[0], len(plans)
+    watch(lambda: "ops are looked at")
     if (first.root is not None) != contract.rooted:
         raise PlanError(0, None, f"root {first.root} in {contract.name}")
     for rank, plan in enumerate(plans):
@@ -34,10 +52,13 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
         if replace(plan, ops=(), steps=()) != expected:
             got = replace(plan, ops=(), steps=())
             raise PlanError(rank, None, f"is {got!r}, expected {expected!r}")
+    check_limits(plans)
+    for plan in plans:
         for index, op in enumerate(plan.ops):
             check_op(plan, index, op)
     _check_steps(plans)
     simulation = Simulation(plans, contract, in_place)
+    watch(simulation.progress)
     simulation.run()
     _check_promises(plans, contract, simulation)
 
@@ -54,6 +75,9 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
             min(peers, default=0) < 0 or max(peers, default=0) >= n
         ),
         "a rank cannot be its own peer; use copy": plan.rank in peers,
+        "ranks and chunks are whole numbers": not all(
+            type(number) is int for number in (*peers, *_numbers(op.dst), *_numbers(op.src))
+        ),
         "a recv has exactly one peer": kind is OpKind.RECV and len(peers) > 1,
         "a peer is named twice": len(set(peers)) != len(peers),
         "the peers of a recv_reduce stand in rank order, for that is how it reduces": (
@@ -81,7 +105,11 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
         if chunk.scratch is not None and chunk.scratch < 0:
             problems.append(f"scratch slot {chunk.scratch} is negative")
     if problems:
-        raise PlanError(plan.rank, index, f"`{op}`: {problems[0]}")
+        raise MalformedPlanError(plan.rank, index, f"`{op}`: {problems[0]}")
+
+
+def _numbers(chunk: Chunk | None) -> tuple[int, ...]:
+    return () if chunk is None else (chunk.begin, chunk.end, chunk.scratch or 0)
 
 
 def _check_steps(plans: Sequence[Plan]) -> None:

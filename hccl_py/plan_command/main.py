@@ -119,7 +119,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = algorithm_named(options.algorithm)
-    count, others = 0, []
+    count, proved, others = 0, list[str](), list[str]()
     # Plans in a file are for one number of ranks, and do not ask which nodes these are on.
     default = _CHECKED if chosen.world_size is None else [str(chosen.world_size)]
     for text in options.nodes or default:
@@ -131,9 +131,12 @@ def _check(options: argparse.Namespace) -> int:
         for root in range(count_ranks(nodes)) if rooted else (None,):
             chosen.verify(nodes, root)
             count += 1
+        proved.append(text)
     if not count:
         raise InvalidArgumentError(f"{chosen} does not serve nodes of these sizes: {others[0]}")
     print(f"{chosen} is right in {count} cases: each contribution once, no deadlock, same bits")
+    each_root = ", each root" * COLLECTIVES[chosen.collective].rooted
+    print(f"It was proved for nodes of these sizes{each_root}: {'; '.join(proved)}")
     if others:
         print(f"It does not serve nodes of these sizes: {'; '.join(others)}")
     return 0
@@ -159,8 +162,7 @@ def _draw(options: argparse.Namespace) -> int:
         raise InvalidArgumentError("--call: expected --trace with it")
     chosen = algorithm_named(options.algorithm)
     where = _where(options, chosen)
-    chosen.verify(where.nodes, where.root)
-    plans = chosen.plans(where.nodes, where.root)
+    plans = chosen.verify(where.nodes, where.root)
     about, call, num_bytes = f"{where}. {chosen.cost}.", None, options.size
     duration: Duration = in_steps
     if options.trace is not None:

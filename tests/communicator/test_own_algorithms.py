@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,6 +116,114 @@ def test_function_that_differs_on_one_rank_is_found_by_its_plan() -> None:
     other = hccl_py.algorithm("all_reduce", cost="1 step")(twice)
     (message,) = messages(open_ranks(3, lambda rank: (other if rank == 1 else right,)))
     assert "rank 1 has another function than rank 0" in message
+
+
+def test_what_was_proved_runs_whatever_the_function_would_write_now() -> None:
+    asked, style = [], ["right"]
+
+    @hccl_py.algorithm("all_reduce", chunks=lambda n, nodes: 2 if style[0] == "right" else 1)
+    def moody(me: int, n: int, plan: PlanBuilder) -> None:
+        asked.append(me)
+        if style[0] == "right":
+            all_to_all_ranks(me, n, plan)
+
+    @hccl_py.algorithm("broadcast")
+    def rooted(me: int, n: int, plan: PlanBuilder) -> None:
+        root = plan.root if style[0] == "right" else 0
+        if me == root:
+            plan.send([rank for rank in range(n) if rank != me], data[:])
+        else:
+            plan.recv(root, data[:])
+
+    ranks = open_ranks(3, lambda _rank: (moody, rooted))
+    style[0] = "wrong"
+    num_asked = len(asked)
+
+    def calls(comm: Communicator) -> None:
+        for count in (1, 100, 10_000, 1_000_000):
+            array = np.full(count, comm.rank + 1, np.int32)
+            comm.all_reduce(array)
+            assert (array == 6).all()
+            array[:] = comm.rank
+            comm.broadcast(array, 2)
+            assert (array == 2).all()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(calls, ranks))
+        assert len(asked) == num_asked
+        made = threads.map(lambda comm: subset_failure(comm), ranks)
+        (message,) = set(made)  # what it writes now is wrong
+        assert "moody is wrong for 3 ranks" in message
+        list(threads.map(lambda comm: comm.close(), ranks))
+
+
+def subset_failure(comm: Communicator) -> str:
+    with pytest.raises(InvalidArgumentError) as error:
+        comm.subset(range(comm.world_size), "same ranks")
+    return str(error.value)
+
+
+def counting() -> CustomAlgorithm:
+    """Return an algorithm that writes another plan each time, a right one."""
+    calls = iter(range(1, 100))
+
+    @hccl_py.algorithm("all_reduce")
+    def counter(me: int, n: int, plan: PlanBuilder) -> None:
+        for _ in range(next(calls)):
+            plan.copy(plan.scratch(0, like=data[:]), data[:])
+        all_to_all_ranks(me, n, plan)
+
+    return counter
+
+
+def test_function_that_counts_its_calls_is_refused_by_all_ranks() -> None:
+    (message,) = messages(open_ranks(3, lambda _rank: (counting(),)))
+    assert "counter writes another plan each time: as op 2 of rank 1 first `send data" in message
+
+
+def test_function_that_draws_is_refused_by_all_ranks() -> None:
+    @hccl_py.algorithm("all_reduce")
+    def drawing(me: int, n: int, plan: PlanBuilder) -> None:
+        all_to_all_ranks(me, n, plan)
+        plan.copy(plan.scratch(random.randrange(1000), like=data[:]), data[:])
+
+    (message,) = messages(open_ranks(2, lambda _rank: (drawing,)))
+    assert "drawing writes another plan each time" in message
+
+
+def raises(me: int, n: int, plan: PlanBuilder) -> None:
+    raise KeyError("size")
+
+
+def leaves(me: int, n: int, plan: PlanBuilder) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+@pytest.mark.parametrize(
+    ("write", "chunks", "cause"),
+    [
+        (raises, 1, "KeyError in line"),
+        (leaves, 1, "SystemExit in line"),
+        (all_to_all_ranks, lambda n, nodes: n / 2, "whole number from 1 to 65536, got 1.5"),
+        (all_to_all_ranks, lambda n, nodes: 1 // 0, "`chunks` of 3 ranks: ZeroDivisionError"),
+        (None, 1, "expected functions under @hccl_py.algorithm(...), got None"),
+    ],
+)
+def test_failure_of_one_ranks_function_is_the_error_of_all(
+    odd: int,
+    write: Callable[..., None] | None,
+    chunks: object,
+    cause: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine: object = None
+    if write is not None:
+        monkeypatch.setattr(write, "__name__", all_to_all_ranks.__name__)
+        mine = hccl_py.algorithm("all_reduce", cost="1 step", chunks=chunks)(write)  # type: ignore[arg-type]
+    (message,) = messages(open_ranks(3, lambda rank: (mine if rank == odd else right,)))  # type: ignore[arg-type,return-value]
+    assert cause in message
+    assert f"rank {odd}" in message
 
 
 def test_each_root_is_proved() -> None:

@@ -1,0 +1,51 @@
+"""How large a plan may be: what the engine can run, and what can be proved in time.
+
+docs/internals/algorithms.md lists these numbers. That of ops stands in `language.py`.
+"""
+
+from collections.abc import Sequence
+
+from hccl_py.plan.language import Chunk, MalformedPlanError, Plan
+from hccl_py.plan.tiles import slot_bytes
+
+MOST_RANKS = 4096
+MOST_CHUNKS = 1 << 16
+"""Into which `data` can be cut."""
+
+MOST_SCRATCH = 1024
+"""Messages that fit the scratch of a rank: each takes a slot of the engine on every channel."""
+
+_LARGEST_ITEM_BYTES = 8  # complex numbers are reduced as their parts
+
+
+def most_span(world_size: int) -> int:
+    """Return how many chunks an op may name: one element of each has to fit a message."""
+    return slot_bytes(world_size) // _LARGEST_ITEM_BYTES
+
+
+def check_limits(plans: Sequence[Plan]) -> None:
+    """Raise MalformedPlanError where plans, one per rank, are larger than the engine can run."""
+    n, chunks = len(plans), plans[0].shape.data_chunks
+    if n > MOST_RANKS:
+        raise MalformedPlanError(0, None, f"expected at most {MOST_RANKS} ranks, got {n}")
+    if chunks > MOST_CHUNKS:
+        raise MalformedPlanError(
+            0, None, f"expected at most {MOST_CHUNKS} chunks of data, got {chunks}"
+        )
+    # Blocks that share a message share a slot of the engine.
+    most_slots = MOST_SCRATCH * (1 if chunks else max(plan.span for plan in plans))
+    for plan in plans:
+        for index, op in enumerate(plan.ops):
+            for chunk in filter(None, (op.dst, op.src)):
+                if problem := _problem(chunk, n, most_slots):
+                    raise MalformedPlanError(plan.rank, index, f"`{op}`: {problem}")
+
+
+def _problem(chunk: Chunk, n: int, most_slots: int) -> str:
+    if chunk.end - chunk.begin > most_span(n):
+        span = chunk.end - chunk.begin
+        return f"expected at most {most_span(n)} chunks in an op among {n} ranks, got {span}"
+    if chunk.scratch is not None and chunk.scratch + chunk.slots > most_slots:
+        slots = chunk.scratch + chunk.slots
+        return f"expected at most {most_slots} slots of scratch, got {slots}"
+    return ""
