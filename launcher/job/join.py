@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, TRY_AGAIN
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
-from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
+from hccl_py.launcher.job.channel import PROTOCOL, RETURN_S, HeadLink
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -18,8 +18,8 @@ from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
 
-_PROBE_S = 2.0
-_LOOK_S = 1.0
+_PROBE_S, _LOOK_S = 2.0, 1.0
+_SHORT_PROBE_S, _SHORT_LOOK_S = 0.2, 0.3
 _STOP_EXTRA_S = 5.0
 _READ_BYTES = 4096
 
@@ -68,6 +68,7 @@ class JoinedAgent:
         self._lines = WaitingLines(self._began_s)
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
         self._has_begun = False
+        self._lost_s = float("inf")  # when the head counts as lost, whose connection ended
         self._gone_s = self._give_up_s = float("inf")
         self._link = HeadLink(
             loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
@@ -109,9 +110,9 @@ class JoinedAgent:
     def next_s(self) -> float:
         """See `loop.Service`."""
         if self.agent.exit_code is not None:
-            return self._give_up_s
+            return 0.0 if self._streams.is_drained else self._give_up_s
         if self._has_begun:
-            return self._gone_s
+            return min(self._gone_s, self._lost_s, self._look_s)
         if self._head.gives_way:
             return min(self._look_s, self._lines.next_s, self._until_s)
         if self._head.ends_with_stdin:
@@ -130,10 +131,14 @@ class JoinedAgent:
                 self._loop.stop()
         elif now_s >= self._gone_s:
             self.agent.end(LOST_NODE, "")
+        elif now_s >= self._lost_s:
+            self._lose_head()
         elif now_s >= self._look_s:
-            self._look_s = now_s + _LOOK_S
-            if not self._link.is_up and self._is_refused():
+            self._look_s = now_s + (_SHORT_LOOK_S if self._has_begun else _LOOK_S)
+            if not self._has_begun and not self._link.is_up and self._is_refused(_PROBE_S):
                 self.agent.end(TRY_AGAIN, "")
+            elif self._has_begun and self._is_refused(_SHORT_PROBE_S):
+                self._lose_head()  # nobody listens there any more
         elif not self._has_begun and now_s >= self._until_s:
             limit_s = self._head.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
@@ -169,33 +174,36 @@ class JoinedAgent:
             return f"no answer from node 0 at {where} ({error.strerror or error})"
         return f"node 0 at {where} accepts connections and says nothing"
 
-    def _is_refused(self) -> bool:
+    def _is_refused(self, timeout_s: float) -> bool:
         try:
-            socket.create_connection(self._target, _PROBE_S).close()
+            socket.create_connection(self._target, timeout_s).close()
         except OSError as error:
             return error.errno == errno.ECONNREFUSED
         return False
 
     def _on_up(self) -> None:
+        if self._has_begun:
+            self._lost_s = self._look_s = float("inf")
         address = address_towards(self._target[0], None)
         hello = Hello(
             socket.gethostname(), os.getpid(), self._program.slots, address, free_port(address)
         )
-        self._link.send(
-            "hello",
+        self._link.greet(
             {
                 "index": self._head.agent_index,
                 "num_agents": self._head.num_agents,
                 "protocol": PROTOCOL,
                 "hello": hello,
-            },
+            }
         )
 
     def _on_message(self, kind: str, body: Any) -> None:
         if kind == "refused":
-            self._give_up(f"error: {self._me} was refused by node 0: {body}")
+            code = LOST_NODE if self._has_begun else MISSING_NODE
+            self._give_up(f"error: {self._me} was refused by node 0: {body}", code)
             return
-        self._has_begun = True
+        if not self._has_begun:
+            self._has_begun, self._look_s = True, float("inf")
         if kind == "end":
             exit_code, line = body
             if line and not self._head.ends_with_stdin:
@@ -205,10 +213,15 @@ class JoinedAgent:
         self.agent.receive(kind, body)
 
     def _on_down(self) -> None:
+        """Look whether the head lives; the link dials again meanwhile."""
         if self._has_begun and self.agent.exit_code is None:
-            where = describe_target(self._head.name)
-            why = "its hccl-launch ended, or cannot be reached any more"
-            self._give_up(f"error: lost node 0 at {where}: {why}", LOST_NODE)
+            self._look_s = time.monotonic()
+            self._lost_s = self._look_s + RETURN_S
+
+    def _lose_head(self) -> None:
+        where = describe_target(self._head.name)
+        why = "its hccl-launch ended, or cannot be reached any more"
+        self._give_up(f"error: lost node 0 at {where}: {why}", LOST_NODE)
 
     def _give_up(self, why: str, exit_code: int = MISSING_NODE) -> None:
         self._streams.say(f"hccl-launch: {why}")

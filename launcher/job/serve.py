@@ -10,7 +10,7 @@ from typing import Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.agent import Agent, watch_signals
-from hccl_py.launcher.job.channel import PROTOCOL
+from hccl_py.launcher.job.channel import HEAD_RETURN_S, PROTOCOL, Session, pack
 from hccl_py.launcher.job.head.head import Head, Phase
 from hccl_py.launcher.job.head.server import HeadServer
 from hccl_py.launcher.job.head.settings import HeadSettings
@@ -36,6 +36,8 @@ class JobServer:
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}
         self._indices: dict[bytes, int] = {}
+        self._sessions: dict[int, Session] = {}
+        self._return_s: dict[int, float] = {}  # until when an agent without connection may return
         self._server: HeadServer | None = None
         self._farewell_s = self._give_up_s = float("inf")
         self._last_words = ""
@@ -48,7 +50,7 @@ class JobServer:
             secret,
             self._on_message,
             self._on_lost,
-            lambda: self.head.agents.num_missing,
+            lambda: self.head.agents.num_missing + len(self._return_s),
         )
         self._server.listen(bound)
         self._loop.remove(self)
@@ -83,12 +85,14 @@ class JobServer:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        next_s = min(self.head.next_s(), self._give_up_s)
+        next_s = min(self.head.next_s(), self._give_up_s, *self._return_s.values())
         return next_s if self._is_farewell_over(time.monotonic()) else min(next_s, self._farewell_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
         now_s = time.monotonic()
+        for index in [each for each, until_s in self._return_s.items() if now_s >= until_s]:
+            self._lose(index, now_s)
         self.head.tick(now_s)
         if self.streams.is_lost and self._give_up_s == float("inf"):
             self.stop(f"it cannot print any more ({self.streams.why_lost})", 128 + signal.SIGPIPE)
@@ -131,19 +135,37 @@ class JobServer:
         if index in self._local:
             agent = self._local[index]
             self._loop.post(lambda: agent.receive(kind, body))
-        elif index in self._routes and self._server is not None:
-            self._server.send(self._routes[index], kind, body)
+        elif index in self._sessions and self._server is not None:
+            message = self._sessions[index].pack(kind, body)
+            if index in self._routes:
+                self._server.send(self._routes[index], message)
 
-    def _on_message(self, route: bytes, kind: str, body: Any) -> None:
+    def _on_message(
+        self, route: bytes, kind: str, body: Any, number: int, num_received: int
+    ) -> None:
         assert self._server is not None
         if kind == "hello":
-            problem = self._take(route, body)
+            problem = "" if self._resume(route, body) else self._take(route, body)
             if problem:
-                self._server.send(route, "refused", problem)
+                self._server.send(route, pack("refused", problem))
             return
         index = self._indices.get(route)
-        if index is not None:
+        if index is not None and self._sessions[index].take(number, num_received):
             self.head.receive(index, kind, body, time.monotonic())
+
+    def _resume(self, route: bytes, body: Any) -> bool:
+        """Go on with an agent whose connection was replaced; return whether it is one."""
+        assert self._server is not None
+        for index, session in self._sessions.items():
+            if session.name == body["session"]:
+                self._indices.pop(self._routes.get(index, b""), None)
+                self._routes[index], self._indices[route] = route, index
+                self._return_s.pop(index, None)
+                session.take(0, body["num_received"])
+                for message in session.again():
+                    self._server.send(route, message)
+                return True
+        return False
 
     def _take(self, route: bytes, body: Any) -> str:
         mine = len(self.head.settings.hosts)
@@ -157,23 +179,35 @@ class JobServer:
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
         # The route comes first: the head may answer at once, with the start of all ranks.
-        other = self._routes.get(index)
-        self._routes[index] = route
+        before = self._routes.get(index), self._sessions.get(index)
+        self._routes[index], self._sessions[index] = route, Session(body["session"])
         problem = self.head.join(index, hello, time.monotonic())
         if not problem:
             self._indices[route] = index
-        elif other is None:
-            del self._routes[index]
-        else:
-            self._routes[index] = other
+            return ""
+        del self._routes[index], self._sessions[index]
+        if before[0] is not None:
+            self._routes[index] = before[0]
+        if before[1] is not None:
+            self._sessions[index] = before[1]
         return problem
 
     def _on_lost(self, route: bytes) -> None:
-        index = self._indices.pop(route, None)
-        if index is not None:
-            del self._routes[index]
-            why = "its hccl-launch ended, or cannot be reached any more"
-            self.head.lose(index, why, time.monotonic())
+        """Wait a moment: the agent may live and dial again."""
+        index, now_s = self._indices.pop(route, None), time.monotonic()
+        if index is None:
+            return  # it has another route already
+        del self._routes[index]
+        if self.head.phase in (Phase.GATHERING, Phase.ENDED):
+            self._lose(index, now_s)
+        else:
+            self._return_s[index] = now_s + HEAD_RETURN_S
+
+    def _lose(self, index: int, now_s: float) -> None:
+        self._return_s.pop(index, None)
+        del self._sessions[index]
+        why = "its hccl-launch ended, or cannot be reached any more"
+        self.head.lose(index, why, now_s)
 
 
 class _LocalLink:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hccl_py.launcher.job.channel import (
-    ANSWER_MS,
+    HEAD_ANSWER_MS,
     HEARTBEAT_MS,
     LINGER_MS,
     MAX_MESSAGE_BYTES,
     keys,
-    pack,
     unpack,
 )
 from hccl_py.launcher.job.loop import JobLoop
@@ -31,7 +30,7 @@ class HeadServer:
         self,
         loop: JobLoop,
         secret: str,
-        on_message: Callable[[bytes, str, Any], None],
+        on_message: Callable[[bytes, str, Any, int, int], None],
         on_lost: Callable[[bytes], None],
         num_missing: Callable[[], int],
     ) -> None:
@@ -49,16 +48,16 @@ class HeadServer:
             lambda key: hmac.compare_digest(key, admitted),
             MAX_MESSAGE_BYTES,
         )
-        self._listener.drop_silent(HEARTBEAT_MS, ANSWER_MS)
+        self._listener.drop_silent(HEARTBEAT_MS, HEAD_ANSWER_MS)
         self._on_message, self._on_lost = on_message, on_lost
 
     def listen(self, bound: socket.socket) -> None:
         """Serve agents at a bound socket."""
         self._listener.listen(bound, self._num_missing())
 
-    def send(self, route: bytes, kind: str, body: Any) -> None:
+    def send(self, route: bytes, message: bytes) -> None:
         """Send a message to an agent, if it is still there."""
-        self._listener.send(route, pack(kind, body))
+        self._listener.send(route, message)
 
     def close(self) -> None:
         """Close; what was sent may leave first."""
@@ -75,10 +74,10 @@ class HeadServer:
         missing = (_UNKNOWN_HOST,) * self._num_missing()
         for _, route, message in self._listener.receive(missing):
             try:
-                kind, body = unpack(message)
+                kind, body, number, num_received = unpack(message)
             except (ValueError, TypeError, KeyError) as error:
                 logger.warning("a message of an agent was dropped: %s", error)
                 continue
-            self._on_message(route, kind, body)
+            self._on_message(route, kind, body, number, num_received)
         for route in self._listener.take_ended():
             self._on_lost(route)
