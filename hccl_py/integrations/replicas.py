@@ -18,6 +18,7 @@ from torch import Tensor
 from hccl_py.fingerprint import REDUCING
 from hccl_py.observe.flight_recorder import recorders_of_process
 from hccl_py.observe.statistics import read_statistics
+from hccl_py.transport.threads import start_without_signals
 
 _MOST_PARAMETERS, _MOST_ELEMENTS = 64, 64
 """How much of the values a digest looks at."""
@@ -103,7 +104,7 @@ class Comparison:
         self._stop = threading.Event()
         arguments = (store, key, rank, world_size, mine)
         self._thread = threading.Thread(target=self._exchange, args=arguments, daemon=True)
-        self._thread.start()
+        start_without_signals(self._thread)
 
     def end(self, timeout_s: float) -> None:
         """Give the ranks so long to come, then stop waiting for them."""

@@ -14,6 +14,7 @@ from functools import partial
 
 from hccl_py.transport import _core
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.threads import start_without_signals
 
 logger = logging.getLogger("hccl_py")
 
@@ -50,7 +51,7 @@ class Bell:
             self._thread = threading.Thread(
                 target=listener, name="hccl-flight-recorder", daemon=True
             )
-            self._thread.start()
+            start_without_signals(self._thread)
 
     def release(self) -> None:
         """Stop listening with the last holder. From then on the signal does nothing."""

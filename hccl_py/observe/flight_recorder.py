@@ -31,6 +31,7 @@ from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
 from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.threads import start_without_signals
 
 logger = logging.getLogger("hccl_py")
 
@@ -129,7 +130,8 @@ class FlightRecorder:
         if folder_of_failures() is not None and not self._recorded_failure:
             name = "hccl-flight-recorder-failure"
             with contextlib.suppress(RuntimeError, MemoryError):  # no thread can be had
-                threading.Thread(target=self.record_failure, args=(text,), name=name).start()
+                writer = threading.Thread(target=self.record_failure, args=(text,), name=name)
+                start_without_signals(writer)
 
     def dump(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the calls of this rank's communicators; see `Communicator.dump_flight_recorder`."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.threads import start_without_signals
 
 EXIT_TIMEOUT_S = 5.0
 
@@ -44,7 +45,7 @@ class Threads:
                 return
             thread = threading.Thread(target=self._serve, name="hccl-futures", daemon=True)
             self._threads.append(thread)
-        thread.start()
+        start_without_signals(thread)
 
     def stop(self) -> None:
         """End the threads; a thread that is still inside a task after `EXIT_TIMEOUT_S` is left."""

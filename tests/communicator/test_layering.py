@@ -52,6 +52,7 @@ FOR_LAUNCHER = {
         for name in ("listing", "locked_memory", "settings")
     ),
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
+    "hccl_py.transport.threads",
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",
     "hccl_py.emulation.cluster",

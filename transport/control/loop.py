@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
+from hccl_py.transport.threads import start_without_signals
+
 if TYPE_CHECKING:
     import logging
 
@@ -61,7 +63,7 @@ class ControlLoop:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start_without_signals(self._thread)
 
     def run(self) -> None:
         """Serve in the calling thread until `stop`."""
