@@ -4,6 +4,7 @@ The node list is parsed here: containers on Slurm clusters have no `scontrol`.
 """
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping
 
@@ -49,12 +50,12 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
 
 
 def _is_shell(environ: Mapping[str, str]) -> bool:
-    """Say whether `srun --pty` started this step: its task has a terminal.
+    """Say whether this process runs in a shell that `srun --pty` started: the task has a terminal.
 
     Steps that are started from such a shell inherit SLURM_PTY_PORT, but no terminal. Where the task
     cannot be seen, as from a container, a step of a single task is taken for a shell.
     """
-    if not environ.get("SLURM_PTY_PORT"):
+    if not environ.get("SLURM_PTY_PORT") or environ.get("SLURM_TASK_PID") == str(os.getpid()):
         return False
     try:
         with open(f"/proc/{number(environ, 'SLURM_TASK_PID')}/stat") as stat:

@@ -217,6 +217,12 @@ def test_allocation_is_read_from_its_file_and_one_node_needs_no_scheduler(
     assert read(environ) is None
 
 
+def test_program_that_srun_starts_with_a_terminal_is_the_task_itself() -> None:
+    found = read({**recorded("slurm_pty"), "SLURM_TASK_PID": str(os.getpid())})
+    assert found is not None
+    assert found.task is Task.RANK
+
+
 TAKES_TERMINAL = (
     "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY); print(flush=True); input()"
 )

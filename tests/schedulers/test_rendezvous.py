@@ -178,3 +178,44 @@ def test_store_of_hydra_that_fails_says_at_what(
     with mine, pytest.raises(BootstrapError, match=expected):
         pmi.share(mine.fileno(), None, 0.2)
     thread.join(TIMEOUT_S)
+
+
+NODE_OF_LWS = dict(LWS_LEADER_ADDRESS="lws-0", LWS_GROUP_SIZE="4", LWS_WORKER_INDEX="3")
+MAIN_OF_AWS = dict(
+    AWS_BATCH_JOB_NUM_NODES="3", AWS_BATCH_JOB_NODE_INDEX="1", AWS_BATCH_JOB_MAIN_NODE_INDEX="1"
+)
+
+
+def test_program_without_launcher_is_the_only_rank_of_its_node(
+    environ: os._Environ[str],
+) -> None:
+    environ.update(NODE_OF_LWS)
+    adopt(TIMEOUT_S)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    assert [environ[name] for name in names] == ["3", "4", "0", "lws-0", "29500"]
+
+
+def test_node_that_is_not_told_its_own_address_finds_it() -> None:
+    found = find_rendezvous(seen(MAIN_OF_AWS), MAIN_OF_AWS, TIMEOUT_S)
+    with socket.socket() as probe:
+        probe.bind((found.address, 0))  # only an own address can be bound
+    given = {**MAIN_OF_AWS, "MASTER_ADDR": "h", "MASTER_PORT": "1234"}
+    assert find_rendezvous(seen(given), given, TIMEOUT_S).address == "h"
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({"PBS_JOBID": "7"}, "--hostfile $PBS_NODEFILE"),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 8 b 8"}, "--hostfile $LSB_DJOB_HOSTFILE"),
+        ({"_CONDOR_NPROCS": "2", "_CONDOR_PROCNO": "1"}, "--node-rank $_CONDOR_PROCNO"),
+    ],
+)
+def test_program_without_launcher_is_told_the_options_of_one(
+    environ: os._Environ[str], variables: dict[str, str], options: str
+) -> None:
+    environ.update(variables)
+    with pytest.raises(InvalidArgumentError) as caught:
+        adopt(TIMEOUT_S)
+    assert options in str(caught.value)
+    assert "RANK" not in environ
