@@ -13,17 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccl_py.algorithms.shared import Shared, is_reproducible
-from hccl_py.algorithms.tuner import names_a_file
-from hccl_py.algorithms.tuning import read_for_all_ranks
+from hccl_py.algorithms.shared import Shared
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
-from hccl_py.compression import default_compression
 from hccl_py.diagnosis.exceptions import (
     describe_error,
     ends_by_exception,
@@ -33,17 +30,17 @@ from hccl_py.diagnosis.exceptions import (
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
+from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
 from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
+from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.settings import EMULATED_NETWORK
 from hccl_py.transport.process_lifecycle import Stage, register
-from hccl_py.transport.types import Compression
 from hccl_py.work import Work, release_finished
 
 if TYPE_CHECKING:
@@ -112,22 +109,10 @@ class Communicator(Collectives[None]):
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
-        chosen = default_compression(compression)
-        reproducible = is_reproducible() if reproducible is None else reproducible
-        if reproducible and chosen is not Compression.NONE:
-            raise InvalidArgumentError(
-                f"reproducible: expected no compression with it, got {chosen.name.lower()}; leave "
-                "one of the two out (HCCL_REPRODUCIBLE, HCCL_COMPRESSION)"
-            )
-        own, unloaded = _in_effect(algorithms)
-
-        def share() -> bytes:
-            names = ", ".join(map(str, own)) or unloaded
-            return Shared(names, reproducible, read_for_all_ranks()).packed()
-
+        wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(
-                rendezvous, rank, world_size, timeout_s, identity, share=share
+                rendezvous, rank, world_size, timeout_s, identity, ask=wanted.read
             )
         core, mesh, self._sockets, self._repair = connected
         self.rank = rank
@@ -139,12 +124,12 @@ class Communicator(Collectives[None]):
         self._identity, self._compression = identity, compression
         of_rank_0 = Shared.parse(mesh.shared)
         self._algorithms = algorithms
-        self._reproducible = of_rank_0.reproducible if world_size > 1 else reproducible
+        self._reproducible = of_rank_0.reproducible if world_size > 1 else wanted.is_reproducible
         self._num_shrinks = 0
         self._closing = threading.RLock()  # a signal's handler may close inside of close()
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
-        state = assemble((name, rank), timeout_s, core, mesh, chosen)
+        state = assemble((name, rank), timeout_s, core, mesh, wanted.encoding)
         state.owner = weakref.ref(self)
         super().__init__(state, blocking=True)
         self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
@@ -166,28 +151,14 @@ class Communicator(Collectives[None]):
 
                 CALLS.follow(state.coordination)
         _open.add(self)
-        if reproducible and not self._reproducible:
-            self._refuse("is to be reproducible, rank 0 is not")
-        if (own or unloaded) and not of_rank_0.algorithms and world_size > 1:
-            given = ", ".join(map(str, own)) or f"an algorithm ({unloaded})"
-            self._refuse(f"was given {given}, rank 0 no algorithm")
-        if own or unloaded or of_rank_0.algorithms:
-            self._agree_on(own, of_rank_0.algorithms, unloaded)
+        if wanted.own:
+            self._agree_on(wanted.own, of_rank_0.algorithms)
 
-    def _refuse(self, problem: str) -> NoReturn:
-        """End by what this rank was given and rank 0 was not; all other ranks hear it."""
-        error = f"rank {self.rank} {problem}"
-        self._leave_by(error)
-        self.close()
-        raise InvalidArgumentError(f"{error}; give all ranks the same")
-
-    def _agree_on(
-        self, own: "Sequence[CustomAlgorithm]", of_rank_0: str, unloaded: str = ""
-    ) -> None:
+    def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
         from hccl_py.own_algorithms import agree
 
         try:
-            agreed = agree(own, self.rank, self.nodes, of_rank_0, self.all_gather, unloaded)
+            agreed = agree(own, self.rank, self.nodes, of_rank_0, self.all_gather)
         except BaseException:
             self.close()
             raise
@@ -442,20 +413,6 @@ class Communicator(Collectives[None]):
         core = self._state.core
         if core is not None and not core.failed():
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
-
-
-def _in_effect(
-    given: "Sequence[CustomAlgorithm]",
-) -> "tuple[tuple[CustomAlgorithm, ...], str]":
-    """Return the algorithms of users, or why one cannot be had, which all ranks are to hear."""
-    if not given and not names_a_file():
-        return (), ""
-    from hccl_py.algorithms.custom import in_effect
-
-    try:
-        return in_effect(given), ""
-    except InvalidArgumentError as error:
-        return (), str(error)
 
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()

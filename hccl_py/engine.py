@@ -10,7 +10,7 @@ from typing import Any
 from hccl_py.plan.tiles import NUM_CHANNELS, slot_bytes
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
-from hccl_py.transport.bootstrap.mesh import Mesh, connect
+from hccl_py.transport.bootstrap.mesh import Mesh, Terms, connect
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.network.settings import NetworkSettings
@@ -28,20 +28,20 @@ def connect_engine(
     timeout_s: float,
     identity: Identity | None,
     *,
-    share: Callable[[], bytes],
+    ask: Callable[[], Terms],
 ) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
     """Meet the other ranks at the store and connect an engine to all of them.
 
-    What `share` returns on rank 0 all ranks get, as `Mesh.shared`.
+    What `ask` returns is compared; what rank 0 shares all ranks get, as `Mesh.shared`.
 
     Return it; what it is connected by; what a forked child has to close; what makes lanes and
     replaces connections that break, None where there are none that could be.
     """
     core: _core.Communicator | None = None
-    arena = arena_of_this_process()
 
     def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
         nonlocal core
+        arena = arena_of_this_process()
         core = _core.Communicator.create(
             progress=progress_thread(),
             rank=rank,
@@ -64,7 +64,7 @@ def connect_engine(
         slot_bytes=slot_bytes(world_size),
         timeout_s=timeout_s,
         identity=identity,
-        share=share,
+        ask=ask,
     )
     assert core is not None
     sockets = _attach(core, mesh, rank)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, write_plan
-from hccl_py.algorithms.tuner import UNKNOWN_CORES, Cores, choose, min_message_bytes, size_class
+from hccl_py.algorithms.tuner import (
+    UNKNOWN_CORES,
+    VARIABLE,
+    Cores,
+    choose,
+    min_message_bytes,
+    size_class,
+)
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
@@ -64,7 +71,9 @@ class PlanCache(dict[Call, _core.Prepared]):
         super().__init__()
         self.known = _core.KnownCalls()
         self._tuning = tuning
-        self._environ: Mapping[str, str] = os.environ
+        # As the ranks compared it when they connected; a later change could be of one rank alone.
+        self._given: Mapping[str, str] = {VARIABLE: os.environ.get(VARIABLE, "")}
+        self._environ = self._given
         self._equal_blocks = equal_blocks
         if equal_blocks:
             self.uneven = PlanCache(
@@ -98,6 +107,7 @@ class PlanCache(dict[Call, _core.Prepared]):
             cache = PlanCache(
                 self._rank, self._nodes, self._tuning, compression=compression, cores=self._cores
             )
+            cache._given = cache._environ = self._given
             cache.serve(self._custom)
             self._others[compression] = cache
         return self._others[compression]
@@ -145,12 +155,12 @@ class PlanCache(dict[Call, _core.Prepared]):
         if self._equal_blocks:
             self.uneven.serve(custom)
 
-    def choose_by(self, environ: Mapping[str, str]) -> None:
+    def choose_by(self, environ: Mapping[str, str] | None) -> None:
         """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do.
 
-        Algorithms of users take part again when `environ` is that of the process.
+        None is what the ranks compared; algorithms of users take part with that alone.
         """
-        self._environ = environ
+        self._environ = self._given if environ is None else environ
         self.clear()
         self.known.clear()
         self._plans.clear()
@@ -167,7 +177,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         in_one_step: bool,
         compressed: bool,
     ) -> tuple[str, Algorithm]:
-        can_be_custom = self._environ is os.environ and not in_one_step and not compressed
+        can_be_custom = self._environ is self._given and not in_one_step and not compressed
         for one in self._custom if can_be_custom else ():
             takes_blocks = self._equal_blocks or not one.entry.equal_blocks
             if one.collective == collective and one.fits(num_bytes) and takes_blocks:

@@ -30,6 +30,8 @@ Connect = Callable[[StoreClient | None, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
 _TURN_S = 0.01
+_ENDED = "of the communicator"
+"""Stands in the error of a rank that gave up because a member ended."""
 _MOST = 1 << 62  # of colours and keys
 
 
@@ -79,7 +81,8 @@ def open_group(
     try:
         made = connect(store, members.index(parent.rank), len(members))
     except BootstrapError as error:
-        failure = _failure(parent, members)
+        # A member may leave because of this very error.
+        failure = _failure(parent, members, leaving_counts=_ENDED in str(error))
         if failure is None:
             raise
         try:
@@ -99,14 +102,16 @@ def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: 
     for one in core.ended_peers():
         if one.rank in members and (leaving_counts or one.cause != Cause.LEFT):
             parent.reporter.report_ended(one.rank)
-            return f"rank {one.rank} of the communicator {parent.name} ended"
+            return f"rank {one.rank} {_ENDED} {parent.name} ended"
     return ""
 
 
-def _failure(parent: CommunicatorState, members: Sequence[int]) -> CommunicatorError | None:
+def _failure(
+    parent: CommunicatorState, members: Sequence[int], leaving_counts: bool
+) -> CommunicatorError | None:
     """Return the parent's failure, if that is why its members did not come together."""
     limit_s = time.monotonic() + DIAGNOSIS_TIMEOUT_S
-    while not _trouble(parent, members):
+    while not _trouble(parent, members, leaving_counts):
         if time.monotonic() > limit_s:
             return None
         time.sleep(_TURN_S)

@@ -142,9 +142,9 @@ def meet_at_the_given_address(rank: int, world_size: int) -> list[list[float]]:
     return [join(get_unique_id(), rank, world_size) for _ in range(3)]
 
 
-@pytest.mark.parametrize("secret", ["", "a secret of the job"])
-def test_every_process_makes_the_same_id_of_hccl_comm_id(secret: str) -> None:
-    env = {"HCCL_COMM_ID": f"127.0.0.1:{free_port()}", "HCCL_SECRET": secret}
+@pytest.mark.parametrize("secret", [{}, {"HCCL_SECRET": "a secret of the job"}])
+def test_every_process_makes_the_same_id_of_hccl_comm_id(secret: dict[str, str]) -> None:
+    env = {"HCCL_COMM_ID": f"127.0.0.1:{free_port()}", **secret}
     assert run_ranks(meet_at_the_given_address, 3, env=env) == [[[6.0] * 5] * 3] * 3
 
 

@@ -31,11 +31,13 @@ from hccl_py.transport.bootstrap.connection import (
 )
 from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
-from hccl_py.transport.bootstrap.shared_failure import LOOK_PERIOD_S, SharedFailure
+from hccl_py.transport.bootstrap.sealed_store import LOOK_PERIOD_S
+from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.sockets import has_ended
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0
@@ -184,7 +186,14 @@ class FullMesh(Connector):
             self._look_s = math.inf
             return
         self._look_s = time.monotonic() + LOOK_PERIOD_S
+        members = self._party.members
+        here = members[self._party.rank].identity
+        awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
+        # A rank closes its socket after it shared its failure, or when nobody awaits it any more.
+        ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
         self._failure.look()
+        if ended:
+            raise BootstrapError(f"{ended[0]} ended while ranks connected; look at its log")
         refusing = {key.rank for key, listens in self._refusing.items() if not listens}
         listening = {rank for rank in refusing if self._failure.listens(rank)}
         for key in self._refusing:

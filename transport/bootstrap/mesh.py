@@ -5,11 +5,14 @@ communicator's secret, and with no byte left unread on them.
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
@@ -25,9 +28,10 @@ from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.agreed import given
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.rejections import logger
-from hccl_py.transport.network.secret import weakness
+from hccl_py.transport.network.secret import SECRET, weakness
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import (
     BACKLOG,
@@ -43,6 +47,19 @@ from hccl_py.transport.providers.verbs.automatic import usable_family as usable_
 
 if TYPE_CHECKING:
     from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a rank brings along that concerns the others.
+
+    Attributes:
+        settings: those that `agreed.SETTINGS` compares and that are not the network's.
+        shared: what all ranks get from rank 0.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    shared: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -109,7 +126,7 @@ def connect(
     timeout_s: float,
     slot_bytes: int,
     identity: Identity | None = None,
-    share: Callable[[], bytes] = bytes,
+    ask: Callable[[], Terms] = Terms,
 ) -> Mesh:
     """Find, authenticate and connect all ranks.
 
@@ -121,42 +138,54 @@ def connect(
         num_lanes: data lanes per rank that shares no memory.
         slot_bytes: the most that a message of a lane has.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
-        share: called on rank 0; what it returns all ranks get, as `Mesh.shared`. If it raises, that
-            is the error of all ranks.
+        ask: called once, when the others hear of a failure: if it raises, that is the error of
+            all ranks.
 
     Raises:
         InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
-    if not 0 <= rank < world_size:
-        raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
-    if not timeout_s > 0:
-        raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
-    deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
     identity = identity or Identity.of_this_process()
-    if world_size == 1:
+    # An empty secret is refused below, which the others are to hear.
+    sealed = SealedStore(store, os.fsencode(os.environ.get(SECRET, "")))
+    if world_size == 1 and rank == 0:
+        ask()
+        _refuse_others(sealed, Member(0, identity))
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
-    settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
-    if rank == 0 and (problem := weakness(settings.secret)):
-        _warn_once(problem)
-    sealed = SealedStore(store, settings.secret)
     failure = SharedFailure(sealed, rank, world_size)
     # The failure is shared before anything closes, pending connections too: peers would fail in
     # turn, and one of them would be the first to share its failure.
     with contextlib.ExitStack() as opened, failure.sharing():
+        if not 0 <= rank < world_size:
+            raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
+        if not timeout_s > 0:
+            raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
+        deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
+        terms = ask()
+        settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
+        if rank == 0 and (problem := weakness(settings.secret)):
+            _warn_once(problem)
         lanes = num_lanes, slot_bytes
         mine = _Resources(rank, world_size, lanes, identity, settings, opened)
-        meeting = meet(store, rank, mine.card, settings.secret, deadline, share)
+        card = replace(mine.card, settings=given({**settings.compared(), **terms.settings}))
+        meeting = meet(store, rank, card, settings.secret, deadline, terms.shared, failure.look)
         failure.has_met = True
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         coordination = _coordination(meeting, rank)
         opened.callback(coordination.close)
-        mine.settle_transport(meeting.cards, sealed, deadline)
+        mine.settle_transport(meeting.cards, sealed, deadline, failure)
         mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
+
+
+def _refuse_others(store: SealedStore, me: Member) -> None:
+    """Tell ranks that come although this one is to be alone that WORLD_SIZE differs."""
+    if store.is_there:
+        with contextlib.suppress(BootstrapError):
+            store.set("members", msgpack.packb({"failure": f"{me} has world_size 1"}))
 
 
 @cache
@@ -224,14 +253,12 @@ class _Resources:
             identity,
             world_size,
             self._num_lanes,
-            settings.num_connections,
             self._unix.getsockname()[1:].decode(),
             tuple(endpoints),
             tcp_problem,
             self._tls.certificate if self._tls is not None else b"",
             settings.transport,
             provider_card,
-            settings.checksum,
             self.plane.contact(host, settings.ports),
             rdma_family,
         )
@@ -295,7 +322,11 @@ class _Resources:
         return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
 
     def settle_transport(
-        self, cards: Sequence[Card], store: SealedStore, deadline: Deadline
+        self,
+        cards: Sequence[Card],
+        store: SealedStore,
+        deadline: Deadline,
+        failure: SharedFailure,
     ) -> None:
         """Let `auto` become `verbs` where every rank can; the device is opened only for that."""
         if self.settings.transport != AUTO or not any(card.rdma for card in cards):
@@ -311,7 +342,7 @@ class _Resources:
             rdma.make(remote, self._slot_bytes)
         except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
             problem = f"rank {self._rank} on {self.card.identity.host}: {error}"
-        problem = first_problem(store, self._rank, len(cards), problem, deadline)
+        problem = first_problem(store, self._rank, len(cards), problem, deadline, failure.look)
         if problem:
             log = logger.warning if self._rank == 0 else logger.info
             log("HCCL_TRANSPORT=auto: TCP instead of RDMA: %s", problem)
@@ -346,7 +377,7 @@ class _Resources:
             make_segment(local_ranks),
             self.card.num_lanes if self._provider is None and self._rdma is None else 0,
             self.settings.has_paths,
-            self.card.num_connections,
+            self.settings.num_connections,
             self._tls,
             shares_memory,
             self.settings.emulated is not None,

@@ -6,6 +6,8 @@ ranks use TCP. Nothing is connected yet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.deadline import Deadline
 
@@ -14,7 +16,12 @@ _AGREED = "rdma"
 
 
 def first_problem(
-    store: SealedStore, rank: int, world_size: int, problem: str, deadline: Deadline
+    store: SealedStore,
+    rank: int,
+    world_size: int,
+    problem: str,
+    deadline: Deadline,
+    look: Callable[[], None],
 ) -> str:
     """Tell all ranks why this one cannot use RDMA, and return the problem of the first that cannot.
 
@@ -22,6 +29,7 @@ def first_problem(
 
     Args:
         problem: of this rank; empty: it has none.
+        look: called now and then; may raise to end the wait.
 
     Raises:
         BootstrapError: a rank did not come so far.
@@ -29,11 +37,11 @@ def first_problem(
     store.set(f"{_AGREED}/{rank}", problem.encode()[:_MAX_BYTES])
     if rank == 0:
         keys = [f"{_AGREED}/{one}" for one in range(world_size)]
-        store.wait(keys, 0, world_size, deadline, "a rank did not open its RDMA device")
+        store.wait(keys, 0, world_size, deadline, "a rank did not open its RDMA device", look)
         problems = (store.get(key, f"what {key} says", _MAX_BYTES) for key in keys)
         store.set(_AGREED, next(filter(None, problems), b""))
     else:
         otherwise = "rank 0 did not say whether all ranks can use RDMA; look at its log"
-        store.wait([_AGREED], rank, world_size, deadline, otherwise)
+        store.wait([_AGREED], rank, world_size, deadline, otherwise, look)
     agreed = store.get(_AGREED, "what rank 0 says of RDMA", _MAX_BYTES)
     return agreed.decode(errors="replace")

@@ -18,23 +18,16 @@ from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, HcclError
-from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.network.agreed import differences
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity, Member
 from hccl_py.transport.network.interfaces import address_family, is_loopback
+from hccl_py.transport.network.sockets import has_ended
 from hccl_py.transport.providers.registry import AUTO
 
 _COMMUNICATOR_ID_BYTES = 16
 _SECRET_BYTES = 32
 MAX_CARD_BYTES = 4096
 _MAX_SHARED_BYTES = 256 << 10
-# What all ranks must have alike, and the variable that sets it.
-_AGREED = {
-    "world_size": "",
-    "num_lanes": "",
-    "num_connections": "HCCL_CONNECTIONS",
-    "transport": "HCCL_TRANSPORT",
-    "checksum": "HCCL_CHECKSUM",
-    "tls": "HCCL_TLS",
-}
 
 
 @dataclass(frozen=True)
@@ -42,10 +35,11 @@ class Card:
     """What a rank publishes before any connection exists.
 
     Attributes:
-        num_lanes, num_connections: see `Party`.
+        num_lanes: see `Party`.
         unix_name, endpoints, certificate: see `Member`; nothing listens there yet.
         tcp_problem: why there are no endpoints; an error only with a peer on another node.
         provider: the card of its provider; empty without one.
+        settings: those that `agreed.COMPARED` names.
         contact: of its process's control plane.
         rdma: `IPv4` or `IPv6` where `auto` could use a GID of this family; else empty.
     """
@@ -53,21 +47,15 @@ class Card:
     identity: Identity
     world_size: int
     num_lanes: int
-    num_connections: int
     unix_name: str
     endpoints: tuple[Endpoint, ...]
     tcp_problem: str | None
     certificate: bytes = field(default=b"", repr=False)
     transport: str = AUTO
     provider: bytes = b""
-    checksum: bool = False
     contact: Contact = Contact()
     rdma: str = ""
-
-    @property
-    def tls(self) -> bool:
-        """Whether HCCL_TLS is set."""
-        return bool(self.certificate)
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,26 +74,28 @@ def meet(
     card: Card,
     secret: bytes | None,
     deadline: Deadline,
-    share: Callable[[], bytes] = bytes,
+    shared: bytes = b"",
+    look: Callable[[], None] = lambda: None,
 ) -> Meeting:
     """Exchange cards with all ranks; without a `secret` rank 0 draws one, which the store sees.
 
-    What `share` returns on rank 0, or raises there, all ranks get.
+    All ranks get what is `shared` by rank 0. Whoever waits calls `look` now and then, which may
+    raise to end that.
 
     BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
     others raise the same error.
     """
     sealed = SealedStore(store, secret)
     packed = _pack_card(card)
-    sealed.set(f"member/{rank}", packed)
+    _claim(sealed, rank, card, packed)
     if rank == 0:
         try:
-            shared = share()
             if len(shared) > _MAX_SHARED_BYTES:
                 raise BootstrapError(
                     f"rank 0 shares {len(shared)} bytes, expected at most {_MAX_SHARED_BYTES}"
                 )
-            content = _collect(sealed, card, secret, deadline, shared)
+            cards = _collect(sealed, card, deadline, look)
+            content = _list_of_members(cards, secret, shared)
         except HcclError as error:
             sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]}))
             raise
@@ -113,23 +103,68 @@ def meet(
     else:
         # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
         otherwise = "rank 0 published no list of members; look at its log"
-        sealed.wait(["members"], rank, card.world_size, deadline, otherwise)
+        sealed.wait(["members"], rank, card.world_size, deadline, otherwise, look)
     limit = (card.world_size + 1) * (MAX_CARD_BYTES + 64) + _MAX_SHARED_BYTES
     what = f"rank {rank}: the list of members that rank 0 published"
     return _read_members(rank, card, packed, sealed.get("members", what, limit), secret)
 
 
+def _claim(sealed: SealedStore, rank: int, mine: Card, packed: bytes) -> None:
+    """Leave the card, where no other process has left one for this rank."""
+    key, what = f"member/{rank}", f"the card of rank {rank}"
+    if not sealed.set_first(key, packed):
+        other = _unpack_card(rank, sealed.get(key, what, MAX_CARD_BYTES))
+        raise _claimed_twice(rank, mine, other)
+
+
+def _claimed_twice(rank: int, *cards: Card) -> BootstrapError:
+    who = " and ".join(f"pid {one.identity.pid} on {one.identity.host}" for one in cards)
+    return BootstrapError(
+        f"two processes claim rank {rank}: {who}; does every process have a RANK of its own, and "
+        "every job a store of its own?"
+    )
+
+
 def _collect(
-    sealed: SealedStore, mine: Card, secret: bytes | None, deadline: Deadline, shared: bytes
-) -> bytes:
+    sealed: SealedStore, mine: Card, deadline: Deadline, look: Callable[[], None]
+) -> list[bytes]:
+    """Wait for all cards and return them; judge each early enough that none is awaited in vain."""
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
-    sealed.wait(keys, 0, mine.world_size, deadline, "the store failed")
-    packed = [
-        sealed.get(key, f"the card of rank {rank}", MAX_CARD_BYTES) for rank, key in enumerate(keys)
-    ]
-    cards = [_unpack_card(rank, card) for rank, card in enumerate(packed)]
-    _check_agreement(mine, cards)
+    came: dict[int, Card] = {}
+
+    def read(rank: int) -> bytes:
+        packed = sealed.get(keys[rank], f"the card of rank {rank}", MAX_CARD_BYTES)
+        came[rank] = card = _unpack_card(rank, packed)
+        if card.world_size != mine.world_size:
+            raise BootstrapError(
+                f"rank {rank} has world_size {card.world_size}, rank 0 has {mine.world_size}: set "
+                "WORLD_SIZE to the same value on every rank"
+            )
+        return packed
+
+    def watch() -> None:
+        look()
+        for rank, key in enumerate(keys):
+            if rank not in came and sealed.has(key):
+                read(rank)
+        for rank, card in came.items():
+            if has_ended(card.identity, card.unix_name, mine.identity):
+                raise BootstrapError(
+                    f"{Member(rank, card.identity)} ended before all ranks had arrived; look at "
+                    "its log"
+                )
+
+    sealed.wait(keys, 0, mine.world_size, deadline, "the store failed", watch)
+    packed = [read(rank) for rank in range(mine.world_size)]
+    cards = [came[rank] for rank in range(mine.world_size)]
+    different = differences([card.settings for card in cards])
+    if different:
+        raise BootstrapError(different)
     _check_reachable(cards)
+    return packed
+
+
+def _list_of_members(packed: list[bytes], secret: bytes | None, shared: bytes) -> bytes:
     content = {
         "communicator_id": secrets.token_bytes(_COMMUNICATOR_ID_BYTES),
         "secret": None if secret else secrets.token_bytes(_SECRET_BYTES),
@@ -161,21 +196,8 @@ def _read_members(
             f"rank {rank} expects {mine.world_size} ranks, rank 0 expects {len(cards)}"
         )
     if cards[rank] != packed:
-        other = meeting.cards[rank].identity
-        raise BootstrapError(
-            f"two processes claim rank {rank}: pid {mine.identity.pid} on {mine.identity.host} "
-            f"and pid {other.pid} on {other.host}"
-        )
+        raise _claimed_twice(rank, mine, meeting.cards[rank])
     return meeting
-
-
-def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
-    for rank, card in enumerate(cards):
-        for name, variable in _AGREED.items():
-            here, there = getattr(mine, name), getattr(card, name)
-            if here != there:
-                hint = f": set {variable} to the same value on every rank" if variable else ""
-                raise BootstrapError(f"rank {rank} has {name} {there}, rank 0 has {here}{hint}")
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
@@ -235,6 +257,8 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
         for endpoint in card.endpoints:
             address_family(endpoint.host)
         int(card.identity.cores, 16)
+        if not all(type(one) is str for pair in card.settings.items() for one in pair):
+            raise TypeError("settings are not strings")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
     return card
@@ -251,7 +275,7 @@ def _types() -> dict[type, dict[str, Any]]:
     """Return the types of all fields, by the class of what ranks publish."""
     return {
         part: {
-            name: tuple if get_origin(expected) is tuple else expected
+            name: get_origin(expected) if get_origin(expected) in (tuple, dict) else expected
             for name, expected in get_type_hints(part).items()
         }
         for part in (Meeting, Card, Contact, Identity, Endpoint)

@@ -4,6 +4,8 @@
 """
 
 import hmac
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -11,6 +13,8 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 
 _SEAL_BYTES = 32
+LOOK_PERIOD_S = 1.0
+"""How often a rank that waits looks for failures; no sooner, so that a quick start asks nothing."""
 # c10d reads a timeout of zero milliseconds as "for ever".
 _SHORTEST_WAIT_S = 0.01
 
@@ -36,9 +40,13 @@ class SealedStore:
 
     Stores raise what they like (c10d: DistStoreError, DistNetworkError, both RuntimeError), hence
     the broad excepts.
+
+    Attributes:
+        is_there: there is a store; a rank that is alone may have none.
     """
 
-    def __init__(self, store: Store, secret: bytes | None) -> None:
+    def __init__(self, store: Any, secret: bytes | None) -> None:
+        self.is_there = store is not None
         self._store = store
         self._key = secret or b""
         self._check = getattr(store, "check", None)
@@ -51,14 +59,18 @@ class SealedStore:
         except Exception as error:
             raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
-    def set_first(self, key: str, content: bytes) -> None:
-        """Set a key unless it is set, where the store can do that at once; else set it."""
+    def set_first(self, key: str, content: bytes) -> bool:
+        """Set a key unless it is set, where the store can do that at once; else set it.
+
+        Return whether this content is set.
+        """
         compare_set = getattr(self._store, "compare_set", None)
         if compare_set is None:
             self.set(key, content)
-            return
+            return True
+        sealed = self._seal(key, content)
         try:
-            compare_set(key, b"", self._seal(key, content))
+            return bytes(compare_set(key, b"", sealed)) == sealed
         except Exception as error:
             raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
@@ -81,16 +93,38 @@ class SealedStore:
         return content
 
     def wait(
-        self, keys: list[str], rank: int, world_size: int, deadline: Deadline, otherwise: str
+        self,
+        keys: list[str],
+        rank: int,
+        world_size: int,
+        deadline: Deadline,
+        otherwise: str,
+        look: Callable[[], None],
     ) -> None:
-        """Wait until all keys are set; the error names the ranks without a card, or `otherwise`."""
+        """Wait until all keys are set; the error names the ranks without a card, or `otherwise`.
+
+        Now and then it calls `look`, which may raise to end the wait.
+        """
+        while not self._wait_a_turn(keys, rank, world_size, deadline, otherwise):
+            look()
+
+    def _wait_a_turn(
+        self, keys: list[str], rank: int, world_size: int, deadline: Deadline, otherwise: str
+    ) -> bool:
+        """Wait until all keys are set, or for a turn; return whether they are."""
+        began_s = time.monotonic()
+        turn_s = min(max(deadline.remaining_s, _SHORTEST_WAIT_S), LOOK_PERIOD_S)
         try:
             if self._wait is not None:
-                self._wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
+                self._wait(keys, timedelta(seconds=turn_s))
             else:
                 for key in keys:
                     self._store.get(key)
         except Exception as error:
+            # What comes sooner is no timeout: the store failed, or has a reason to give up.
+            took_a_turn = self._wait is not None and time.monotonic() - began_s >= turn_s
+            if took_a_turn and not deadline.expired:
+                return False
             missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
             reason = otherwise
             if missing:
@@ -101,6 +135,7 @@ class SealedStore:
             raise BootstrapError(
                 f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
             ) from error
+        return True
 
     def has(self, key: str) -> bool:
         """Say whether a key is set; False where the store cannot answer in a bounded time."""

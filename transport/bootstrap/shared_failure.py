@@ -17,12 +17,10 @@ from collections.abc import Iterator
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
-from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.errors import BootstrapError, HcclError
 
 _KEY = "failure"
 _MAX_BYTES = 2048
-LOOK_PERIOD_S = 1.0
-"""How often a rank that connects looks; no sooner, so that a quick start asks the store nothing."""
 _READERS_S = 3.0
 """How long rank 0, in whose process the store may be, waits until the others know its failure."""
 _READERS_PERIOD_S = 0.02
@@ -78,9 +76,7 @@ class SharedFailure:
         return not self._store_ended and self._store.has(f"listening/{rank}")
 
     def _in_words(self, error: Exception) -> str:
-        text = (
-            str(error) if isinstance(error, BootstrapError) else f"{type(error).__name__}: {error}"
-        )
+        text = str(error) if isinstance(error, HcclError) else f"{type(error).__name__}: {error}"
         text = text.removeprefix(f"rank {self._rank}: ")
         if not text.startswith("rank "):
             text = f"rank {self._rank} on {socket.gethostname()}: {text}"

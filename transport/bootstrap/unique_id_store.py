@@ -153,6 +153,10 @@ class UniqueIdServer:
     def _join(self, route: bytes, number: int, rank: int, world_size: int, who: str) -> None:
         rank, world_size = operator.index(rank), operator.index(world_size)
         self._world_size = self._world_size or world_size
+        if not 0 <= rank < world_size:
+            self._fail(f"rank {rank} ({who}) is not in 0..{world_size - 1} (world_size)")
+            self._answer(route, number, True)
+            return
         claimed, other = self._joined.setdefault(rank, (route, who))
         if claimed != route:
             self._fail(f"two processes claim rank {rank}: {other} and {who}")

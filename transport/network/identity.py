@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import BootstrapError
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Raised with every change of what is exchanged before the first collective."""
 
 _MAX_NODE_ID_BYTES = 256

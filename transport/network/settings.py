@@ -60,6 +60,16 @@ class NetworkSettings:
         """Whether nothing is asked for that only TCP connections have."""
         return not self.tls and not self.checksum and self.num_connections == 1
 
+    def compared(self) -> dict[str, str]:
+        """Return what `agreed.SETTINGS` compares between ranks."""
+        given = {
+            "HCCL_CONNECTIONS": self.num_connections,
+            "HCCL_TRANSPORT": self.transport,
+            "HCCL_CHECKSUM": int(self.checksum),
+            "HCCL_TLS": int(self.tls),
+        }
+        return {name: str(value) for name, value in given.items()}
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "NetworkSettings":
         """Read the settings of a process; InvalidArgumentError: one makes no sense."""

@@ -12,7 +12,7 @@ import struct
 
 from hccl_py.transport._core import Stream
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.identity import Endpoint, Identity
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
 from hccl_py.transport.network.settings import NetworkSettings
 
@@ -44,6 +44,24 @@ def bind_unix() -> socket.socket:
     bound.setblocking(False)
     bound.bind(f"\0hccl-{secrets.token_hex(16)}")
     return bound
+
+
+def has_ended(rank: Identity, unix_name: str, here: Identity) -> bool:
+    """Say whether a rank's process has ended, as far as a process at `here` can know.
+
+    Args:
+        rank: of the rank.
+        unix_name: of the socket that the rank has bound, as long as it lives.
+        here: of this process.
+    """
+    if rank.machine != here.machine:  # there the name may be another one's
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(f"\0{unix_name}")
+        except OSError:
+            return False
+    return True
 
 
 def bind_to_device(bound: socket.socket, interface: str) -> None:

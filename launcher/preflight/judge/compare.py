@@ -18,13 +18,9 @@ from hccl_py.launcher.preflight.judge.resources import (
     check_disks,
     check_memory,
 )
+from hccl_py.transport.network.agreed import may_differ
 
 _MOST_SKEW_S = 10.0
-# These belong to a host; the others have to be equal.
-_LOCAL_SETTINGS = (
-    *("HCCL_SOCKET_IFNAME", "HCCL_PORT_RANGE", "HCCL_TRACE_DIR", "HCCL_DEBUG"),
-    *("HCCL_IB_HCA", "HCCL_IB_GID_INDEX"),
-)
 
 
 def compare(nodes: Nodes) -> list[Finding]:
@@ -53,7 +49,7 @@ def check_settings(nodes: Nodes) -> Iterator[Finding]:
             yield Finding(node, "error", what, remedy)
     given = {node: facts["hccl_settings"] for node, facts in nodes.facts.items()}
     for name in sorted({name for settings in given.values() for name in settings}):
-        severity: Severity = "info" if name in _LOCAL_SETTINGS else "warning"
+        severity: Severity = "info" if may_differ(name) else "warning"
         values = {node: settings.get(name, "unset") for node, settings in given.items()}
         remedy = f"export {name} with one value on all nodes, or -x {name}"
         yield from unlike(nodes, name, values, severity, remedy)

@@ -24,7 +24,7 @@ dist: Any = torch.distributed  # its stubs do not export the stores
 def card(pid: int, world_size: int = 2, **changes: Any) -> Card:
     identity = Identity("host", pid, "boot", 1, "")
     endpoints = (Endpoint("eth0", "10.0.0.1", pid),)
-    made = Card(identity, world_size, 1, 1, f"hccl-{pid}", endpoints, None, contact=Contact(port=1))
+    made = Card(identity, world_size, 1, f"hccl-{pid}", endpoints, None, contact=Contact(port=1))
     return replace(made, **changes)
 
 
@@ -97,7 +97,6 @@ def test_meet_error_of_rank_0_reaches_all() -> None:
     "other, message",
     [
         (card(2, world_size=3), "rank 1 has world_size 3, rank 0 has 2"),
-        (card(2, num_lanes=4), "rank 1 has num_lanes 4, rank 0 has 1"),
         (
             on_node(card(2, endpoints=(), tcp_problem="no cable"), node_id="b"),
             "rank 1 on host has peers on other nodes but cannot listen: no cable",
@@ -107,18 +106,14 @@ def test_meet_error_of_rank_0_reaches_all() -> None:
             "rank 1 on host listens on 127.0.0.1, which other machines cannot reach",
         ),
         (
-            card(2, num_connections=4),
-            "rank 1 has num_connections 4, rank 0 has 1: set HCCL_CONNECTIONS to the same value",
+            card(2, settings={"HCCL_CONNECTIONS": "4"}),
+            "HCCL_CONNECTIONS is not set on rank 0, '4' on rank 1: give all ranks the same",
         ),
+        (card(2, settings={"HCCL_TLS": 1}), "the card of rank 1 is damaged: settings"),
         (
             on_node(card(2, endpoints=at("fd00::2", "eth1")), node_id="b"),
             "listens on fd00::2 (eth1) where rank 0 listens on 10.0.0.1 (eth0): choose the",
         ),
-        (
-            card(2, checksum=True),
-            "rank 1 has checksum True, rank 0 has False: set HCCL_CHECKSUM to the same value",
-        ),
-        (card(2, certificate=b"der"), "rank 1 has tls True, rank 0 has False: set HCCL_TLS"),
         (card(2, unix_name=5), "the card of rank 1 is damaged: unix_name is not"),
         (card(2, endpoints=(Endpoint("eth0", "10.0.0.2", "5"),)), "damaged: port is not"),  # type: ignore[arg-type]
         (card(2, endpoints=at("example.org")), "the card of rank 1 is damaged: 'example.org'"),

@@ -1,0 +1,112 @@
+"""What a communicator was asked for, by arguments and by the environment: read, and compared.
+
+`transport/network/agreed.py` lists what ranks need alike. A rank reads all of this when it can tell
+the others what is wrong with it.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hccl_py.algorithms.shared import REPRODUCIBLE, Shared, is_reproducible
+from hccl_py.algorithms.tuner import VARIABLE as ALGORITHM
+from hccl_py.algorithms.tuner import items, names_a_file, overrides
+from hccl_py.algorithms.tuning import VARIABLE as TUNING
+from hccl_py.algorithms.tuning import read_for_all_ranks
+from hccl_py.compression import VARIABLE as COMPRESSION
+from hccl_py.compression import default_compression
+from hccl_py.transport.bootstrap.mesh import Terms
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.types import Compression
+
+if TYPE_CHECKING:
+    from hccl_py.algorithms.custom import CustomAlgorithm
+
+
+class Wanted:
+    """The settings of one communicator.
+
+    Attributes:
+        encoding: of the arguments and the environment, as are the others, once they are read.
+        own: algorithms of users.
+        is_reproducible: whether this rank asks for it.
+    """
+
+    def __init__(
+        self,
+        compression: str | None,
+        algorithms: "Sequence[CustomAlgorithm]",
+        reproducible: bool | None,
+        member: tuple[int, int],
+    ) -> None:
+        """Take what the caller gave; None: the environment decides. `member`: rank, world size."""
+        self.encoding = Compression.NONE
+        self.own: tuple[CustomAlgorithm, ...] = ()
+        self.is_reproducible = False
+        self._given = compression, algorithms, reproducible
+        self._rank, self._world_size = member
+
+    def read(self) -> Terms:
+        """Read the environment and its files, and check them with what the caller gave.
+
+        Raises:
+            InvalidArgumentError: a setting makes no sense, or a file cannot be read.
+        """
+        compression, algorithms, reproducible = self._given
+        self.encoding = default_compression(compression)
+        self.is_reproducible = is_reproducible() if reproducible is None else reproducible
+        if self.is_reproducible and self.encoding is not Compression.NONE:
+            raise InvalidArgumentError(
+                f"reproducible: expected no compression with it, got {self.encoding.name.lower()}; "
+                f"leave one of the two out ({REPRODUCIBLE}, {COMPRESSION})"
+            )
+        overrides(os.environ.get(ALGORITHM, ""))  # else the first call would find what is wrong
+        self.own = _in_effect(algorithms)
+        names = ", ".join(map(str, self.own))
+        tuning = self._tuning()
+        settings = {
+            ALGORITHM: _with_files(os.environ.get(ALGORITHM, "")),
+            "algorithms": names,
+            COMPRESSION: self.encoding.name.lower(),
+            REPRODUCIBLE: "1" * self.is_reproducible,
+            TUNING: f"a file of digest {_digest(tuning)}" if tuning else "",
+        }
+        return Terms(settings, Shared(names, self.is_reproducible, tuning).packed())
+
+    def _tuning(self) -> bytes:
+        if self._world_size == 1:
+            return b""
+        try:
+            return read_for_all_ranks()
+        except InvalidArgumentError:
+            if self._rank == 0:
+                raise
+            return b""  # only rank 0 needs the file
+
+
+def _in_effect(given: "Sequence[CustomAlgorithm]") -> "tuple[CustomAlgorithm, ...]":
+    if not given and not names_a_file():
+        return ()
+    from hccl_py.algorithms.custom import in_effect
+
+    return in_effect(given)
+
+
+def _with_files(text: str) -> str:
+    """Return HCCL_ALGORITHM with a digest for each file: its folder may be another on each host."""
+    parts = []
+    for owner, place in items(text):
+        if ":" in place:
+            first, _, last = place.rpartition(":")
+            path = Path(last if first == "plan" else first)
+            with suppress(OSError):  # whoever loads it says so
+                place = place.replace(str(path), f"{path.name}({_digest(path.read_bytes())})")
+        parts.append(place if owner is None else f"{owner}={place}")
+    return ",".join(parts)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()

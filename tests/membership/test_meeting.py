@@ -1,0 +1,201 @@
+"""What is wrong with one rank is the error of all, through every door, long before a timeout.
+
+The doors: `torch` and `file` are init_process_group with env:// and file://, `env` is
+Communicator() in a program without torch, `id` a Communicator of a unique id.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from quiet_clock import HANG_S
+from ranks import run_ranks
+
+from hccl_py import BootstrapError, Communicator, get_unique_id
+from hccl_py.schedulers.ports import free_port
+from hccl_py.transport import arena
+from hccl_py.transport.bootstrap import mesh
+
+DOORS = ("torch", "file", "env", "id")
+through_each_door = pytest.mark.parametrize(
+    "door",
+    [
+        pytest.param(door, marks=[pytest.mark.nightly("faults")] * (door not in ("file", "env")))
+        for door in DOORS
+    ],
+)
+OWN_TIMEOUT_S = 600.0  # longer than a test may take: ranks that wait in vain fail it
+
+
+def meet(
+    door: str,
+    environments: list[Mapping[str, str]],
+    folder: Path,
+    *,
+    before: str = "",
+    victims: Collection[int] = (),
+) -> list[str]:
+    """Run a rank with each environment; return its sum, or its error in words.
+
+    `before` names a function of this file, called in each rank before it meets the others.
+    """
+    where: Any = {"file": str(folder / "store"), "id": bytes(get_unique_id())}.get(door)
+    extra = {}
+    if door == "env":
+        extra = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": ""}
+    found: list[str] = run_ranks(
+        _meet,
+        len(environments),
+        *(door, where, before),
+        env=lambda rank: {**extra, **environments[rank]},
+        timeout_s=HANG_S,
+        victims=victims,
+    )
+    return found
+
+
+def _meet(_rank: int, _size: int, door: str, where: Any, before: str) -> str:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        if before:
+            globals()[before](_rank)
+        if door in ("torch", "file"):
+            at = {"init_method": f"file://{where}", "rank": rank, "world_size": size}
+            limit = timedelta(seconds=OWN_TIMEOUT_S)
+            dist.init_process_group("hccl", timeout=limit, **(at if door == "file" else {}))
+            data = torch.ones(3)
+            dist.all_reduce(data)
+            dist.destroy_process_group()
+            return f"sum {data[0]:g}"
+        if door == "env":
+            sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+        given = (where, rank, size) if door == "id" else ()
+        array = np.ones(3)
+        with Communicator(*given, timeout_s=OWN_TIMEOUT_S) as comm:
+            comm.all_reduce(array)
+        return f"sum {array[0]:g}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.fixture(autouse=True)
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_SOCKET_IFNAME", "lo")
+
+
+@through_each_door
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        ({"HCCL_ALGORITHM": "ring"}, "HCCL_ALGORITHM is not set on ranks 0, 1, 'ring' on rank 2"),
+        ({"HCCL_TLS": "maybe"}, "HCCL_TLS: expected 0 or 1, got 'maybe'"),
+        ({"HCCL_ALGORITHM": "rign"}, "HCCL_ALGORITHM: there is no 'rign'"),
+        ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
+        ({"RANK": "7"}, "rank 7"),
+        ({"RANK": "1"}, "two processes claim rank 1"),
+        ({"WORLD_SIZE": "4"}, "4"),
+    ],
+    ids=lambda wrong: "-".join(wrong) if isinstance(wrong, dict) else None,
+)
+def test_rank_with_a_wrong_setting_is_named_by_all(
+    door: str, wrong: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    for told in meet(door, [{}, {}, wrong], tmp_path):
+        assert named in told, told
+
+
+@through_each_door
+def test_rank_0_with_a_wrong_setting_is_named_by_all(door: str, tmp_path: Path) -> None:
+    for told in meet(door, [{"HCCL_COMPRESSION": "zip"}, {}, {}], tmp_path):
+        assert "HCCL_COMPRESSION: expected one of" in told, told
+
+
+def lack_descriptors(rank: int) -> None:
+    if rank == 1:
+        num_open = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 4, num_open + 4))
+
+
+def forbid_memory(rank: int) -> None:
+    def refuse() -> int:
+        raise PermissionError("memfd_create: Operation not permitted")
+
+    if rank == 1:
+        arena._wanted_bytes = refuse
+
+
+@pytest.mark.parametrize("door", ["torch", "file"])  # else its store needs descriptors itself
+def test_rank_without_descriptors_is_named_by_all(door: str, tmp_path: Path) -> None:
+    for told in meet(door, [{}, {}, {}], tmp_path, before="lack_descriptors")[::2]:
+        assert "rank 1" in told and ("descriptor" in told or "open files" in told), told
+
+
+@through_each_door
+def test_rank_that_may_not_share_memory_is_named_by_all(door: str, tmp_path: Path) -> None:
+    told = meet(door, [{}, {}, {}], tmp_path, before="forbid_memory")
+    assert "memfd_create" in told[1]
+    assert all("rank 1 on" in one and "memfd_create" in one for one in told[::2]), told
+
+
+def die_after_arriving(rank: int) -> None:
+    """Rank 1 is killed once its card is there; rank 2 comes later."""
+    if rank == 1:
+        meet_others = mesh.meet
+
+        def meet_and_die(*given: object, **more: object) -> None:
+            def look() -> None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            meet_others(*given[:-1], look)  # type: ignore[arg-type]
+
+        mesh.meet = meet_and_die  # type: ignore[assignment]
+    if rank == 2:
+        time.sleep(3.0)  # not for luck: rank 1 dies a second after it came, in any order
+
+
+@through_each_door
+def test_rank_that_is_killed_after_it_arrived_is_named_by_those_who_come_later(
+    door: str, tmp_path: Path
+) -> None:
+    for told in meet(door, [{}] * 3, tmp_path, before="die_after_arriving", victims=[1])[::2]:
+        assert "rank 1" in told and "ended" in told, told
+
+
+def differ_in_a_subgroup(rank: int, _size: int) -> str:
+    os.environ["HCCL_ALGORITHM"] = "mesh"
+    with Communicator(timeout_s=OWN_TIMEOUT_S) as comm:
+        os.environ["HCCL_ALGORITHM"] = "ring" if rank == 2 else "mesh"
+        data = np.ones(1000)
+        comm.all_reduce(data)  # by what was compared
+        assert data[0] == 3
+        texts = []
+        for make in (lambda: comm.subset([0, 2], "both"), lambda: comm.split(rank % 2)):
+            if rank == 1 and not texts:
+                texts.append("")
+                continue
+            try:
+                with make() as _:
+                    texts.append("")
+            except BootstrapError as error:
+                texts.append(str(error))
+        return "\n".join(texts)
+
+
+def test_settings_of_subsets_and_splits_are_compared() -> None:
+    told = run_ranks(differ_in_a_subgroup, 3)
+    assert told[1] == "\n"
+    for text in (told[0], told[2]):
+        named = "HCCL_ALGORITHM is 'mesh' on rank 0, 'ring' on rank 1"
+        assert text.count(named) == 2, text
