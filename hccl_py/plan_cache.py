@@ -73,7 +73,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._tuning = tuning
         # As the ranks compared it when they connected; a later change could be of one rank alone.
         self._given: Mapping[str, str] = {VARIABLE: os.environ.get(VARIABLE, "")}
-        self._environ = self._given
+        self._environ: Mapping[str, str] = self._given
         self._equal_blocks = equal_blocks
         if equal_blocks:
             self.uneven = PlanCache(

@@ -14,6 +14,7 @@ from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
+from hccl_py.torch_backend.lives import life_of_group
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
@@ -38,9 +39,9 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
         if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):
             made = default.subset(ranks, name, timeout_s)
         else:
-            store = _store_of_this_life(options)
-            rank, size = options.group_rank, options.group_size
-            made = Communicator(store, rank, size, timeout_s=timeout_s, name=name)
+            member = options.group_rank, options.group_size
+            with life_of_group(options.store, *member, timeout_s) as store:
+                made = Communicator(store, *member, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     count_steps()
@@ -66,16 +67,6 @@ def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:
 
 def _parent_store(store: Store | None) -> Store | None:
     return store.underlying_store if isinstance(store, PrefixStore) else None
-
-
-def _store_of_this_life(options: Any) -> Store:
-    """Return a part of the store that an earlier group of the same name did not write to.
-
-    Under torchrun the store outlives destroy_process_group, and so would the addresses in it.
-    All ranks of one life arrive before any of the next, because making a group waits for all.
-    """
-    arrivals = options.store.add("hccl/arrivals", 1)
-    return PrefixStore(f"hccl/{(arrivals - 1) // options.group_size}", options.store)
 
 
 def _end_groups() -> None:

@@ -6,7 +6,6 @@
 import hmac
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Protocol
 
 from hccl_py.transport.deadline import Deadline
@@ -15,17 +14,17 @@ from hccl_py.transport.errors import BootstrapError
 _SEAL_BYTES = 32
 LOOK_PERIOD_S = 1.0
 """How often a rank that waits looks for failures; no sooner, so that a quick start asks nothing."""
-# c10d reads a timeout of zero milliseconds as "for ever".
-_SHORTEST_WAIT_S = 0.01
+_FIRST_TURN_S, _TURN_S = 0.001, 0.02
+"""How long a rank sleeps between questions, at first and later; longer in a large world."""
 
 
 class Store(Protocol):
     """What a store must offer; every c10d store does.
 
-    `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
-    `wait` must bound `get` itself, and missing ranks can then not be named. `hopeless() -> str`,
-    where it exists, says why to give up waiting for the other ranks, or "";
-    `hopeless_to_connect() -> str` the same once all have met.
+    `check(keys) -> bool` is used where it exists. A store without it must bound `get` itself, and
+    missing ranks can then not be named. `hopeless() -> str`, where it exists, says why to give up
+    waiting for the other ranks, or ""; `hopeless_to_connect() -> str` the same once all have met;
+    `problem` is why the ranks cannot meet.
     """
 
     def set(self, key: str, value: Any, /) -> Any:
@@ -50,7 +49,6 @@ class SealedStore:
         self._store = store
         self._key = secret or b""
         self._check = getattr(store, "check", None)
-        self._wait = getattr(store, "wait", None)
 
     def set(self, key: str, content: bytes) -> None:
         """Set a key."""
@@ -105,37 +103,45 @@ class SealedStore:
 
         Now and then it calls `look`, which may raise to end the wait.
         """
-        while not self._wait_a_turn(keys, rank, world_size, deadline, otherwise):
-            look()
-
-    def _wait_a_turn(
-        self, keys: list[str], rank: int, world_size: int, deadline: Deadline, otherwise: str
-    ) -> bool:
-        """Wait until all keys are set, or for a turn; return whether they are."""
         began_s = time.monotonic()
-        turn_s = min(max(deadline.remaining_s, _SHORTEST_WAIT_S), LOOK_PERIOD_S)
+        look_s = began_s + LOOK_PERIOD_S
+        while (problem := self._problem(keys, deadline)) is not None:
+            if not isinstance(problem, _NotYetError):
+                raise BootstrapError(
+                    f"rank {rank}: rendezvous failed {deadline}: "
+                    f"{self._absent(world_size) or otherwise} (store: {_first_line(problem)})"
+                ) from problem
+            now_s = time.monotonic()
+            # Not `wait` of torch's stores: it logs each turn that ends in vain.
+            turn_s = min(_FIRST_TURN_S + (now_s - began_s) / 10, max(_TURN_S, world_size / 2000))
+            time.sleep(min(turn_s, deadline.remaining_s))
+            if now_s >= look_s:
+                look_s = now_s + LOOK_PERIOD_S
+                look()
+
+    def _problem(self, keys: list[str], deadline: Deadline) -> Exception | None:
+        """Return why not all keys are set; None: they are."""
         try:
-            if self._wait is not None:
-                self._wait(keys, timedelta(seconds=turn_s))
-            else:
+            if self._check is None:
                 for key in keys:
                     self._store.get(key)
+            elif not self._check(keys):
+                reason = getattr(self._store, "problem", "")
+                if reason:
+                    return BootstrapError(reason)
+                return TimeoutError("wait timeout") if deadline.expired else _NotYetError()
         except Exception as error:
-            # What comes sooner is no timeout: the store failed, or has a reason to give up.
-            took_a_turn = self._wait is not None and time.monotonic() - began_s >= turn_s
-            if took_a_turn and not deadline.expired:
-                return False
-            missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
-            reason = otherwise
-            if missing:
-                reason = (
-                    f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} of {world_size} did not "
-                    f"arrive; look at their logs, and whether all {world_size} ranks were started"
-                )
-            raise BootstrapError(
-                f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
-            ) from error
-        return True
+            return error
+        return None
+
+    def _absent(self, world_size: int) -> str:
+        missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
+        if not missing:
+            return ""
+        return (
+            f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} of {world_size} did not "
+            f"arrive; look at their logs, and whether all {world_size} ranks were started"
+        )
 
     def has(self, key: str) -> bool:
         """Say whether a key is set; False where the store cannot answer in a bounded time."""
@@ -155,6 +161,10 @@ class SealedStore:
             return bool(self._check([key])) if self._check is not None else True
         except Exception:
             return True
+
+
+class _NotYetError(Exception):
+    """Some key is not set."""
 
 
 def _first_line(error: Exception) -> str:

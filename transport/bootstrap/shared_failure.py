@@ -19,7 +19,7 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.errors import BootstrapError, HcclError
 
-_KEY = "failure"
+FAILURE = "failure"
 _MAX_BYTES = 2048
 _READERS_S = 3.0
 """How long rank 0, in whose process the store may be, waits until the others know its failure."""
@@ -57,7 +57,7 @@ class SharedFailure:
         if self._store_ended:
             return
         try:
-            is_there = self._store.has(_KEY)
+            is_there = self._store.has(FAILURE)
         except BootstrapError as error:
             self._store_ended = True
             raise BootstrapError(
@@ -87,11 +87,11 @@ class SharedFailure:
         if self._store_ended:
             return mine
         try:
-            if not self._store.has(_KEY):
-                self._store.set_first(_KEY, mine.encode())
+            if not self._store.has(FAILURE):
+                self._store.set_first(FAILURE, mine.encode())
             if not self.has_met:  # the others do not look yet: they wait for these
                 key = "members" if self._rank == 0 else f"member/{self._rank}"
-                self._store.set(key, msgpack.packb({_KEY: mine}))
+                self._store.set(key, msgpack.packb({FAILURE: mine}))
             return self._read()
         except BootstrapError:  # the store may have ended with its rank; the cause is known
             self._store_ended = True
@@ -100,7 +100,7 @@ class SharedFailure:
             self._leave()
 
     def _read(self) -> str:
-        return self._store.get(_KEY, "the failure", 4 * _MAX_BYTES).decode(errors="replace")
+        return self._store.get(FAILURE, "the failure", 4 * _MAX_BYTES).decode(errors="replace")
 
     def _leave(self) -> None:
         """Let the others read the store before it may end with the process of rank 0.
