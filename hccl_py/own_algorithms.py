@@ -38,12 +38,7 @@ class _Case(NamedTuple):
 
 
 def agree(
-    algorithms: Sequence[CustomAlgorithm],
-    rank: int,
-    nodes: Nodes,
-    first: str,
-    gather: Gather,
-    problem: str = "",
+    algorithms: Sequence[CustomAlgorithm], rank: int, nodes: Nodes, first: str, gather: Gather
 ) -> tuple[CustomAlgorithm, ...]:
     """Prove those of the algorithms that serve these nodes; return them with the plans to run.
 
@@ -55,13 +50,12 @@ def agree(
         nodes: of the communicator.
         first: the names of rank 0's algorithms, for messages.
         gather: an all_gather among the ranks.
-        problem: why this rank could not load its algorithms.
 
     Raises:
         InvalidArgumentError: the ranks have different algorithms, or one is wrong.
     """
     n, cases = count_ranks(nodes), list[_Case]()
-    problem = problem or _problem_of(lambda: cases.extend(_cases(algorithms, nodes)))
+    problem = _problem_of(lambda: cases.extend(_cases(algorithms, nodes)))
     problem = problem and f"rank {rank}: {problem}"
     given = np.array([_digest(repr([_rules(one) for one, _ in cases]))])
     everyone = np.zeros(n, np.int64)

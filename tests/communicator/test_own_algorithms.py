@@ -201,23 +201,30 @@ def leaves(me: int, n: int, plan: PlanBuilder) -> None:
         (leaves, 1, "SystemExit in line"),
         (all_to_all_ranks, lambda n, nodes: n / 2, "whole number from 1 to 65536, got 1.5"),
         (all_to_all_ranks, lambda n, nodes: 1 // 0, "`chunks` of 3 ranks: ZeroDivisionError"),
-        (None, 1, "expected functions under @hccl_py.algorithm(...), got None"),
     ],
 )
 def test_failure_of_one_ranks_function_is_the_error_of_all(
     odd: int,
-    write: Callable[..., None] | None,
+    write: Callable[..., None],
     chunks: object,
     cause: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mine: object = None
-    if write is not None:
-        monkeypatch.setattr(write, "__name__", all_to_all_ranks.__name__)
-        mine = hccl_py.algorithm("all_reduce", cost="1 step", chunks=chunks)(write)  # type: ignore[arg-type]
-    (message,) = messages(open_ranks(3, lambda rank: (mine if rank == odd else right,)))  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(write, "__name__", all_to_all_ranks.__name__)
+    mine = hccl_py.algorithm("all_reduce", cost="1 step", chunks=chunks)(write)  # type: ignore[arg-type]
+    (message,) = messages(open_ranks(3, lambda rank: (mine if rank == odd else right,)))
     assert cause in message
     assert f"rank {odd}" in message
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_what_is_no_algorithm_on_one_rank_is_the_error_of_all(odd: int) -> None:
+    opened = open_ranks(3, lambda rank: (None if rank == odd else right,))  # type: ignore[return-value]
+    for rank, error in enumerate(opened):
+        expected = InvalidArgumentError if rank == odd else hccl_py.BootstrapError
+        assert isinstance(error, expected), error
+        assert "expected functions under @hccl_py.algorithm(...), got None" in str(error)
+        assert rank == odd or f"rank {odd}" in str(error)
 
 
 def test_each_root_is_proved() -> None:
