@@ -2,7 +2,8 @@
 
 The agent reads its settings from stdin, which stays open: the end of stdin is the end of the job.
 So nothing stays on the host when ssh, sshd or this process is killed. Where the network is silent,
-ssh ends here after 15 s. sshd waits for ever, so the agent has to notice that its head is silent.
+agent and head notice it by their own connection. ssh gives up later: after a cut, TCP may wait for
+half a minute until it tries again. sshd waits for ever.
 """
 
 import fcntl
@@ -23,7 +24,7 @@ from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
 
-_ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 3
+_ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 7
 _END_S = 5.0  # from the end of its stderr to that of ssh
 _READ_BYTES = 1 << 16
 _TAIL_BYTES = 4096
