@@ -86,9 +86,26 @@ class _Sum:
         indices, values = torch.cat(tuple(self.indices), 1), torch.cat(tuple(self.blocks))
         # A tensor's parts have to be of the mode that it is of itself.
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
-            total = total.coalesce()
+            total = self._added_up(indices, values)
             if self.divisor != 1:
                 exact = values.is_floating_point() or values.is_complex()
-                total.values().div_(self.divisor, rounding_mode=None if exact else "trunc")
+                average = total.values()
+                average.div_(self.divisor, rounding_mode=None if exact else "trunc")
+                if exact and not average.isfinite().all():  # the sum may be too large for its type
+                    average.copy_(torch.where(average.isfinite(), average, self._scaled(indices)))
             tensor.copy_(total)
+
+    def _added_up(self, indices: Tensor, values: Tensor) -> Tensor:
+        made = torch.sparse_coo_tensor(indices, values, self.tensor.shape, check_invariants=False)
+        return made.coalesce()
+
+    def _scaled(self, indices: Tensor) -> Tensor:
+        """Average the values scaled down by a power of two, which loses the bits of denormals."""
+        down = 2.0 ** -self.divisor.bit_length()
+        values = torch.cat([block * down for block in self.blocks])
+        total = self._added_up(indices, values).values()
+        average = total / (self.divisor * down)
+        if average.is_complex():
+            return average
+        limits = torch.finfo(average.dtype)
+        return torch.where(total.isfinite(), average.clamp(limits.min, limits.max), average)

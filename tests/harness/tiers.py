@@ -14,6 +14,7 @@ SECTIONS = {
     "scale": "hundreds of ranks",
     "plans": "broken plans, random ones over every provider, proofs for every rank count",
     "faults": "every kind of failure on every layout",
+    "attacks": "random kills, schedules, signals, packet loss, forbidden system calls, floods",
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
@@ -40,12 +41,19 @@ COMMANDS = {
 # Two at a time: a pair of virtual machines that talk keeps one core busy.
 COMMANDS["roce"] += " -n 2 --durations=0 --durations-min=10 tests/roce"
 
+# Floods at every port stand in the default tier; here they are longer.
+COMMANDS["attacks"] += (
+    " && HCCL_TEST_ROUNDS=5 python3 -m pytest -q -m '' tests/faults/test_outside.py "
+    "tests/transport/control/test_strangers.py"
+)
+
 for name in ("frameworks", "jax_tensorflow"):
     _matrix = f"python3 tests/integrations/matrix.py {name}"
     COMMANDS[name] = f"{_matrix} --forget && {COMMANDS[name]} && {_matrix}"
 
 PACKAGES = {
     "hosts": ("iproute2", "nftables"),
+    "attacks": ("iproute2", "nftables"),
     "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),

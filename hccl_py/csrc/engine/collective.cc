@@ -51,6 +51,7 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   room_deadline_ = Deadline::max();
   may_wait_for_room_ = call.compression == Compression::none;  // a retry would encode it again
   tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
+  scaled_.clear();
   call_ = &call;
   tiling_ = &tiling;
   phase_ends_.clear();
@@ -146,7 +147,7 @@ bool Channel::end_phase() {
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
     Timed timed(profile_, &Profile::reduce_ns);
-    scale(call_->dtype, span.address, span.count, world_size_);
+    divide(span);
   }
   tile_ += num_channels_;
   bool is_in_window = tile_ < window_end_;

@@ -1,12 +1,20 @@
 // Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
+//
+// An average is a sum that is divided at the end. Where a sum of finite floats leaves the range of
+// their type, that chunk holds the sum times 2^-k from there on, with 2^k above the number of
+// ranks: a message says so of its chunks, a rank that adds to them scales down what it adds, and
+// the end divides by less. Nothing else is scaled, so small numbers lose no bits beside numbers
+// whose sum does not overflow.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/average/scaled_ranges.h"
 #include "engine/failure/failure.h"
 #include "engine/plan.h"
 #include "engine/stragglers.h"
@@ -84,6 +92,11 @@ class Channel {
   Coded take_coded() { return std::exchange(coded_, {}); }
 
  private:
+  struct Group {  // elements [begin, end) of a message
+    int number;
+    size_t begin;
+    size_t end;
+  };
   struct Borrowed {  // the source of a send that has not left yet
     Lane* lane;
     uint64_t number;
@@ -98,6 +111,22 @@ class Channel {
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
   const std::byte* part_of(const Op& op, const Span& destination);
+  void reduce_sources(const Op& op, const Span& span, uint16_t mine_scaled);
+  bool reduce_group(const Op& op, const Span& span, const Group& group, bool mine_is_scaled,
+                    size_t done);
+  // Where this rank's part stands among the sources of a recv_reduce: they are in rank order.
+  std::ptrdiff_t place_of_mine(std::span<const int> peers) const {
+    return std::find_if(peers.begin(), peers.end(), [&](int peer) { return peer > rank_; }) -
+           peers.begin();
+  }
+  // The parts of an op's chunks that a message tells apart, at most 16.
+  int num_groups(const ChunkRef& chunk) const { return std::min(chunk.end - chunk.begin, 16); }
+  Group group_of(const ChunkRef& chunk, const Span& span, int number) const;
+  bool scaled_groups(const ChunkRef& chunk, const Span& span, uint16_t& groups);
+  void note_scaled(const ChunkRef& chunk, const Span& span, uint16_t groups);
+  void move_scaled(std::byte* from, std::byte* to, size_t num_bytes);
+  void scale_down(std::byte* begin, size_t count);
+  void divide(const Span& span);
   bool run_copy(const Op& op);
   void open_window();
   size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
@@ -170,6 +199,9 @@ class Channel {
   std::vector<Borrowed> borrowed_;
   Backlog backlog_;
   std::vector<const std::byte*> sources_;
+  ScaledRanges scaled_;        // of this call
+  uint16_t given_scaled_ = 0;  // recv_reduce: groups that some peer's payload has scaled
+  std::vector<std::byte> scaled_sources_;
   std::vector<Lane*> fan_out_;
   std::vector<std::byte> scratch_;
   // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.

@@ -78,6 +78,8 @@ uint16_t Channel::rendezvous_of(const Op& op) const {
 bool Channel::run_send(const Op& op) {
   Span span = resolve(op.source);
   if (!is_told(span)) return true;
+  uint16_t scaled = 0;
+  if (!scaled_groups(op.source, span, scaled)) return false;
   const std::byte* payload = span.address;
   if (is_compressed(op, 0) && span.count > 0) {
     payload = encode_source(op, span);
@@ -87,6 +89,7 @@ bool Channel::run_send(const Op& op) {
   header.fingerprint = call_->fingerprint;
   header.id = stragglers_.report();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
+  header.scaled = scaled;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = rendezvous_of(op);
   header.wants_reply = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
@@ -265,6 +268,7 @@ bool Channel::run_recv(const Op& op) {
   if (header == nullptr) return false;
   check(*header, op, 0, span);
   if (!may_overwrite(span)) return false;
+  uint16_t scaled = header->scaled;
   if (is_compressed(op, 0) && span.count > 0) {
     const std::byte* payload = lend(peer);
     if (payload == nullptr) return false;
@@ -272,6 +276,7 @@ bool Channel::run_recv(const Op& op) {
   } else if (span.count == 0 ? lend(peer) == nullptr : !receive(peer, span.address)) {
     return false;  // an empty block may have no address
   }
+  note_scaled(op.destination, span, scaled);
   release(peer);
   return true;
 }
@@ -281,6 +286,7 @@ bool Channel::run_recv_reduce(const Op& op) {
   if (!is_told(span)) return true;
   std::span<const int> peers = peers_of(op);
   if (ready_ == 0) {
+    given_scaled_ = 0;
     sources_.resize(static_cast<size_t>(op.num_peers));
     size_t decoded_bytes = slot_bytes_ * static_cast<size_t>(op.num_peers);
     if (call_->compression != Compression::none && decoded_.size() < decoded_bytes) {
@@ -294,6 +300,7 @@ bool Channel::run_recv_reduce(const Op& op) {
     check(*header, op, ready_, span);
     const std::byte* payload = lend(peers[index]);
     if (payload == nullptr) return false;
+    given_scaled_ |= header->scaled;
     if (is_compressed(op, ready_) && span.count > 0) {
       std::byte* decoded = decoded_.data() + index * slot_bytes_;
       decode_payload(payload, decoded, span.count);
@@ -302,13 +309,15 @@ bool Channel::run_recv_reduce(const Op& op) {
     sources_[index] = payload;
   }
   if (!may_overwrite(span)) return false;
+  const ChunkRef& mine = op.source.is_given() ? op.source : op.destination;
+  uint16_t mine_scaled = 0;
+  if (!scaled_groups(mine, resolve(mine), mine_scaled)) return false;
   if (span.count > 0) {
     const std::byte* part = op.source.is_given() ? part_of(op, span) : span.address;
     // Rank order, so that every rank which reduces these same operands gets the same bits.
-    auto mine = std::find_if(peers.begin(), peers.end(), [&](int peer) { return peer > rank_; });
-    sources_.insert(sources_.begin() + (mine - peers.begin()), part);
+    sources_.insert(sources_.begin() + place_of_mine(peers), part);
     Timed timed(profile_, &Profile::reduce_ns);
-    reduce(call_->dtype, call_->op, span.address, sources_, span.count);
+    reduce_sources(op, span, mine_scaled);
   }
   for (int peer : peers) release(peer);
   ready_ = 0;
@@ -346,6 +355,7 @@ bool Channel::run_copy(const Op& op) {
   if (!may_overwrite(destination)) return false;
   Timed timed(profile_, &Profile::copy_ns);
   size_t num_bytes = source.count * item_size_;
+  move_scaled(source.address, destination.address, num_bytes);
   if (overlap(source, destination, item_size_)) {
     std::memmove(destination.address, source.address, num_bytes);
   } else if (call_->copy_mode == CopyMode::streamed ||

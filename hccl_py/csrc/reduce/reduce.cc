@@ -45,16 +45,16 @@ const ReduceTable& best = *usable.front();
 
 std::span<const ReduceTable* const> usable_reduce_tables() { return usable; }
 
-void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
-                 std::span<const std::byte* const> srcs, size_t count) {
+size_t reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
+                   std::span<const std::byte* const> srcs, size_t count) {
   assert(!srcs.empty() && reduce_supported(dtype, op));
-  if (count == 0) return;
+  if (count == 0) return 0;
   if (srcs.size() == 1) {
     if (dst != srcs[0]) std::memcpy(dst, srcs[0], count * size_of(dtype));
-    return;
+    return count;
   }
-  table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)](dst, srcs.data(), srcs.size(),
-                                                                    count);
+  return table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)](dst, srcs.data(),
+                                                                           srcs.size(), count);
 }
 
 bool reduce_supported(DType dtype, ReduceOp op) {
@@ -62,12 +62,12 @@ bool reduce_supported(DType dtype, ReduceOp op) {
          nullptr;
 }
 
-void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> srcs,
-            size_t count) {
-  reduce_with(best, dtype, op, dst, srcs, count);
+size_t reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> srcs,
+              size_t count) {
+  return reduce_with(best, dtype, op, dst, srcs, count);
 }
 
-void scale(DType dtype, std::byte* data, size_t count, int divisor) {
+void scale(DType dtype, std::byte* data, size_t count, double divisor) {
   assert(divisor > 0 && dtype != DType::boolean);
   if (reduces_in_one_step(dtype)) return;
   best.scale[static_cast<size_t>(dtype)](data, data, count, divisor);

@@ -17,12 +17,17 @@ bool reduce_supported(DType dtype, ReduceOp op);
 // 16-bit floats accumulate in float32 over all sources and round once; bool sum and max are or,
 // product and min are and; integer overflow wraps; min and max propagate NaN. avg sums; of 8-bit
 // floats, which accumulate in float32 and round once too, it divides by the number of sources.
-void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> srcs,
-            size_t count);
+//
+// Returns how many elements it reduced. That is `count`, but avg of wider floats stops at the first
+// element whose sources are finite and whose sum is not: the average may be finite all the same.
+// The caller goes on from there with sources that it has scaled down.
+[[nodiscard]] size_t reduce(DType dtype, ReduceOp op, std::byte* dst,
+                            std::span<const std::byte* const> srcs, size_t count);
 
-// Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero;
-// 8-bit floats stay as they are.
-void scale(DType dtype, std::byte* data, size_t count, int divisor);
+// Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero, and
+// their divisor is an integer; 8-bit floats stay as they are. Finite floats stay finite: a quotient
+// beyond the largest number, which only rounding makes of an average, becomes that number.
+void scale(DType dtype, std::byte* data, size_t count, double divisor);
 
 // Multiplies floats, in the type that they are summed up in, and rounds each product once; `to` may
 // be `from`. False for other elements, of which nothing is touched.

@@ -12,6 +12,7 @@
 // might keep that copy for everybody. So all that it needs is included here.
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 #if defined(__x86_64__)
@@ -25,10 +26,12 @@
 
 namespace hccl {
 
-// Reduces num_srcs >= 2 sources into dst; pointers need no alignment.
-using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
-                              size_t count);
-// Combines every element with one operand; `to` may be `from`. A divisor is an integer > 0.
+// Reduces num_srcs >= 2 sources into dst and returns how many elements it reduced, as reduce()
+// does; pointers need no alignment.
+using ReduceKernel = size_t (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
+                                size_t count);
+// Combines every element with one operand; `to` may be `from`. Integers have integers > 0 as
+// divisors.
 using OperandKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double operand);
 
 // Encodes and decodes float32 elements; `residual` may be null.
@@ -56,7 +59,7 @@ extern const ReduceTable reduce_table_avx512;
 std::span<const ReduceTable* const> usable_reduce_tables();
 
 // What reduce() does, with a given table.
-void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
-                 std::span<const std::byte* const> srcs, size_t count);
+size_t reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
+                   std::span<const std::byte* const> srcs, size_t count);
 
 }  // namespace hccl

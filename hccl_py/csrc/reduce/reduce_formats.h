@@ -2,7 +2,8 @@
 // in, and stored again. Included only by reduce_kernels.h, under its rules.
 //
 // A format has `Compute`, the type of a lane; `element_bytes`; `load<lanes>(from)`; and
-// `store<lanes>(to, value)`, where `value` may be a NaN only if canonical.
+// `store<lanes>(to, value)`, where `value` may be a NaN only if canonical. A float of 16 bits or
+// more has `largest_sum`, the largest value that is stored as a number and not as infinity.
 
 template <class T, size_t lanes>
 struct VectorOf {
@@ -35,6 +36,7 @@ template <class T>
 struct Plain {
   using Compute = T;
   static constexpr size_t element_bytes = sizeof(T);
+  static constexpr T largest_sum = std::numeric_limits<T>::max();
 
   template <size_t lanes>
   static HCCL_INLINE Vector<T, lanes> load(const std::byte* from) {
@@ -112,6 +114,7 @@ HCCL_INLINE Vector<Bits, lanes> narrow(Vector<int32_t, lanes> value) {
 struct BFloat16 {
   using Compute = float;
   static constexpr size_t element_bytes = 2;
+  static constexpr float largest_sum = 0x1.fefffep+127f;
 
   template <size_t lanes>
   static HCCL_INLINE Vector<float, lanes> load(const std::byte* from) {

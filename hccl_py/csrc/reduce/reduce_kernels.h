@@ -35,6 +35,8 @@ struct Sum {
 };
 // Divides what it has summed up by the number of sources.
 struct Average : Sum {};
+// Stops where a sum is no number; its kernel goes on where a source is none either.
+struct SumInRange : Sum {};
 struct Product {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) {
@@ -79,6 +81,66 @@ struct BitXor {
   }
 };
 
+// Whether any bit is set.
+template <class V>
+HCCL_INLINE bool any(V mask) {
+#if HCCL_VECTOR_BYTES >= 64
+  if constexpr (sizeof(V) == 64) {
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+  }
+#endif
+#if HCCL_VECTOR_BYTES >= 32
+  if constexpr (sizeof(V) == 32) return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0;
+#endif
+  using Word = std::conditional_t<sizeof(V) < sizeof(uint64_t), uint32_t, uint64_t>;
+  Word words[sizeof(V) / sizeof(Word)];
+  __builtin_memcpy(words, &mask, sizeof(V));
+  Word all = 0;
+  for (Word word : words) all |= word;
+  return all != 0;
+}
+
+// Floats without their sign, as integers: in the order of the magnitudes, NaN above all.
+template <class T>
+using Magnitude = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+
+template <size_t lanes, class T>
+HCCL_INLINE Vector<Magnitude<T>, lanes> magnitudes(Vector<T, lanes> value) {
+  return (Vector<Magnitude<T>, lanes>)value & std::numeric_limits<Magnitude<T>>::max();
+}
+
+template <class V>
+HCCL_INLINE auto is_finite(V value) {
+  return value - value == 0;
+}
+
+// Whether all of a block's sums are stored as numbers.
+template <class Format, size_t lanes, size_t unroll>
+HCCL_INLINE bool in_range(const Vector<typename Format::Compute, lanes> (&total)[unroll]) {
+  using T = typename Format::Compute;
+  auto most = magnitudes<lanes, T>(total[0]);
+  for (size_t u = 1; u < unroll; ++u) {
+    const auto next = magnitudes<lanes, T>(total[u]);
+    most = next > most ? next : most;
+  }
+  return !any(most > __builtin_bit_cast(Magnitude<T>, Format::largest_sum));
+}
+
+// Whether the sum of an element leaves the range that all that it adds up lies in.
+template <class Format>
+bool leaves_range(const std::byte* const* srcs, size_t num_srcs, size_t index) {
+  using V = Vector<typename Format::Compute, 1>;
+  const size_t offset = index * Format::element_bytes;
+  V total[1] = {};
+  bool finite = true;
+  for (size_t s = 0; s < num_srcs; ++s) {
+    const V value = Format::template load<1>(srcs[s] + offset);
+    finite &= any(is_finite(value));
+    total[0] += value;
+  }
+  return finite && !in_range<Format, 1, 1>(total);
+}
+
 template <class Format, size_t lanes>
 HCCL_INLINE void store_result(std::byte* to, Vector<typename Format::Compute, lanes> value) {
   using T = typename Format::Compute;
@@ -87,8 +149,9 @@ HCCL_INLINE void store_result(std::byte* to, Vector<typename Format::Compute, la
 }
 
 // Reduces from element `begin` on while a block of lanes * unroll elements fits, and returns where
-// it stopped. The block's accumulators stay in registers across all sources and each is stored
-// once, after its sources were read: dst may be any of them.
+// it stopped; SumInRange stops ahead of a block with a sum that is no number. The block's
+// accumulators stay in registers across all sources and each is stored once, after its sources were
+// read: dst may be any of them.
 template <class Format, class Op, size_t lanes, size_t unroll>
 HCCL_INLINE size_t reduce_blocks(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
                                  size_t begin, size_t count) {
@@ -106,6 +169,9 @@ HCCL_INLINE size_t reduce_blocks(std::byte* dst, const std::byte* const* srcs, s
         total[u] = Op::apply(total[u], Format::template load<lanes>(from + u * step));
       }
     }
+    if constexpr (std::is_same_v<Op, SumInRange>) {
+      if (!in_range<Format, lanes, unroll>(total)) break;
+    }
     for (size_t u = 0; u < unroll; ++u) {
       if constexpr (std::is_same_v<Op, Average>) total[u] /= static_cast<float>(num_srcs);
       store_result<Format, lanes>(dst + offset + u * step, total[u]);
@@ -121,30 +187,51 @@ constexpr size_t wide_lanes = vector_bytes / sizeof(typename Format::Compute);
 // unrolls the loop over them, and a copy of the pointers, which no store to dst can change, keeps
 // them in registers: a third faster out of L2.
 template <class Format, class Op, size_t num_srcs>
-HCCL_INLINE size_t reduce_body(std::byte* dst, const std::byte* const* srcs, size_t count) {
+HCCL_INLINE size_t reduce_body(std::byte* dst, const std::byte* const* srcs, size_t begin,
+                               size_t count) {
   const std::byte* copy[num_srcs];
   for (size_t s = 0; s < num_srcs; ++s) copy[s] = srcs[s];
-  return reduce_blocks<Format, Op, wide_lanes<Format>, 4>(dst, copy, num_srcs, 0, count);
+  return reduce_blocks<Format, Op, wide_lanes<Format>, 4>(dst, copy, num_srcs, begin, count);
 }
 
+// Where a block of some width stops it, narrower ones go on to the very element.
 template <class Format, class Op>
-void reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
+HCCL_INLINE size_t reduce_from(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
+                               size_t begin, size_t count) {
   constexpr size_t wide = wide_lanes<Format>;
   constexpr size_t narrow = 16 / sizeof(typename Format::Compute);
-  size_t i = 0;
-  if (count >= wide * 4) {
+  size_t i = begin;
+  if (count - begin >= wide * 4) {
     switch (num_srcs) {
-      case 2: i = reduce_body<Format, Op, 2>(dst, srcs, count); break;
-      case 3: i = reduce_body<Format, Op, 3>(dst, srcs, count); break;
-      case 4: i = reduce_body<Format, Op, 4>(dst, srcs, count); break;
-      default: i = reduce_blocks<Format, Op, wide, 4>(dst, srcs, num_srcs, 0, count);
+      case 2: i = reduce_body<Format, Op, 2>(dst, srcs, i, count); break;
+      case 3: i = reduce_body<Format, Op, 3>(dst, srcs, i, count); break;
+      case 4: i = reduce_body<Format, Op, 4>(dst, srcs, i, count); break;
+      default: i = reduce_blocks<Format, Op, wide, 4>(dst, srcs, num_srcs, i, count);
     }
   }
   i = reduce_blocks<Format, Op, wide, 1>(dst, srcs, num_srcs, i, count);
   if constexpr (narrow < wide) {
     i = reduce_blocks<Format, Op, narrow, 1>(dst, srcs, num_srcs, i, count);
   }
-  reduce_blocks<Format, Op, 1, 1>(dst, srcs, num_srcs, i, count);
+  return reduce_blocks<Format, Op, 1, 1>(dst, srcs, num_srcs, i, count);
+}
+
+template <class Format, class Op>
+size_t reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
+  size_t i = reduce_from<Format, Op>(dst, srcs, num_srcs, 0, count);
+  if constexpr (std::is_same_v<Op, SumInRange>) {
+    // The sum of element i is no number. That is right where a source is none, and then its
+    // neighbours are likely to be alike.
+    constexpr size_t neighbours = 64;
+    while (i < count) {
+      for (size_t end = count - i < neighbours ? count : i + neighbours; i < end; ++i) {
+        if (leaves_range<Format>(srcs, num_srcs, i)) return i;
+        reduce_blocks<Format, Sum, 1, 1>(dst, srcs, num_srcs, i, i + 1);
+      }
+      i = reduce_from<Format, Op>(dst, srcs, num_srcs, i, count);
+    }
+  }
+  return i;
 }
 
 template <class Format, class Op, size_t lanes>
@@ -155,7 +242,13 @@ HCCL_INLINE size_t apply_blocks(std::byte* to, const std::byte* from, size_t beg
   for (; count - i >= lanes; i += lanes) {
     const size_t at = i * Format::element_bytes;
     const auto value = Format::template load<lanes>(from + at);
-    store_result<Format, lanes>(to + at, Op::apply(value, operands));
+    auto result = Op::apply(value, operands);
+    if constexpr (std::is_same_v<Op, Quotient>) {
+      const auto most = Vector<typename Format::Compute, lanes>{} + Format::largest_sum;
+      const auto bounded = result > most ? most : result < -most ? -most : result;
+      result = is_finite(value) ? bounded : result;
+    }
+    store_result<Format, lanes>(to + at, result);
   }
   return i;
 }
@@ -188,12 +281,13 @@ struct TableBuilder {
     table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] = reduce_kernel<Format, Op>;
   }
 
-  // As reduces_in_one_step() says, a float of 8 bits is divided while it is summed up.
+  // As reduces_in_one_step() says, a float of 8 bits is divided while it is summed up. Of others, a
+  // sum that has left the range of its type could not be divided any more.
   template <class Format>
   constexpr void add_float(DType dtype) {
     constexpr bool one_step = Format::element_bytes == 1;
     set<Format, Sum>(dtype, ReduceOp::sum);
-    set<Format, std::conditional_t<one_step, Average, Sum>>(dtype, ReduceOp::avg);
+    set<Format, std::conditional_t<one_step, Average, SumInRange>>(dtype, ReduceOp::avg);
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);

@@ -100,6 +100,8 @@ struct Float8E8M0FNU {
 
 // By the processor's instruction where it has one.
 struct Float16 : SmallFloat<uint16_t, 10, 15, 0x7bff, 0x7c00, 0x7e00> {
+  static constexpr float largest_sum = 0x1.ffdffep+15f;
+
   template <size_t lanes>
   static HCCL_INLINE Vector<float, lanes> load(const std::byte* from) {
     using F [[maybe_unused]] = Vector<float, lanes>;

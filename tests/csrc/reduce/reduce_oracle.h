@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -217,6 +218,24 @@ inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
   return result;
 }
 
+// How many elements reduce() gets through: of an average up to the first that overflows.
+inline size_t num_in_range(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs,
+                           const Bytes& sums) {
+  size_t count = sums.size() / size_of(dtype);
+  if (op != ReduceOp::avg || reduces_in_one_step(dtype) || srcs.size() == 1) return count;
+  with_codec(dtype, [&]<class Codec>() {
+    if constexpr (std::is_floating_point_v<typename Codec::Number>) {
+      for (size_t i = 0; i < count; ++i) {
+        const auto is_finite = [&](const Bytes& one) {
+          return std::isfinite(Codec::decode(one.data(), i));
+        };
+        if (!is_finite(sums) && std::all_of(srcs.begin(), srcs.end(), is_finite)) count = i;
+      }
+    }
+  });
+  return count;
+}
+
 inline Bytes multiplied(DType dtype, const Bytes& data, double factor) {
   Bytes result = data;
   with_codec(dtype, [&]<class Codec>() {
@@ -231,18 +250,36 @@ inline Bytes multiplied(DType dtype, const Bytes& data, double factor) {
   return result;
 }
 
-inline Bytes scaled(DType dtype, const Bytes& data, int divisor) {
+// The largest number of a type, bit by bit from the highest.
+template <class Codec>
+typename Codec::Number largest() {
+  using Number = typename Codec::Number;
+  Bytes one(sizeof(Number));
+  Number found = 0, bit = std::ldexp(Number{1}, std::numeric_limits<Number>::max_exponent - 1);
+  for (; found + bit != found; bit /= 2) {
+    Codec::encode(one.data(), 0, found + bit);
+    const Number decoded = Codec::decode(one.data(), 0);
+    if (std::isfinite(decoded) && decoded == found + bit) found = decoded;
+  }
+  return found;
+}
+
+inline Bytes scaled(DType dtype, const Bytes& data, double divisor) {
   Bytes result = data;
   with_codec(dtype, [&]<class Codec>() {
     using Number = typename Codec::Number;
     for (size_t i = 0; i < data.size() / size_of(dtype); ++i) {
       const Number number = Codec::decode(data.data(), i);
       if constexpr (std::is_floating_point_v<Number>) {
-        Codec::encode(result.data(), i, number / static_cast<Number>(divisor));
+        const Number quotient = number / static_cast<Number>(divisor);
+        Codec::encode(result.data(), i, quotient);
+        if (std::isfinite(number) && !std::isfinite(Codec::decode(result.data(), i))) {
+          Codec::encode(result.data(), i, std::copysign(largest<Codec>(), quotient));
+        }
       } else {
         // In 128 bits every element and every divisor fits, so this is the plain quotient.
         const __int128 wide = number;
-        Codec::encode(result.data(), i, static_cast<Number>(wide / divisor));
+        Codec::encode(result.data(), i, static_cast<Number>(wide / static_cast<int>(divisor)));
       }
     }
   });

@@ -35,7 +35,9 @@ inline bool receiver_streams(CopyMode mode) {
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
   uint64_t id = 0;  // collectives: how long stragglers held up the sender, see stragglers.h
-  uint64_t size = 0;
+  uint64_t size : 48 = 0;
+  // Collectives, of an average: which parts of the payload were scaled down, see collective.h.
+  uint64_t scaled : 16 = 0;
   // Payload bytes: at most slot_bytes of the communicator, or max_long_bytes between lanes that
   // take long messages.
   uint32_t length = 0;

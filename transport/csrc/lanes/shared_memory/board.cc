@@ -14,7 +14,8 @@ enum Layout : uint16_t { for_all = 0, for_each = 1 };
 struct Entry {
   uint32_t offset;  // from the begin of the table
   uint32_t length;
-  uint64_t size;
+  uint64_t size : 48;
+  uint64_t scaled : 16;
 };
 
 constexpr size_t payload_alignment = 16;
@@ -84,8 +85,8 @@ void Board::write(std::byte* to) {
     const Header& header = message.header;
     for (int rank : message.peers) {
       if (!has(rank)) continue;
-      table[peers_[static_cast<size_t>(rank)]->local_rank] = {static_cast<uint32_t>(offset),
-                                                              header.length, header.size};
+      table[peers_[static_cast<size_t>(rank)]->local_rank] = {
+          static_cast<uint32_t>(offset), header.length, header.size, header.scaled};
     }
     put(to + offset, message);
     offset += round_up(header.length, payload_alignment);
@@ -111,6 +112,7 @@ Board::Posted Board::post() {
   said_in(cell).store(header.fingerprint, std::memory_order_release);
   cell.header.id = header.id;
   cell.header.size = header.size;
+  cell.header.scaled = header.scaled;
   cell.header.length = header.length;
   cell.header.kind = messages_.size() == 1 ? for_all : for_each;
   if (cell.slot != by_lane) write(takes_area ? segment_->area(area) : cell.payload);
@@ -167,6 +169,7 @@ const Header* Board::peek(int rank) {
       offset = entry.offset;
       peer.header.length = entry.length;
       peer.header.size = entry.size;
+      peer.header.scaled = entry.scaled;
     }
     if ((!in_area && place != in_cell) || offset > room || peer.header.length > room - offset) {
       throw LaneError(rank, "a malformed message in shared memory");
