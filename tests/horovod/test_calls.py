@@ -235,13 +235,18 @@ def check_optimizer(me: int) -> None:
 
 
 def check_sparse_and_compressed_gradients(me: int) -> None:
-    """Each rank uses row 0 and its own, but a rank may have no gradient of a dense one."""
+    """Each rank uses row 0 and its own, but ranks may have no gradient, or a dense one."""
+    none = [[0.0, 0.0]] * 4
     used = [[4 / 3] * 2, [1 / 3] * 2, [1 / 3] * 2, [0, 0]]
     unused = [[1, 1], [1 / 3] * 2, [0, 0], [0, 0]]
-    for sparse, expected, arguments in (
-        (True, used, {}),
-        (True, unused, {"sparse_as_dense": True}),
-        (False, unused, {"compression": hvd.Compression.fp16}),
+    with_dense = [[4 / 3] * 2, [2 / 3] * 2, [1 / 3] * 2, [1 / 3] * 2]
+    for sparse, steps, arguments in (
+        (True, (used,), {}),
+        (True, (none, unused, used, none), {}),
+        (True, (unused, with_dense), {}),
+        (True, (with_dense, unused), {}),
+        (True, (unused,), {"sparse_as_dense": True}),
+        (False, (unused,), {"compression": hvd.Compression.fp16}),
     ):
         table = torch.nn.Embedding(4, 2, sparse=sparse)
         hvd.broadcast_parameters(table.state_dict(), root_rank=0)
@@ -249,10 +254,16 @@ def check_sparse_and_compressed_gradients(me: int) -> None:
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), **arguments
         )
-        if expected is used or me < 2:
-            table(torch.tensor([0, me])).sum().backward()
-        optimizer.step()
-        equal(before - table.weight, expected, 1e-3)
+        total = np.zeros((4, 2))
+        for expected in steps:
+            optimizer.zero_grad()
+            if expected is with_dense and me == 2:
+                table.weight.sum().backward()
+            elif expected is used or (expected is not none and me < 2):
+                table(torch.tensor([0, me])).sum().backward()
+            optimizer.step()
+            total += expected
+        np.testing.assert_allclose(before - table.weight.detach(), total, 1e-3, 1e-6)
 
 
 def check_sync_batch_norm(me: int) -> None:

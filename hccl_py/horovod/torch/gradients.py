@@ -4,6 +4,9 @@ Parameters are in buckets, those that backward reaches first in the first bucket
 reduction starts when all its gradients are there and all buckets before it have started: so the
 order is the same on all ranks, whatever order autograd has there. `synchronize` starts the rest,
 with zeros for gradients that this rank does not have.
+
+A sparse gradient is reduced by other calls than a dense one. So the ranks agree on what each
+gradient of a bucket is, at the first step in which some rank has it.
 """
 
 import weakref
@@ -11,17 +14,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hccl_py.communicator import Communicator
 from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor, compressed
+from hccl_py.horovod.errors import internal_errors
 from hccl_py.horovod.process_sets import ProcessSet
 from hccl_py.horovod.reductions import Reduction
 from hccl_py.horovod.torch.calls import sparse_allreduce_async
 from hccl_py.horovod.torch.tensors import IN_PLACE
+from hccl_py.transport.types import ReduceOp
 
 _BUCKET_BYTES = 4 << 20
+_UNKNOWN, _DENSE = 0, 127
+"""What a gradient is: one that no rank had yet, a dense one, or the number of dimensions in which
+it is sparse. The largest of all ranks' numbers holds: one dense gradient makes all ranks' dense.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Settings:
 @dataclass(eq=False)
 class _Bucket:
     parameters: Sequence[Tensor]
+    kinds: list[int]
+    agreed_by: Communicator | None = None  # whose ranks agreed on the kinds
     num_ready: int = 0
     finish: Callable[[], None] | None = None  # once it has started
 
@@ -55,7 +68,7 @@ class GradientReducer:
     ) -> None:
         """Hook into the parameters; buckets are the same, in the same order, on all ranks."""
         self._settings = settings
-        self._buckets = [_Bucket(parameters) for parameters in buckets if parameters]
+        self._buckets = [_Bucket(parameters, []) for parameters in buckets if parameters]
         self._gradients = {
             each: _Gradient(bucket) for bucket in self._buckets for each in bucket.parameters
         }
@@ -115,9 +128,14 @@ class GradientReducer:
         dense: list[Tensor] = []
         converted: list[tuple[Tensor, Tensor]] = []
         finishers: list[Callable[[], None]] = []
-        for parameter in bucket.parameters:
+        if not self._settings.sparse_as_dense:
+            self._agree(bucket)
+        for index, parameter in enumerate(bucket.parameters):
+            kind = _DENSE if self._settings.sparse_as_dense else bucket.kinds[index]
             if parameter.grad is None:  # other ranks may have one
-                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+                parameter.grad = _zeros(parameter, kind)
+            elif not self._settings.sparse_as_dense:
+                parameter.grad = _converted(parameter.grad, kind)
             gradient = parameter.grad
             if gradient.is_sparse and not self._settings.sparse_as_dense:
                 finishers.append(self._start_sparse(gradient))
@@ -135,6 +153,15 @@ class GradientReducer:
                 gradient.copy_(whole.to_sparse(gradient.sparse_dim()))
 
         bucket.finish = finish
+
+    def _agree(self, bucket: _Bucket) -> None:
+        communicator = self._settings.process_set.communicator
+        if bucket.agreed_by is communicator and _UNKNOWN not in bucket.kinds:
+            return
+        kinds = np.array([_kind(each.grad) for each in bucket.parameters], np.int8)
+        with internal_errors():
+            communicator.all_reduce(kinds, int(ReduceOp.MAX))
+        bucket.kinds, bucket.agreed_by = kinds.tolist(), communicator
 
     def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
         """Start to reduce in place, the small ones together."""
@@ -160,6 +187,27 @@ class GradientReducer:
             gradient.copy_(wait())
 
         return finish
+
+
+def _kind(gradient: Tensor | None) -> int:
+    if gradient is None:
+        return _UNKNOWN
+    return gradient.sparse_dim() if gradient.is_sparse else _DENSE
+
+
+def _zeros(parameter: Tensor, kind: int) -> Tensor:
+    if kind in (_UNKNOWN, _DENSE):
+        return torch.zeros_like(parameter, requires_grad=False)
+    places = torch.empty(kind, 0, dtype=torch.int64, device=parameter.device)
+    values = parameter.new_empty(0, *parameter.shape[kind:])
+    return torch.sparse_coo_tensor(places, values, parameter.shape, check_invariants=False)
+
+
+def _converted(gradient: Tensor, kind: int) -> Tensor:
+    if _kind(gradient) == kind:
+        return gradient
+    dense = gradient.to_dense()
+    return dense if kind == _DENSE else dense.to_sparse(kind)
 
 
 def buckets_of(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
