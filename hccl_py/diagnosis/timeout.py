@@ -10,6 +10,10 @@ from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
+_ALL_CAME = (
+    "all ranks are in this call: see whether one is stuck, or whether the network between them "
+    "loses or changes data (hccl-launch --check), or raise the timeout"
+)
 
 
 def find_timeout(reports: Reports) -> Diagnosis | None:
@@ -27,7 +31,7 @@ def find_timeout(reports: Reports) -> Diagnosis | None:
         text = f"Timed out{limit}, {position(first)}; {_HINT}"
         return reports.diagnosis(Cause.TIMED_OUT, culprit, text)
     found = arrivals(reports, sequence)
-    text = f"Timed out{limit}: {found.text}; {_HINT}"
+    text = f"Timed out{limit}: {found.text}; {_HINT if found.missing else _ALL_CAME}"
     observed = [one.rank for one in failures.values() if one.rank >= 0]
     culprit = next(iter([*found.missing, *found.waiting_for, *observed]), None)
     return reports.diagnosis(Cause.TIMED_OUT, culprit, text, (sequence, fingerprint))

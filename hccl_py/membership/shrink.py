@@ -11,7 +11,7 @@ the lowest. So a rank that is cut off, was stopped, or comes late finds itself i
 in a decision without it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -116,7 +116,12 @@ def _lost(old: CommunicatorState, members: Sequence[int]) -> str:
     return f"{ranks(lost)} (of the old communicator) ended meanwhile" if lost else ""
 
 
-def _too_late(me: int, came: Iterable[int]) -> str:
+def _too_late(me: int, came: Collection[int]) -> str:
+    if not came:
+        return (
+            f"shrink: rank {me} came when the time to answer was over, and no other rank had; give "
+            "all ranks a longer timeout_s, or end"
+        )
     return (
         f"shrink: rank {me} was left out: {ranks(came)} decided without it, because "
         "it was excluded or did not come in time; it has no part in what they do now and should end"

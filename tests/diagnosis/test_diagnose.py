@@ -185,6 +185,11 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
         assert part in diagnosis.text
 
 
+def test_timeout_in_a_call_that_all_have_come_to_names_the_network() -> None:
+    reports = {rank: report(Cause.TIMED_OUT, 1 - rank) for rank in (0, 1)}
+    assert "network" in decide(reports, {}, 2).text
+
+
 def test_timeout_blames_a_rank_in_no_call_before_one_in_an_earlier_call() -> None:
     reports = {
         0: report(sequence=16, progress={"submitted": 16}),

@@ -19,6 +19,7 @@ from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
 from hccl_py import AbortedError, BootstrapError, Communicator, CommunicatorError
+from hccl_py.membership.shrink import _too_late
 
 RECOVERED_S = 0.5
 """From the error of a call to the end of the first call on the communicator of those left."""
@@ -243,3 +244,10 @@ def shrinks_and_closes(rank: int, world_size: int) -> None:
 def test_nothing_of_either_communicator_stays_open() -> None:
     # In a process of its own: what earlier tests left would go meanwhile.
     run_ranks(shrinks_and_closes, 1)
+
+
+@pytest.mark.parametrize("came", [(), (1,), (1, 3)])
+def test_shrink_that_came_too_late_names_who_decided(came: tuple[int, ...]) -> None:
+    text = _too_late(0, came)
+    assert ("rank  " in text, "decided" in text) == (False, bool(came))
+    assert "rank 0" in text

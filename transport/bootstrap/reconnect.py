@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
+from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.connection import CONNECTING, NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
 from hccl_py.transport.bootstrap.flaps import Flaps
@@ -80,6 +81,8 @@ class Reconnector(Connector):
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._unmade = UnmadeLanes(party.num_paths)
+        # What this process could not dial because it had no descriptor left.
+        self._without_descriptor: set[Key] = set()
         self._flaps = Flaps()
         self._closing = False
         self._look_s = 0.0
@@ -148,7 +151,10 @@ class Reconnector(Connector):
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_news()
             for key, why in self._unmade.take_given_up():
-                self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}")
+                if key in self._without_descriptor:  # it is no fault of the peer
+                    self._engine.abort(self._no_descriptor(), Cause.INTERNAL_ERROR)
+                else:
+                    self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}")
 
     def _take_news(self, but: Key | None = None) -> None:
         """Make what the engine needs, except `but`, to which there is a new connection."""
@@ -237,7 +243,11 @@ class Reconnector(Connector):
         if self._attempts(key, dialled=True):
             return  # what failed was the peer's attempt
         if what.startswith(CONNECTING):
-            self._note_unmade(key, what if is_no_descriptor(cause) else f"{what}; {_CHECK}")
+            self._note_unmade(key, f"{what}; {_CHECK}")
+            if is_no_descriptor(cause):
+                self._without_descriptor.add(key)
+            else:
+                self._without_descriptor.discard(key)
         else:
             self._unmade.forget([key])
         if key in self._retry_s:

@@ -4,11 +4,13 @@ The test plays the engine's side.
 """
 
 import contextlib
+import errno
 import logging
 import math
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -20,6 +22,7 @@ from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, writ
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
+from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.mesh import Mesh
@@ -43,6 +46,7 @@ class ReportingEngine:
         self.num_replaced: Counter[Key] = Counter()
         self.refused: list[int] = []
         self.unreachable: list[tuple[int, str]] = []
+        self.aborted: list[tuple[str, Cause]] = []
         self.gone: list[SimpleNamespace] = []
 
     def repair_fd(self) -> int:
@@ -65,6 +69,9 @@ class ReportingEngine:
 
     def note_unreachable(self, peer: int, why: str) -> None:
         self.unreachable.append((peer, why))
+
+    def abort(self, reason: str, cause: Cause) -> None:
+        self.aborted.append((reason, cause))
 
     def replace_connection(self, peer: int, index: int, path: int, connection: Connection) -> None:
         key = Key(peer, index, path)
@@ -293,6 +300,25 @@ def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connecti
         assert re.search(
             r"-> 127.0.0.1:\d+: lane 0.* was tried for .*connection refused; a fire", why
         )
+
+
+def test_reconnect_without_descriptors_blames_its_own_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.unmade.GIVEN_UP_S", 0.2)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", 0.05)
+
+    def has_none(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with reconnected_pair() as (pair, _):
+        engine = pair.engines[1]
+        monkeypatch.setattr("hccl_py.transport.bootstrap.connector.start_connecting", has_none)
+        engine.want(Key(0, 1, 0), Key(0, 1, 1))
+        wait_until(lambda: bool(engine.aborted), "a report")
+        reason, cause = engine.aborted[0]
+        assert cause is Cause.INTERNAL_ERROR
+        assert "ulimit -n" in reason
+        assert "on rank 1" in reason
+        assert not engine.unreachable
 
 
 def test_path_that_breaks_again_and_again_is_logged_twice(caplog: pytest.LogCaptureFixture) -> None:
