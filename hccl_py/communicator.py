@@ -40,6 +40,7 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.settings import EMULATED_NETWORK
+from hccl_py.transport.network.system_calls import require_system_calls
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import Work, release_finished
 
@@ -109,6 +110,7 @@ class Communicator(Collectives[None]):
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
+        require_system_calls()
         wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(

@@ -3,7 +3,6 @@
 `communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets
+from hccl_py.transport.network.system_calls import usable_cores
 from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import VERBS_OVER_TCP
 
@@ -76,7 +76,7 @@ def connect_engine(
 
 def _cores_of(ranks: Sequence[Identity]) -> int:
     """Count the cores that ranks of this host may use between them; each may be bound to some."""
-    usable, mine = _core.usable_cores(), len(os.sched_getaffinity(0))
+    usable, mine = _core.usable_cores(), len(usable_cores())
     if usable < mine:  # a quota of the cgroup, which is that of all
         return usable
     return max(usable, count_cores(ranks))

@@ -34,8 +34,8 @@ def arena_of_this_process() -> _core.Arena:
 def _wanted_bytes() -> int:
     text = os.environ.get(VARIABLE)
     if text is None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return min(memory, _LARGEST_DEFAULT)
+        num_pages = os.sysconf("SC_PHYS_PAGES")  # negative where a sandbox forbids `sysinfo`
+        return min(max(num_pages, 0) * os.sysconf("SC_PAGE_SIZE"), _LARGEST_DEFAULT)
     if not text.isdecimal():
         raise InvalidArgumentError(f"{VARIABLE}: expected a number of bytes, got {text!r}")
     return int(text)

@@ -33,6 +33,7 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
+from hccl_py.transport.network.system_calls import require_system_calls
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\2"
@@ -92,6 +93,7 @@ def get_unique_id() -> UniqueId:
         InvalidArgumentError: HCCL_COMM_ID makes no sense.
         BootstrapError: this process could not listen.
     """
+    require_system_calls()
     given = os.environ.get(_VARIABLE)
     if given:
         return agreed_id(given)

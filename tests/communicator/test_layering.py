@@ -46,7 +46,7 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.errors", "hccl_py.transport.deadline", "hccl_py.transport.own_files"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     *("hccl_py.transport.network.agreed", "hccl_py.transport.network.secret"),
-    "hccl_py.transport.network.identity",
+    *("hccl_py.transport.network.identity", "hccl_py.transport.network.system_calls"),
     *(f"hccl_py.transport.providers.verbs.{name}" for name in ("choice", "devices", "library")),
     *(
         f"hccl_py.transport.providers.verbs.{name}"

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import heapq
 import math
-import resource
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -33,6 +32,7 @@ from hccl_py.transport.bootstrap.party import Key, Party
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
+from hccl_py.transport.network.system_calls import descriptor_limit
 
 _STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
@@ -100,7 +100,7 @@ class Connector(ABC):
         """Return how many connections this rank still lacks at the least."""
 
     def _no_descriptor(self) -> str:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = descriptor_limit()
         return (
             f"no descriptor is left: ulimit -n is {limit}, expected {limit + self._num_missing()} "
             f"or more on rank {self._party.rank}"

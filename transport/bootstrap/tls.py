@@ -12,10 +12,13 @@ import os
 import secrets
 import socket
 import ssl
+import tempfile
 from collections.abc import Iterable
+from typing import BinaryIO, cast
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.system_calls import can_share_memory
 
 _RECORD_BYTES = 16 * 1024  # what TLS encrypts at a time
 
@@ -34,7 +37,7 @@ class Tls:
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.certificate, pem = _make_certificate()
         # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
-        with open(os.memfd_create("hccl-tls", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        with _nameless_file() as file:
             file.write(pem)
             for context in (self._server, self._client):
                 context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -55,6 +58,12 @@ class Tls:
         return context.wrap_socket(
             connected, server_side=server_side, do_handshake_on_connect=False
         )
+
+
+def _nameless_file() -> BinaryIO:
+    if can_share_memory():
+        return cast(BinaryIO, open(os.memfd_create("hccl-tls", os.MFD_CLOEXEC), "wb", buffering=0))
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
 def _make_certificate() -> tuple[bytes, bytes]:

@@ -5,17 +5,21 @@ network namespace (abstract Unix sockets live in it) and the same HCCL_NODE_ID. 
 and host names do not count: containers and launchers set both at will.
 """
 
+import itertools
 import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
 PROTOCOL_VERSION = 9
 """Raised with every change of what is exchanged before the first collective."""
 
 _MAX_NODE_ID_BYTES = 256
+
+_num_alone = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Identity:
             network_namespace = os.stat("/proc/self/ns/net").st_ino
         except OSError as error:
             raise BootstrapError(f"cannot determine which node this is: {error}") from error
-        cores = f"{sum(1 << cpu for cpu in os.sched_getaffinity(0)):x}"
+        if not can_share_memory():  # a node of its own, for each rank of this process too
+            node_id = f"{node_id}/{os.getpid()}.{next(_num_alone)}"
+        cores = f"{sum(1 << cpu for cpu in usable_cores()):x}"
         return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id, cores)
 
     @property

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "base/memory_file.h"
+
 namespace hccl {
 
 namespace {
@@ -77,7 +79,7 @@ std::optional<uint64_t> ArenaWindow::offset_of(const std::byte* address, size_t 
 
 std::shared_ptr<Arena> Arena::create(size_t num_bytes) {
   num_bytes = round_up(num_bytes, huge_page);
-  std::shared_ptr<Arena> arena(new Arena(sealed_memory(num_bytes, "hccl-arena"), num_bytes));
+  std::shared_ptr<Arena> arena(new Arena(memory_file(num_bytes, "hccl-arena"), num_bytes));
   if (num_bytes == 0) {
     arena->unavailable_ = "it is turned off";
     return arena;

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "base/memory_file.h"
+
 namespace hccl {
 
 namespace {
@@ -73,7 +75,7 @@ Mappings& mappings() {
 }  // namespace
 
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
-  Descriptor memory = sealed_memory(size_of(shape), "hccl");
+  Descriptor memory = memory_file(size_of(shape), "hccl");
   int fd = memory.get();
   std::shared_ptr<Segment> segment(
       new Segment(fd, shape, PROT_READ | PROT_WRITE, std::move(memory)));

@@ -1,0 +1,68 @@
+"""A sandbox forbids one system call: the job works another way, or one line names the call."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+from forbidden_calls import NUMBERS, forbid, is_possible
+from ranks import run_ranks
+
+from hccl_py import Communicator
+from hccl_py.transport.errors import HcclError
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="numbers of another machine")
+
+WORKS = "works"
+TIMEOUT_S = 30.0
+DISPENSABLE = (
+    *("fallocate", "getrandom", "io_uring_setup", "kcmp", "madvise", "mbind", "membarrier"),
+    *("memfd_create", "ftruncate", "mlock", "pidfd_getfd", "pidfd_open", "process_vm_readv"),
+    *("process_vm_writev", "sched_getaffinity", "sched_setaffinity", "sched_setattr"),
+    *("sched_yield", "signalfd4", "timerfd_create", "userfaultfd"),
+)
+"""Calls that there is another way for, or that only some features use."""
+SAMPLE = ("memfd_create", "sched_getaffinity", "process_vm_readv", "eventfd2", "epoll_create1")
+CASES = [
+    pytest.param(name, error, marks=() if name in SAMPLE and error == "EPERM" else MORE)
+    for MORE in [pytest.mark.nightly("attacks")]
+    for name in NUMBERS
+    for error in ("EPERM", "ENOSYS")
+]
+
+
+def work(rank: int, world_size: int, name: str, error: str, victims: list[int]) -> str:
+    """Connect and make some calls, small and large; return how it ended."""
+    if rank in victims:
+        forbid(name, getattr(errno, error))
+    try:
+        with Communicator(timeout_s=TIMEOUT_S) as comm:
+            for count in (1, 300_001):
+                data = np.ones(count, np.float32)
+                comm.all_reduce(data)
+                np.testing.assert_array_equal(data, world_size)
+                blocks = np.zeros((world_size, count), np.float32)
+                comm.all_to_all(blocks, np.full_like(blocks, rank))
+                np.testing.assert_array_equal(blocks[:, 0], np.arange(world_size))
+            comm.subset(range(world_size), "again").barrier()
+    except HcclError as failure:
+        return str(failure)
+    return WORKS
+
+
+def on_two_nodes(rank: int) -> dict[str, str]:
+    return {"HCCL_NODE_ID": str(rank // 2)}
+
+
+@pytest.mark.parametrize(("name", "error"), CASES)
+def test_forbidden_call_on_all_ranks_is_named_or_not_needed(name: str, error: str) -> None:
+    for ending in run_ranks(work, 3, name, error, [0, 1, 2], env=on_two_nodes):
+        named = name in ending and "\n" not in ending and name not in DISPENSABLE
+        assert ending == WORKS or named, ending
+
+
+@pytest.mark.parametrize("name", ["memfd_create", "sched_getaffinity"])
+def test_forbidden_call_of_one_rank_that_can_do_without_it(name: str) -> None:
+    endings = run_ranks(work, 3, name, "EPERM", [1], env=on_two_nodes)
+    assert endings == [WORKS] * 3

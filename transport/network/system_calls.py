@@ -1,0 +1,144 @@
+"""The system calls that a sandbox may forbid, tried out before the first is needed.
+
+nothing works without it     named in one line, instead of an error from deep inside
+memfd_create                 ranks of a node do not share memory but talk over TCP
+sched_getaffinity            this process may use all cores
+others                       tried where they are used: without `process_vm_readv`, say,
+                             payloads are copied twice
+"""
+
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import logging
+import os
+import resource
+import select
+import socket
+import termios
+import time
+from collections.abc import Iterator
+
+from hccl_py.transport.errors import BootstrapError
+
+logger = logging.getLogger("hccl_py.transport")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+
+
+@functools.cache
+def can_share_memory() -> bool:
+    """Whether this process may make memory for others to map; logs if not."""
+    try:
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        with open(os.memfd_create("hccl-probe", flags), "wb") as file:
+            os.ftruncate(file.fileno(), 1)
+            fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise
+        logger.warning(
+            "this process may not make shared memory (memfd_create, ftruncate, fcntl: %s), so it "
+            "talks to ranks of its node over TCP, which is slower: allow these system calls",
+            error.strerror,
+        )
+        return False
+    return True
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may open; RLIM_INFINITY where it may not ask."""
+    try:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except OSError:
+        return resource.RLIM_INFINITY
+
+
+def usable_cores() -> set[int]:
+    """Return the cores that this thread may run on; all, where it may not ask."""
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        return set(range(os.cpu_count() or 1))
+
+
+def require_system_calls() -> None:
+    """Make each call once.
+
+    Raises:
+        BootstrapError: one is forbidden; the text names it.
+    """
+    with contextlib.ExitStack() as undo:
+        with _named("clock_nanosleep"):
+            time.sleep(0)
+        with _named("eventfd2"):
+            event = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        undo.callback(os.close, event)
+        with _named("epoll_create1"):
+            poller = undo.enter_context(select.epoll())
+        with _named("epoll_ctl"):
+            poller.register(event, select.EPOLLIN)
+        with _named("epoll_wait"):
+            poller.poll(0)
+        with _named("fcntl"):
+            fcntl.fcntl(event, fcntl.F_GETFL)
+        with _named("socketpair"):
+            one, other = socket.socketpair()
+        undo.callback(one.close)
+        undo.callback(other.close)
+        with _named("ioctl"):
+            fcntl.ioctl(one, termios.FIONREAD, bytes(4))
+        with _named("sendmsg"):
+            one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [event]))])
+        with _named("recvmsg"):
+            _, rights, _, _ = other.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        for _, _, content in rights:
+            undo.callback(os.close, array.array("i", content)[0])
+        with _named("socket"):
+            listener = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            client = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        _require_connections(listener, client)
+
+
+def _require_connections(listener: socket.socket, client: socket.socket) -> None:
+    with _named("setsockopt"):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with _named("getsockopt"):
+        listener.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    with _named("bind"):
+        listener.bind(("127.0.0.1", 0))
+    with _named("listen"):
+        listener.listen(1)
+    with _named("getsockname"):
+        address = listener.getsockname()
+    client.settimeout(1.0)
+    try:
+        with _named("connect"):
+            client.connect(address)
+    except OSError:
+        return  # a namespace whose loopback is down
+    with _named("accept4"):  # Python has another way, ZeroMQ has not
+        accepted = _libc.accept4(listener.fileno(), None, None, socket.SOCK_CLOEXEC)
+        if accepted < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        os.close(accepted)
+    with _named("getpeername"):
+        client.getpeername()
+
+
+@contextlib.contextmanager
+def _named(call: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise
+        raise BootstrapError(
+            f"this process may not make the system call {call} ({error.strerror}), which hccl-py "
+            "needs: allow it in the seccomp profile of the container or sandbox, or run without one"
+        ) from error
