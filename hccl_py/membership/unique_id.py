@@ -127,6 +127,8 @@ def store_of_unique_id(
             server.expect_no_more()
         if store.problem and isinstance(error, BootstrapError):
             raise BootstrapError(f"rank {rank} of {world_size}: {store.problem}") from error
+        if store.rejected and isinstance(error, BootstrapError):
+            raise BootstrapError(f"{error}{store.rejected}") from error
         raise
     finally:
         store.leave()
@@ -143,7 +145,9 @@ def _serve_as_rank_0(address: ServerAddress, timeout_s: float) -> UniqueIdServer
                 raise BootstrapError(f"{address.made_by}: the one before has not ended yet")
             earlier.close()
         bound = _bind_again(address, Deadline(0.0 if earlier is None else _FREE_S))
-        server = UniqueIdServer(bound, address.secret, f"{address.made_by}, at {address}")
+        server = UniqueIdServer(
+            bound, address.secret, f"{address.made_by}, at {address}", stays=True
+        )
         _hosted[key] = server
     return server
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -167,3 +169,45 @@ def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatc
     assert f"port {port}: Address already in use; name a port that nothing uses" in told
     assert "HCCL_COMM_ID" in told
     assert "HCCL_PORT_RANGE" not in told
+
+
+def test_id_whose_ranks_did_not_all_come_leaves_no_descriptor_and_no_port() -> None:
+    def fail() -> int:
+        (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.2)
+        assert "rank 1 of 2 did not arrive" in told
+        return len(os.listdir("/proc/self/fd"))
+
+    first = [fail() for _ in range(2)][-1]
+    deadline = time.monotonic() + TIMEOUT_S
+    for _ in range(4):
+        fail()
+    while len(os.listdir("/proc/self/fd")) > first + 2:
+        assert time.monotonic() < deadline, (
+            f"{len(os.listdir('/proc/self/fd'))} open, {first} before"
+        )
+        time.sleep(0.05)
+
+
+def meet_with_a_secret(rank: int, world_size: int) -> str:
+    sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+    try:
+        Communicator(timeout_s=4.0)
+    except BootstrapError as error:
+        return str(error)
+    return ""
+
+
+def test_secret_of_one_rank_that_differs_is_named_by_all() -> None:
+    port = str(free_port())
+    told = run_ranks(
+        meet_with_a_secret,
+        3,
+        env=lambda rank: {
+            "MASTER_PORT": port,
+            "TORCHELASTIC_USE_AGENT_STORE": "",
+            "HCCL_SECRET": "wrong" * 8 if rank == 1 else "right" * 8,
+        },
+    )
+    for text in told:
+        assert "HCCL_SECRET" in text, told
+        assert "wrongwrong" not in text and "rightright" not in text

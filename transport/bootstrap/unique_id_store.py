@@ -61,8 +61,14 @@ def _curve_keys(secret: bytes, side: str) -> KeyPair:
 class UniqueIdServer:
     """Serves the ranks of one communicator until all have left, or the process ends."""
 
-    def __init__(self, bound: socket.socket, secret: bytes, made_by: str) -> None:
-        """Serve clients that know `secret`; ranks name `made_by` if this ends too early."""
+    def __init__(
+        self, bound: socket.socket, secret: bytes, made_by: str, stays: bool = False
+    ) -> None:
+        """Serve clients that know `secret`; ranks name `made_by` if this ends too early.
+
+        It `stays`, for ranks that come later, after a rendezvous that failed.
+        """
+        self._stays = stays
         self._made_by = made_by
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -105,7 +111,13 @@ class UniqueIdServer:
             self._take(route, message)
         all_left = not self._problem and 0 < self._world_size <= len(self._left)
         informed = len(self._left) >= len(self._joined)
-        if all_left or (self._farewell is not None and (informed or self._farewell.expired)):
+        # A rank that leaves before all have come failed, and without it they never meet.
+        failed = bool(self._joined) and informed and not self._stays
+        if (
+            all_left
+            or failed
+            or (self._farewell is not None and (informed or self._farewell.expired))
+        ):
             self._close()
 
     def _open(self, bound: socket.socket, keys: KeyPair) -> None:
@@ -177,7 +189,9 @@ class UniqueIdServer:
         self._store.reject_waiting()
 
     def _answer(self, route: bytes, number: int, value: Any) -> None:
-        self._listener.send(route, msgpack.packb([number, self._problem, value]))
+        self._listener.send(
+            route, msgpack.packb([number, self._problem, value, self._listener.rejected()])
+        )
 
 
 _open: set[UniqueIdServer] = set()
@@ -216,6 +230,7 @@ class UniqueIdClient(StoreClient):
 
     Attributes:
         problem: why the ranks cannot meet; "" as long as they can.
+        rejected: which clients the server rejected, for an error; "" if none.
     """
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
@@ -223,7 +238,7 @@ class UniqueIdClient(StoreClient):
         self._all = Deadline(timeout_s)
         self._afterwards: Deadline | None = None
         super().__init__(self._ask_server, timeout_s)
-        self.problem = ""
+        self.problem = self.rejected = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
         self._comes_later = address.comes_later  # until it was there
         self._numbers = itertools.count(1)
@@ -276,7 +291,8 @@ class UniqueIdClient(StoreClient):
             self._poller.poll(min(_TURN_MS, 1 + int(deadline.remaining_s * 1000)))
             if self._note_connection():
                 is_asked = False  # a new connection: what was asked before may be lost
-            for its_number, problem, value in self._answers():
+            for its_number, problem, value, rejected in self._answers():
+                self.rejected = rejected
                 self.problem = self.problem or problem
                 if its_number == number and value is not None and (kind == "check" or not problem):
                     return value
@@ -284,10 +300,14 @@ class UniqueIdClient(StoreClient):
                 raise BootstrapError(self.problem)
             self._check_server()
             if deadline.expired:
-                raise BootstrapError(f"{self._server} did not answer {kind} {body[0]!r} {deadline}")
+                hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
+                raise BootstrapError(
+                    f"{self._server} did not answer {kind} {body[0]!r} {deadline}"
+                    f"{'' if self._is_up else hint}"
+                )
 
-    def _answers(self) -> list[tuple[int, str, Any]]:
-        found: list[tuple[int, str, Any]] = []
+    def _answers(self) -> list[tuple[int, str, Any, str]]:
+        found: list[tuple[int, str, Any, str]] = []
         with contextlib.suppress(zmq.Again):
             while True:
                 found.append(tuple(msgpack.unpackb(self._dealer.recv(zmq.NOBLOCK))))

@@ -149,6 +149,10 @@ class CurveListener:
             return error.errno == errno.EAGAIN
         return True
 
+    def rejected(self) -> str:
+        """Return how many clients were rejected and why, for an error; "" if none was."""
+        return self._rejections.summary()
+
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close; what was sent may leave for `linger_ms`."""
         for one in (self._router, self._monitor):
