@@ -14,6 +14,7 @@ from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.main import pass_over_warnings
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
@@ -24,6 +25,7 @@ from hccl_py.launcher.scratch import scratch_folder
 
 def main() -> int:
     """Run this host's part of a job, and return its exit code."""
+    pass_over_warnings()
     # Read without a buffer: the agent waits for the end of the same descriptor.
     line = b""
     while not line.endswith(b"\n"):
@@ -36,6 +38,7 @@ def main() -> int:
     os.environ.update(told["environment"])
     try:
         allow_ranks(told["ranks"])
+        OutputOptions.of(OutputWords(*told["output"])).check_folder()
         with scratch_folder() as folder:
             return front.run(lambda: _run(told, folder), told["stop_s"], folder)
     except UsageError as error:
@@ -56,6 +59,7 @@ def _run(told: dict[str, Any], folder: Path) -> int:
         folder=folder,
         bind=Bind(told["bind"]),
         output=OutputOptions.of(OutputWords(*told["output"])),
+        has_stdin=False,
     )
     head = join.HeadAddress(
         agent_index=told["index"],

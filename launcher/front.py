@@ -1,7 +1,7 @@
 """The process that the user sees: forks the worker of the command, passes signals on, cleans up.
 
 This process forks before it has any thread. The child leaves the session, so Ctrl-C reaches this
-process alone, which asks the child to stop. A second signal kills. At the end nothing is left below
+process alone, which asks the child to stop. A second Ctrl-C kills. At the end nothing is left below
 this process, however the child ended.
 """
 
@@ -11,10 +11,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
+from hccl_py.launcher.main import WARNINGS
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import (
     adopt_orphans,
@@ -25,7 +27,9 @@ from hccl_py.launcher.processes import (
 from hccl_py.launcher.scratch import remove
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_CHILD = bytes([signal.SIGCHLD])
+# A program such as `timeout` sends its signal twice, to the process and to its group.
+_SAME_S = 0.5
+_IMPATIENT = (signal.SIGINT, signal.SIGQUIT)
 _KILL_S = 3.0
 # The child's own work at the end, on top of the time that ranks get.
 _EXTRA_S = 5.0
@@ -53,7 +57,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     # SIGCHLD says that the child was frozen: its byte on the pipe thaws the child. Where a shell
     # ignores that signal, the kernel would keep no exit code.
-    handled = (*stop_signals(), signal.SIGCHLD)
+    handled = (*stop_signals(), *WARNINGS, signal.SIGCHLD)
     before = {number: signal.signal(number, lambda *_: None) for number in handled}
     pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
@@ -98,8 +102,9 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
     try:
         os.setsid()
         # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
-        for number in (*stop_signals(), signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in stop_signals():
+            signal.signal(number, partial(_end_child, parent, folder))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         adopt_orphans()
         os.close(signals[1])
@@ -118,9 +123,16 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
         os._exit(code)
 
 
+def _end_child(parent: int, folder: Path, number: int, _frame: object) -> None:
+    if os.getppid() != parent:
+        remove(folder)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
     """Wait for the end of the child, which a signal stops; return that signal, 0 without one."""
-    stopped_by, end_s = 0, 0.0
+    stopped_by, stopped_s, end_s = 0, 0.0, 0.0
     while True:
         left_s = max(0.0, end_s - time.monotonic()) if stopped_by else None
         ready, _, _ = select([ended, signals], [], [], left_s)
@@ -128,11 +140,12 @@ def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
             return stopped_by
         if signals not in ready:
             return stopped_by  # out of time
-        numbers = os.read(signals, 64).replace(_CHILD, b"")
-        if not numbers:
-            continue
-        number = numbers[-1]
-        if stopped_by:
-            return stopped_by  # the second Ctrl-C
-        stopped_by, end_s = number, time.monotonic() + stop_s
-        os.kill(pid, number)
+        for number in os.read(signals, 64):
+            if number in WARNINGS:
+                os.kill(pid, number)
+            elif number != signal.SIGCHLD and not stopped_by:
+                stopped_by, stopped_s = number, time.monotonic()
+                end_s = stopped_s + stop_s
+                os.kill(pid, number)
+            elif number in _IMPATIENT and time.monotonic() - stopped_s > _SAME_S:
+                return stopped_by

@@ -58,9 +58,20 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _open_streams() -> None:
-    """Open standard streams that are closed: another file would get their numbers and lines."""
+    """Open standard streams that are closed, and leave a terminal to those who may read from it.
+
+    Another file would get the numbers and lines of a stream that is closed.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
+    try:
+        is_in_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # not this session's terminal: nobody else reads from it
+        is_in_background = False
+    if is_in_background:  # rank 0 would take what the user types for the shell
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

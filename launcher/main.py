@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
+"""Signals that schedulers and users send to running programs: they are the ranks'."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
@@ -21,11 +24,19 @@ def command() -> NoReturn:
     """Run hccl-launch as this process's only purpose."""
     for number in (signal.SIGINT, signal.SIGTERM):  # until `launch` handles them itself
         signal.signal(number, _end)
+    pass_over_warnings()
     code = main()
     # Taking the interpreter apart costs a tenth of an agent's CPU time, and ends nothing more.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def pass_over_warnings() -> None:
+    """Live on when a signal for ranks comes and no rank runs."""
+    for number in WARNINGS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda *_: None)  # to ignore it would have the ranks ignore it
 
 
 def _end(number: int, _frame: object) -> NoReturn:

@@ -119,4 +119,4 @@ def activity(report: Report) -> str:
         return f"still in {report.progress.call}"
     if report.other_calls:
         return f"in {listing([f'{one.call} of group {one.name}' for one in report.other_calls])}"
-    return "in a send or recv" if report.progress.num_transfers else "computing"
+    return "in a send or recv" if report.progress.num_transfers else "in no collective"

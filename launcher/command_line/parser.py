@@ -208,9 +208,9 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
         group,
         "--shutdown-timeout",
         type=seconds,
-        default=3.0,
+        default=30.0,
         metavar="S",
-        help="seconds from SIGTERM to SIGKILL of a rank that has to end (3)",
+        help="seconds from SIGTERM to SIGKILL of a rank that has to end (30)",
     )
 
 

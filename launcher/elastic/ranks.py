@@ -103,6 +103,10 @@ class LocalRanks:
         else:
             self._conclude_for_user()
 
+    def warn(self, number: int) -> None:
+        """Pass a signal on to the ranks of this node."""
+        self._agent.warn_ranks(number)
+
     def close(self) -> None:
         """Print what is left."""
         self._streams.close()

@@ -112,7 +112,7 @@ def _config(args: argparse.Namespace, head: tuple[str, int] | None) -> LaunchCon
 def _run(config: LaunchConfig, program: Program, stall_s: float) -> int:
     loop = JobLoop()
     ranks = LocalRanks(loop, program, stall_s)
-    watch_signals(loop, ranks.end_for)
+    watch_signals(loop, ranks.end_for, ranks.warn)
     lead = partial(_lead, config, program, ranks)
     threading.Thread(target=lead, name="hccl-elastic", daemon=True).start()
     loop.run()

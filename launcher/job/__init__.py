@@ -8,6 +8,7 @@ loop.py      the event loop of both
 channel.py   messages between agents and head on other hosts; the agent's end of them
 checking.py  the preflight of the job, by such messages
 over_ssh.py  agents that this process starts on other hosts
+rank_input.py  what rank 0 reads from its standard input
 streams.py   what this process prints
 reasons.py   what an exit code most likely means
 serve.py     the process with the head, and perhaps an agent

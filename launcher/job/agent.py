@@ -14,9 +14,12 @@ from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program, rank_variables
+from hccl_py.launcher.job.rank_input import RankInput
 from hccl_py.launcher.job.ranks import Ranks, RankStart
 from hccl_py.launcher.job.reasons import OutOfMemory
 from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.main import WARNINGS
+from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.schedulers.ports import free_port
@@ -57,6 +60,7 @@ class Agent:
         self._checked: Checked | None = None
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
+        self._input: RankInput | None = None
         self._kill_at_s = self._look_at_s = float("inf")
 
     def receive(self, kind: str, body: Any) -> None:
@@ -69,10 +73,23 @@ class Agent:
             self._start(body)
         elif kind == "dump":
             self._dump(*body)
+        elif kind == "warn":
+            self.warn_ranks(body)
+        elif kind == "stdin" and self._input is not None:
+            self._input.take(body)
         elif kind == "stop":
             self.stop_ranks()
         elif kind == "end":
             self.end(*body)
+
+    def warn_ranks(self, number: int) -> None:
+        """Pass a signal on to the ranks that can take it."""
+        spared = self._ranks.warn(number) if self._ranks is not None else []
+        if spared:
+            self._streams.say(
+                f"hccl-launch: {name_ranks(spared)} did not get {signal.Signals(number).name}: "
+                "without a handler it would end them"
+            )
 
     def stop_ranks(self) -> None:
         """Ask all ranks to end; those that do not are killed after the time they have."""
@@ -111,8 +128,13 @@ class Agent:
         starts = [self._rank_start(attempt, index) for index in range(len(attempt.slots))]
         if self._placement.note and attempt.number == 0:
             self._streams.say(f"hccl-launch: {self._placement.note}")
+        if self._input is not None:
+            self._input.close()
+            self._input = None
+        if attempt.first_rank == 0 and not program.has_stdin:
+            self._input = RankInput(self._loop, lambda: self._head.send("stdin", None))
         try:
-            self._ranks.start(starts)
+            self._ranks.start(starts, None if self._input is None else self._input.reader)
         except OSError as error:
             what = error.filename or program.command[0]
             hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
@@ -122,6 +144,8 @@ class Agent:
             self._head.send("stop", [why, NOT_FOUND if is_missing else CANNOT_RUN])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
+        if self._input is not None:
+            self._input.begin()
         # A rank that has the terminal itself may wait for its user.
         if attempt.look_s and not program.is_alone:
             self._look_at_s = time.monotonic() + attempt.look_s
@@ -190,24 +214,31 @@ class Agent:
             self._head.send("ended", ended)
 
 
-def watch_signals(loop: JobLoop, on_stop: Callable[[str, int], None]) -> None:
-    """Have the loop call something for signals that stop this process, as `stopped_by` says."""
+def watch_signals(
+    loop: JobLoop, on_stop: Callable[[str, int], None], on_warning: Callable[[int], None]
+) -> None:
+    """Have the loop call something for signals that stop this process, as `stopped_by` says.
+
+    `on_warning` gets the numbers of those that are for the ranks.
+    """
     readable, writable = os.pipe()
     for end in (readable, writable):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    for number in stop_signals():
+    for number in (*stop_signals(), *WARNINGS):
         signal.signal(number, lambda *_: None)
     front = os.getppid()
 
-    def stop() -> None:
-        number = os.read(readable, 64)[-1]
-        if os.getppid() != front:
-            on_stop("killed", AGENT_KILLED)
-        else:
-            on_stop(*stopped_by(number))
+    def take() -> None:
+        for number in os.read(readable, 64):
+            if number in WARNINGS:
+                on_warning(number)
+            elif os.getppid() != front:
+                on_stop("killed", AGENT_KILLED)
+            elif number in stop_signals():
+                on_stop(*stopped_by(number))
 
-    loop.watch(readable, stop)
+    loop.watch(readable, take)
 
 
 def stopped_by(number: int) -> tuple[str, int]:

@@ -170,7 +170,7 @@ def _drain(take: Callable[[], None]) -> None:
 
 def keys(secret: str, side: str) -> KeyPair:
     """Return the keys of one side, "head" or "agent"."""
-    key = z85.encode(hmac.digest(secret.encode(), f"hccl-launch {side}".encode(), "sha256"))
+    key = z85.encode(hmac.digest(os.fsencode(secret), f"hccl-launch {side}".encode(), "sha256"))
     return KeyPair(zmq.curve_public(key), key)
 
 

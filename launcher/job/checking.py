@@ -1,5 +1,6 @@
 """The preflight of a job, carried by the messages between head and agents."""
 
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
@@ -83,5 +84,5 @@ def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str], log_di
         master_port=told["master_port"],
         environ=environ,
         folders=(log_dir,) if log_dir else (),
-        secret=environ.get("HCCL_SECRET", "").encode(),
+        secret=os.fsencode(environ.get("HCCL_SECRET", "")),
     )

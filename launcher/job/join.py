@@ -232,7 +232,7 @@ def run(program: Program, head: HeadAddress) -> int:
     """Run this host's part of a job to its end, and return the job's exit code."""
     loop = JobLoop()
     joined = JoinedAgent(loop, program, head)
-    watch_signals(loop, joined.stop)
+    watch_signals(loop, joined.stop, joined.agent.warn_ranks)
     if head.ends_with_stdin:
         loop.watch(0, joined.on_stdin)
     loop.run()

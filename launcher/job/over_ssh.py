@@ -38,6 +38,7 @@ class SshAgents:
         """Start all at once; none has connected when this returns."""
         self._agents: list[_SshAgent] = []
         self._server = server
+        server.has_started_agents = True
         loop.add(self)
         try:
             for part in parts:
@@ -67,9 +68,7 @@ class SshAgents:
                 continue
             if agent.index not in head.agents:
                 agent.close()  # it started no rank
-            elif not self._server.is_connected(agent.index):
-                agent.hang_up()
-            if agent.is_open and now_s - agent.heard_s > _SILENT_S:
+            elif now_s - agent.heard_s > _SILENT_S:
                 streams.say(
                     f"hccl-launch: {agent.name} does not end its connection: its last lines may "
                     "be missing"
@@ -124,9 +123,6 @@ class _SshAgent:
     @property
     def is_open(self) -> bool:
         return self._out.is_open or self._err.is_open
-
-    def hang_up(self) -> None:
-        self._remote.hang_up()
 
     def close(self) -> None:
         for stream in (self._out, self._err):

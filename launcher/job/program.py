@@ -27,6 +27,7 @@ class Program(NamedTuple):
         bind: which cores each rank gets.
         output: where the lines of ranks go.
         is_alone: the job is a single rank, which gets this terminal itself.
+        has_stdin: the standard input of this process is the user's, for rank 0.
     """
 
     command: tuple[str, ...]
@@ -38,6 +39,7 @@ class Program(NamedTuple):
     bind: Bind
     output: OutputOptions
     is_alone: bool = False
+    has_stdin: bool = True
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -76,8 +77,12 @@ class Ranks:
         """How many ranks have not ended."""
         return sum(rank.exit_code is None for rank in self._ranks)
 
-    def start(self, starts: Sequence[RankStart]) -> None:
+    def start(self, starts: Sequence[RankStart], stdin: int | None) -> None:
         """Start all ranks.
+
+        Args:
+            starts: of the ranks.
+            stdin: of rank 0, if it is among them; None: that of this process.
 
         Raises:
             OSError: the program cannot be run, or a log file not be written; ranks that were
@@ -93,7 +98,7 @@ class Ranks:
                 process = subprocess.Popen(
                     self._program.command,
                     env={**start.environment, **{name: str(file) for name, file in told.items()}},
-                    stdin=None if is_alone else subprocess.DEVNULL,
+                    stdin=stdin if start.rank == 0 else subprocess.DEVNULL,
                     stdout=None if is_alone else subprocess.PIPE,
                     stderr=None if is_alone else subprocess.PIPE,
                     preexec_fn=_in_rank,
@@ -128,6 +133,15 @@ class Ranks:
             if each.start.rank == rank and each.exit_code is None
         )
         return next(pids, None)
+
+    def warn(self, number: int) -> list[int]:
+        """Send a signal to the ranks that handle it; return the others, which it would end."""
+        running = [rank for rank in self._ranks if rank.exit_code is None]
+        spared = [rank for rank in running if not _takes(rank.process.pid, number)]
+        for rank in running:
+            if rank not in spared:
+                rank.process.send_signal(number)
+        return [rank.start.rank for rank in spared]
 
     def stop(self) -> None:
         """Tell all ranks that run, and what shares their process groups, to end."""
@@ -220,6 +234,15 @@ def _in_rank() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # Yama lets no process but an ancestor look into this one; py-spy is the agent's child.
     _prctl(_PR_SET_PTRACER, os.getppid())
+
+
+def _takes(pid: int, number: int) -> bool:
+    """Whether a process handles, blocks or ignores a signal: any other ends by its default."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.MULTILINE)
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    return False
 
 
 def _signal_group(rank: _Rank, number: signal.Signals) -> None:

@@ -17,6 +17,7 @@ from hccl_py.launcher.job.head.settings import HeadSettings
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.rank_input import UserInput
 from hccl_py.launcher.job.streams import PRINT_S, Streams
 
 _FAREWELL_S = 3.0
@@ -24,7 +25,11 @@ StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
 
 
 class JobServer:
-    """A head and the ways to its agents; a service of the loop, which ends with the job."""
+    """A head and the ways to its agents; a service of the loop, which ends with the job.
+
+    Attributes:
+        has_started_agents: whether the agents of other processes get its signals.
+    """
 
     def __init__(self, loop: JobLoop, settings: HeadSettings) -> None:
         """Serve nobody yet."""
@@ -41,6 +46,8 @@ class JobServer:
         self._server: HeadServer | None = None
         self._farewell_s = self._give_up_s = float("inf")
         self._last_words = ""
+        self._input = UserInput(loop, lambda text: self._to_agent(0, "stdin", text))
+        self.has_started_agents = False
         loop.add(self)
 
     def listen(self, bound: socket.socket, secret: str) -> None:
@@ -76,6 +83,14 @@ class JobServer:
         else:
             self._give_up_s = now_s + self.head.settings.stop_s + PRINT_S
             self.head.stop(why, exit_code, now_s)
+
+    def warn(self, number: int) -> None:
+        """Pass a signal on to the ranks here, and on hosts where this process started an agent."""
+        for agent in self._local.values():
+            agent.warn_ranks(number)
+        if self.has_started_agents:
+            for index in self._sessions:
+                self._to_agent(index, "warn", number)
 
     def close(self) -> None:
         """End the connections; agents get what was sent."""
@@ -119,10 +134,6 @@ class JobServer:
         else:
             self.streams.say(text)
 
-    def is_connected(self, index: int) -> bool:
-        """Whether an agent of another process can be told something."""
-        return index in self._routes
-
     def from_local(self, index: int, kind: str, body: Any) -> None:
         """Take a message of an agent in this process."""
         self._loop.post(lambda: self.head.receive(index, kind, body, time.monotonic()))
@@ -150,7 +161,11 @@ class JobServer:
                 self._server.send(route, pack("refused", problem))
             return
         index = self._indices.get(route)
-        if index is not None and self._sessions[index].take(number, num_received):
+        if index is None or not self._sessions[index].take(number, num_received):
+            return
+        if index == 0 and kind == "stdin":
+            self._input.want()
+        else:
             self.head.receive(index, kind, body, time.monotonic())
 
     def _resume(self, route: bytes, body: Any) -> bool:
@@ -240,7 +255,7 @@ def run(
     """
     loop = JobLoop()
     server = JobServer(loop, settings)
-    watch_signals(loop, server.stop)
+    watch_signals(loop, server.stop, server.warn)
     if listener is not None:
         server.listen(*listener)
     for agent in agents:

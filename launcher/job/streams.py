@@ -3,17 +3,21 @@
 import os
 import selectors
 import subprocess
+import time
+from functools import partial
 from typing import Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
+from hccl_py.launcher.output.routes import Route
 from hccl_py.launcher.output.screen import Screen, open_screens
 
 PRINT_S = 4.0
 """For what is left to print after a stop, on top of the time of the ranks; `front` waits longer."""
 _FLUSH_S = 1.0
+_PROMPT_S = 0.2
 
 
 class Reader(Protocol):
@@ -42,6 +46,7 @@ class Streams:
         self._readers: list[Reader] = []
         self._watched: set[Reader] = set()
         self._writable: set[Screen] = set()
+        self._asking: RankStreams | None = None
         loop.add(self)
 
     @property
@@ -99,6 +104,10 @@ class Streams:
         self._readers.append(reader)
         self._watch(reader)
 
+    def follow_prompts(self, rank: "RankStreams") -> None:
+        """Show the questions of the rank that has the terminal, which have no line end."""
+        self._asking = rank
+
     def close(self) -> None:
         """Wait a moment until everything is printed."""
         for screen in (self.out, self.err):
@@ -108,10 +117,14 @@ class Streams:
         """See `loop.Service`."""
         # Services whose turn comes later have printed, too.
         is_new = any(one.is_waiting and one not in self._writable for one in (self.out, self.err))
-        return 0.0 if is_new else float("inf")
+        if is_new:
+            return 0.0
+        return self._asking.next_prompt_s() if self._asking is not None else float("inf")
 
     def turn(self) -> None:
         """See `loop.Service`."""
+        if self._asking is not None and self._asking.next_prompt_s() <= time.monotonic():
+            self._asking.prompt()
         for screen in {self.out, self.err}:
             self._wait_to_write(screen)
         for reader in tuple(self._readers):
@@ -162,6 +175,7 @@ class RankStreams:
         self._streams, self._options, self._prefix = streams, options, prefix
         self._readers: list[LineReader] = []
         self._output: RankOutput | None = None
+        self._asked: dict[LineReader, Screen] = {}  # the streams that a user sees and answers
         self.log_path = ""
 
     def begin(
@@ -181,9 +195,25 @@ class RankStreams:
         screens = self._streams.out, self._streams.err
         for stream, (pipe, screen) in enumerate(zip(pipes, screens, strict=True), start=1):
             route = self._options.routes.route(local_rank, stream)
-            reader = self._output.reader(pipe, route, screen.write)
+            show = partial(screen.write, source=self)
+            reader = self._output.reader(pipe, route, show)
             self._readers.append(reader)
             self._streams.read(reader)
+            if rank == 0 and Route.SCREEN in route and screen.is_terminal and os.isatty(0):
+                self._asked[reader] = screen
+                self._streams.follow_prompts(self)
+
+    def next_prompt_s(self) -> float:
+        """Return when to call `prompt`."""
+        waiting = [one.read_s for one in self._asked if one.is_open and one.unfinished]
+        return min(waiting) + _PROMPT_S if waiting else float("inf")
+
+    def prompt(self) -> None:
+        """Show lines that did not go on for a moment."""
+        now_s = time.monotonic()
+        for reader, screen in self._asked.items():
+            if reader.is_open and reader.unfinished and now_s >= reader.read_s + _PROMPT_S:
+                screen.prompt(self._prefix + reader.take_unfinished(), self)
 
     @property
     def num_lines(self) -> int:

@@ -42,6 +42,7 @@ class LineReader:
         self._begun = b""  # the line that has no end yet; of a progress bar, its newest state
         self._shown = b""  # the state of this bar that was last handed on
         self._next_state_s = 0.0
+        self.read_s = 0.0  # when something came last
         self.is_open = True
 
     def fileno(self) -> int:
@@ -52,6 +53,11 @@ class LineReader:
     def unfinished(self) -> bytes:
         """What there is of a line without an end."""
         return _newest_state(self._begun)
+
+    def take_unfinished(self) -> bytes:
+        """Return what there is of a line without an end, which has been shown then."""
+        text, self._begun = self._begun, b""
+        return text
 
     def on_readable(self) -> int:
         """Read once and hand on the lines that are whole; close at the end of the pipe.
@@ -64,6 +70,7 @@ class LineReader:
         except BlockingIOError:
             return 0
         if data:
+            self.read_s = time.monotonic()
             self._hand_on(data)
             self._keep(data)
         else:

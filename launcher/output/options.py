@@ -1,8 +1,10 @@
 """What the user says of the output of ranks."""
 
+import socket
 from pathlib import Path
 from typing import NamedTuple
 
+from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.routes import Routes, parse_streams
 
 _BOTH = 3
@@ -57,6 +59,20 @@ class OutputOptions(NamedTuple):
                 frozenset(int(part) for part in shown.split(",") if part),
             ),
         )
+
+    def check_folder(self) -> None:
+        """Make the folder of log files; raise UsageError where files cannot be kept there."""
+        if self.log_dir is None:
+            return
+        from hccl_py.launcher.output.rank_output import LogFile
+
+        try:
+            LogFile.make_folder(self.log_dir, 0)
+        except OSError as error:
+            raise UsageError(
+                f"--log-dir: expected a folder for files, cannot make {self.log_dir}/attempt_0 on "
+                f"{socket.gethostname()}: {error.strerror}"
+            ) from error
 
     def prefix_of(self, host: str, rank: int, world_size: int) -> bytes:
         """Return what stands before each line of a rank."""

@@ -1,9 +1,9 @@
 """One rank's lines: prefixed on the screen, in its log file, and the last ones for a report."""
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from hccl_py.launcher.output.lines import LineReader
@@ -21,18 +21,37 @@ class LogFile:
 
     def __init__(self, folder: Path, attempt: int, rank: int) -> None:
         """Create `folder/attempt_N/rank_N.log`, empty; raise OSError if that fails."""
+        self.path = folder / f"attempt_{attempt}" / f"rank_{rank}.log"
+        its = self._open(folder, attempt)
+        try:
+            self._descriptor = create_file(its, self.path.name)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+        finally:
+            os.close(its)
+
+    @classmethod
+    def make_folder(cls, folder: Path, attempt: int) -> None:
+        """Make the folder of one attempt; raise OSError."""
+        its = cls._open(folder, attempt)
+        try:
+            if not os.access(f"/proc/self/fd/{its}", os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        finally:
+            os.close(its)
+
+    @staticmethod
+    def _open(folder: Path, attempt: int) -> int:
         inner = f"attempt_{attempt}"
-        self.path = folder / inner / f"rank_{rank}.log"
-        with ExitStack() as opened:
-            outer = open_folder(folder)
-            opened.callback(os.close, outer)
-            try:
-                its = open_private_folder(outer, inner)
-                opened.callback(os.close, its)
-                self._descriptor = create_file(its, self.path.name)
-            except OSError as error:
-                error.filename = str(self.path)
-                raise
+        outer = open_folder(folder)
+        try:
+            return open_private_folder(outer, inner)
+        except OSError as error:
+            error.filename = str(folder / inner)
+            raise
+        finally:
+            os.close(outer)
 
     def write(self, lines: bytes) -> None:
         """Write lines; raise OSError if the disk is full."""

@@ -24,6 +24,7 @@ class Screen:
         self._descriptor = _opened_again(descriptor)
         self._waiting = bytearray()
         self._status = b""
+        self._prompted_by: object = None
         self.problem: OSError | None = None  # its reader closed it, or the disk is full
 
     def fileno(self) -> int:
@@ -55,9 +56,23 @@ class Screen:
         """Whether nobody should write more until the reader has caught up."""
         return len(self._waiting) >= _FULL_BYTES
 
-    def write(self, lines: bytes) -> None:
+    def prompt(self, text: bytes, source: object) -> None:
+        """Write what has no line end yet; whole lines of other sources begin below it."""
+        if not self.is_lost:
+            before = _CLEAR_LINE * bool(self._status) + b"\n" * self._must_break(source)
+            self._prompted_by = source
+            self._waiting += before + text
+            self.on_writable()
+
+    def _must_break(self, source: object) -> bool:
+        return self._prompted_by is not None and self._prompted_by is not source
+
+    def write(self, lines: bytes, source: object = None) -> None:
         """Write whole lines, or keep them until the reader is ready; drop them if it is lost."""
         if not self.is_lost:
+            if self._prompted_by is not None:
+                lines = b"\n" * self._must_break(source) + lines
+                self._prompted_by = None
             if self._status:
                 lines = _CLEAR_LINE + lines + self._status
             self._waiting += lines
@@ -65,8 +80,8 @@ class Screen:
 
     def show(self, status: str) -> None:
         """Keep a status below all lines of a terminal, in place of the one before; empty: none."""
-        if self._waiting and status:
-            return  # its reader has stopped it
+        if (self._waiting and status) or self._prompted_by is not None:
+            return  # its reader has stopped it, or a rank waits for its user
         columns = 0
         with suppress(OSError):  # the terminal has gone, as the next write finds out
             columns = os.get_terminal_size(self._descriptor).columns

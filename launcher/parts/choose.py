@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options, UsageError
-from hccl_py.launcher.output.options import OutputWords
+from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import (
-    SECRET,
     check_free,
+    check_secret,
     program_of,
     settings_of,
     slots_of,
@@ -23,6 +23,7 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.secret import SECRET
 
 if TYPE_CHECKING:
     from hccl_py.launcher.emulation.options import EmulatedCluster
@@ -48,9 +49,11 @@ def text(options: Options) -> str:
 
 def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
+    check_secret()
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
     named_after_s = stall_s()
+    OutputOptions.of(options.output).check_folder()
 
     def body() -> int:
         from hccl_py.launcher.elastic import preflight
@@ -78,18 +81,20 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
     if options.remote is not None:
         from hccl_py.launcher.parts import over_ssh
 
-        locations = over_ssh.locations(options.remote)
         os.environ.update(options.remote.environment)
+        check_secret()
+        locations = over_ssh.locations(options.remote)
         if all(location.is_here for location in locations):
             return _local(options._replace(ranks_per_node=locations[0].host.slots), folder)
         return over_ssh.part(options, options.remote, locations, folder)
+    check_secret()
     found = scheduler_of(options)
     if found is not None:
         from hccl_py.launcher.parts import scheduled
 
         if found.task is not Task.NONE:
             return scheduled.part(options, found, folder)
-        scheduled.in_allocation(options, found, words)
+        scheduled.in_allocation(options, found, words, folder)
     if options.head is None:
         return _local(options, folder)
     if options.by_arrival:

@@ -15,12 +15,13 @@ from hccl_py.launcher.job.layout import Attempt, Slot
 from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options, UsageError
 from hccl_py.launcher.parts import meeting, over_ssh, scheduled
-from hccl_py.launcher.parts.settings import SECRET, program_of, settings_of, slots_of
+from hccl_py.launcher.parts.settings import planned_program, settings_of, slots_of
 from hccl_py.launcher.placement.accelerators import USE_CPU
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.dry_run import PlannedRank, render
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.schedulers.scheduled import Scheduled, Task
+from hccl_py.transport.network.secret import SECRET
 
 _SHELL = "ranks on this host also get the other variables of this shell"
 
@@ -66,7 +67,7 @@ def text(options: Options, found: Scheduled | None) -> str:
 
 def _local(options: Options) -> _Agent:
     """All ranks are here, on emulated nodes where there are several."""
-    program = program_of(options, Path(), slots_of(options, range(options.num_nodes)))
+    program = planned_program(options, Path(), slots_of(options, range(options.num_nodes)))
     attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
     attempt = attempt._replace(master_addr="127.0.0.1")
     return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
@@ -82,7 +83,7 @@ def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[st
     agents = []
     for index, location in enumerate(locations):
         slots = tuple(Slot(index, rank) for rank in range(sizes[index]))
-        program = program_of(options, Path(), slots)
+        program = planned_program(options, Path(), slots)
         if not location.is_here:
             command = _command_there(options, remote, program)
             program = program._replace(environment=remote.environment, command=command)
@@ -123,14 +124,14 @@ def _scheduled(options: Options, found: Scheduled) -> _Agent:
         return _one_node(options, index, count)
     size = found.local_world_size or 1
     attempt = _attempt(options, index, slots, [size] * (count // size))
-    return _Agent(socket.gethostname(), True, program_of(options, Path(), slots), attempt)
+    return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
 
 
 def _one_node(options: Options, node: int, num_nodes: int) -> _Agent:
     """Return one of several nodes, which have as many ranks each."""
     slots = slots_of(options, [node])
     attempt = _attempt(options, node * len(slots), slots, [len(slots)] * num_nodes)
-    return _Agent(socket.gethostname(), True, program_of(options, Path(), slots), attempt)
+    return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
 
 
 def _attempt(

@@ -19,7 +19,6 @@ from hccl_py.launcher.options import (
     UsageError,
 )
 from hccl_py.launcher.parts.settings import (
-    SECRET,
     bind,
     check_free,
     program_of,
@@ -28,6 +27,7 @@ from hccl_py.launcher.parts.settings import (
 )
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target, name_to_look_up
+from hccl_py.transport.network.secret import SECRET
 
 
 def node_of(options: Options) -> int:

@@ -14,13 +14,13 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts.settings import (
-    SECRET,
     bind,
     program_of,
     settings_of,
 )
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
+from hccl_py.transport.network.secret import SECRET
 
 _SSH_TIMEOUT_S = 60.0
 

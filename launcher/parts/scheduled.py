@@ -9,10 +9,11 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting, names
-from hccl_py.launcher.parts.settings import SECRET
+from hccl_py.launcher.scratch import remove
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import HcclError
+from hccl_py.transport.network.secret import SECRET
 
 
 def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
@@ -38,7 +39,7 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     return meeting.first_node(known, folder, slots, anywhere=found.is_head)
 
 
-def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> None:
+def in_allocation(options: Options, found: Scheduled, words: Sequence[str], folder: Path) -> None:
     """Start this command anew on every node of a Slurm allocation of several; else return."""
     nodes = nodes_to_start(options, found)
     if not nodes:
@@ -49,6 +50,7 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
+    remove(folder)  # nobody comes back to do it
     try:
         os.execvp("srun", command)
     except OSError as error:

@@ -13,12 +13,23 @@ from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.own_lines import say
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.interfaces import address_family, describe_target
+from hccl_py.transport.network.secret import read_secret, weakness
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.head.settings import HeadSettings
 
-SECRET = "HCCL_SECRET"
+
+def check_secret() -> None:
+    """Refuse an empty secret, and warn of one that can be guessed."""
+    try:
+        problem = weakness(read_secret(os.environ))
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error
+    if problem:
+        say(f"warning: {problem}")
 
 
 def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
@@ -28,7 +39,14 @@ def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
 
 
 def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
-    """Return what this host runs; raise UsageError where so many ranks cannot."""
+    """Return what this host runs; raise UsageError where so many ranks cannot, or keep no logs."""
+    program = planned_program(options, folder, slots)
+    program.output.check_folder()
+    return program
+
+
+def planned_program(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
+    """Return the same, and make nothing."""
     allow_ranks(len(slots))
     return Program(
         command=rank_command(options.program, options.is_python),

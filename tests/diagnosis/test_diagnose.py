@@ -202,7 +202,7 @@ def test_timeout_blames_a_rank_in_no_call_before_one_in_an_earlier_call() -> Non
 @pytest.mark.parametrize(
     ("report_of_late", "occupation"),
     [
-        ({"progress": {"sequence": 0, "submitted": 16}}, "computing"),
+        ({"progress": {"sequence": 0, "submitted": 16}}, "in no collective"),
         ({"progress": {"sequence": 0, "submitted": 16, "num_transfers": 2}}, "in a send or recv"),
         (
             {

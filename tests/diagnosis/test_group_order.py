@@ -60,4 +60,4 @@ def test_rank_that_is_late_makes_no_mismatch() -> None:
     one, other = run_ranks(waits_for_who_computes, 2)
     assert one == other
     assert "rank 1 (host" in one
-    assert "which is computing, has not arrived" in one
+    assert "which is in no collective, has not arrived" in one

@@ -58,7 +58,7 @@ def test_stalled_call_is_reported_by_rank_0_until_it_goes_on(tmp_path: Path) -> 
     for line in stalled:
         assert re.fullmatch(
             r"hccl: all_reduce\(sum, float32\[1000\]\) number 2 of communicator default: no "
-            r"progress for \d+ s; rank 2 \(host .*, pid \d+\), which is computing, has not "
+            r"progress for \d+ s; rank 2 \(host .*, pid \d+\), which is in no collective, has not "
             r"arrived; ranks 0, 1 have arrived; rank \d is .* 4000 bytes moved.* "
             r"\(HCCL_STALL_WARNING_S .*\)",
             line,

@@ -127,7 +127,9 @@ def check_texts(stories: list[list[Late]], layout: Layout) -> None:
     names = "0, 1, 3" if layout.world_size == 4 else "0, 1, 3-7"
     for told in zip(*(stories[rank] for rank in others), strict=True):
         (text,) = {text for *_, text in told}
-        assert re.search(rf"rank {ABSENT} \(.*\), which is computing, has not arrived", text), text
+        assert re.search(
+            rf"rank {ABSENT} \(.*\), which is in no collective, has not arrived", text
+        ), text
         assert f"ranks {names} have arrived" in text, text
         position = rf"rank \d is .*, \d+ of {4 * COUNT} bytes moved"
         assert re.search(position, text), text

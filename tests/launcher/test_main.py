@@ -361,10 +361,10 @@ def test_full_disk_ends_the_job_with_that_reason(script: Script) -> None:
     assert "cannot print any more (No space left on device); all ranks" in done.stderr
 
 
-def test_log_that_cannot_be_written_ends_the_job_at_once(script: Script) -> None:
-    done = launch("--nproc", 2, "--log-dir", "/proc/logs", script(SLEEP), limit_s=10)
-    assert done.returncode == 126
-    assert done.stderr.startswith("hccl-launch: cannot start a rank: /proc/logs")
+def test_log_that_cannot_be_written_is_an_error_before_a_rank_starts(script: Script) -> None:
+    done = launch("--nproc", 2, "--log-dir", "/proc/logs", script("say(rank)"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hccl-launch: error: --log-dir: expected a folder for files")
     assert done.stderr.count("\n") == 1
 
 
@@ -386,3 +386,156 @@ def test_ctrl_c_while_it_imports_is_one_line(module: str) -> None:
     done = run(sys.executable, "-c", program, "--dry-run", "-m", "this")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "hccl-launch: stopped by SIGINT\n"
+
+
+HANDLES = """
+import signal, sys, time
+def handle(number, frame):
+    say(f"rank {rank} got {signal.Signals(number).name}")
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+    signal.signal(number, handle)
+say("ready")
+"""
+
+
+def test_warnings_of_schedulers_reach_the_ranks_and_end_nothing(script: Script) -> None:
+    path = script(f"if rank < 2:\n    {HANDLES.replace(chr(10), chr(10) + '    ')}\n{SLEEP}")
+    with job(*COMMAND, "--nproc", 3, path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+            process.send_signal(number)
+            found = sorted(process.stdout.readline() for _ in range(2))
+            assert found == [f"rank {rank} got {number.name}\n" for rank in range(2)]
+            line = process.stderr.readline()
+            assert line.startswith(f"hccl-launch: rank 2 did not get {number.name}"), line
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=HANG_S)
+    assert process.returncode == 143
+
+
+def test_ranks_may_save_after_sigterm_and_a_second_one_changes_nothing(
+    script: Script, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    body = f"""
+import signal, sys, time
+def save(*_):
+    say("saving")
+    while not os.path.exists({str(saved)!r}):
+        time.sleep(0.01)
+    say("saved")
+    sys.exit(5)
+signal.signal(signal.SIGTERM, save)
+say("ready")
+{SLEEP}
+"""
+    with job(*COMMAND, "--nproc", 2, script(body)) as process:
+        assert process.stdout is not None
+        for expected in ("ready\n", "saving\n"):
+            assert [process.stdout.readline() for _ in range(2)] == [expected] * 2
+            process.send_signal(signal.SIGTERM)
+        saved.touch()
+        out, err = process.communicate(timeout=HANG_S)
+    assert (process.returncode, out) == (143, "saved\nsaved\n")
+    assert err == "hccl-launch: stopped by SIGTERM; all ranks were ended\n"
+
+
+def test_rank_that_does_not_end_in_time_is_named(script: Script) -> None:
+    body = f"import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\nsay('ready')\n{SLEEP}"
+    command = (*COMMAND, "--nproc", 2, "--shutdown-timeout", 0.2, script(body))
+    with job(*command) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 143
+    assert "; ranks 0-1 did not end in time (--shutdown-timeout) and got SIGKILL" in err
+
+
+def test_frozen_rank_runs_again_to_end(script: Script) -> None:
+    body = f"import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n{SLEEP}"
+    with job(*COMMAND, "--nproc", 2, script(f"say('ready')\n{body}")) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        os.kill(ranks_of(process)[1], signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=HANG_S)
+    assert err == "hccl-launch: stopped by SIGTERM; all ranks were ended\n"
+
+
+def test_question_of_rank_0_is_seen_on_the_terminal_before_it_is_answered(script: Script) -> None:
+    path = script("import sys\nif rank == 0: say('hello ' + input('your name? '))")
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "--nproc", "2", str(path)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        printed = b""
+        while not printed.endswith(b"your name? "):
+            assert (chunk := _read(ours)), printed
+            printed += chunk
+        os.write(ours, b"Ada\n")
+        while chunk := _read(ours):
+            printed += chunk
+    os.close(ours)
+    assert printed.replace(b"\r\n", b"\n") == b"your name? Ada\nhello Ada\n"
+
+
+READS = "import sys\nfor line in sys.stdin: say(f'{rank} read {line.strip()}')\nsay(f'{rank} end')"
+
+
+@pytest.mark.parametrize("source", ["pipe", "file"])
+def test_rank_0_reads_standard_input_and_the_others_have_none(
+    script: Script, tmp_path: Path, source: str
+) -> None:
+    path, data = script(READS), tmp_path / "data"
+    data.write_text("one\ntwo\n")
+    redirect = {"pipe": f'cat {data} | "$@"', "file": f'"$@" < {data}'}[source]
+    done = run("sh", "-c", redirect, "sh", *COMMAND, "--nproc", 2, path)
+    assert sorted(done.stdout.splitlines()) == ["0 end", "0 read one", "0 read two", "1 end"]
+
+
+def test_rank_0_reads_the_terminal(script: Script) -> None:
+    path = script("import sys\nif rank == 0: say(f'read {input()}, {sys.stdin.isatty()}')")
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "--nproc", "2", str(path)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        os.write(ours, b"typed\n")
+        assert process.stdout is not None
+        assert process.stdout.read() == "read typed, True\n"
+    os.close(ours)
+
+
+@pytest.mark.parametrize("secret", ["", "x"])
+def test_secret_that_can_be_guessed_is_refused_or_warned_of(
+    script: Script, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("HCCL_SECRET", secret)
+    path = script("say(rank)")
+    for options in (("--nproc", 2), ("--hosts", "127.0.0.1:2"), ("--node-rank", 0)):
+        done = launch(*options, path)
+        assert "HCCL_SECRET" in done.stderr
+        assert done.returncode == (0 if secret else 2), done.stderr
+
+
+def test_front_that_is_killed_while_its_agent_starts_leaves_no_folder(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import os, signal, sys
+from hccl_py.launcher.main import command
+front = os.getpid()
+class Finder:
+    def find_spec(name, *_):
+        if name == "hccl_py.launcher.job.serve" and os.getpid() != front:
+            os.kill(front, signal.SIGKILL)
+sys.meta_path.insert(0, Finder)
+command()
+"""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = script(SLEEP)
+    done = run(sys.executable, "-c", program, "--nproc", 2, path)
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob("hccl_launch_*")) == []

@@ -141,6 +141,57 @@ def test_every_line_arrives_from_other_hosts(
         assert [number for one, number in found if one == rank] == list(range(20_000))
 
 
+READS = """
+import os, sys
+for line in sys.stdin: print(os.environ['RANK'], 'read', line.strip())
+print(os.environ['RANK'], 'end')
+"""
+
+
+@pytest.mark.parametrize("names", ["node-b:1,node-c:1", "node-a:1,node-c:1"])
+@pytest.mark.parametrize("source", ["cat", "file"])
+def test_rank_0_reads_standard_input_on_any_host(
+    hosts: SshHosts, tmp_path: Path, names: str, source: str
+) -> None:
+    data, count = tmp_path / "data", 50_000
+    data.write_text("".join(f"{number}\n" for number in range(count)))
+    launched = shlex.join(command(hosts, "--hosts", names, write(tmp_path, READS)))
+    piped = f"cat {data} | {launched}" if source == "cat" else f"{launched} < {data}"
+    done = subprocess.run(
+        piped, shell=True, capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    expected = [f"0 read {number}" for number in range(count)]
+    assert [line for line in done.stdout.splitlines() if "read" in line] == expected
+    assert {"0 end", "1 end"} <= set(done.stdout.splitlines())
+
+
+def test_warnings_and_stops_reach_the_ranks_of_all_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    body = """
+import os, signal, sys, time
+def handle(number, frame):
+    print("got", number, flush=True)
+    if number == signal.SIGTERM:
+        time.sleep(4)  # longer than the launcher once gave them
+        print("saved", flush=True)
+        sys.exit()
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, handle)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    script = write(tmp_path, body)
+    with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
+        front = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        launcher = _launcher(process.pid) or front
+        assert process.stdout is not None
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            os.kill(launcher, number)
+            assert [process.stdout.readline() for _ in range(2)] == [f"got {number}\n"] * 2
+        out, error = process.communicate(timeout=LIMIT_S)
+    assert out == "saved\nsaved\n", error
+    assert nothing_is_left(hosts, script)
+
+
 def test_failure_names_the_host_and_ends_all(hosts: SshHosts, tmp_path: Path) -> None:
     body = f"import os\nif os.environ['RANK'] == '2':\n    raise ValueError('no image')\n{SLEEPS}"
     script = write(tmp_path, body)

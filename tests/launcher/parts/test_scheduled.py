@@ -93,6 +93,8 @@ def test_shell_of_srun_is_a_place_to_start_nodes_from(
         "SLURM_PTY_PORT": "34889",
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = launch("--nproc", 2, script)
     assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("hccl_launch_*")) == [], "srun never comes back to remove it"
     assert done.stdout.startswith("1 --nodes=2 --ntasks=2 --ntasks-per-node=1 ")

@@ -1,0 +1,98 @@
+"""The user's standard input, for rank 0 on another host; on this one it has the descriptor itself.
+
+The agent asks for a piece when rank 0 has taken the one before, so a rank that does not read holds
+up nothing but its input. An empty piece is the end.
+"""
+
+import base64
+import os
+import selectors
+from collections.abc import Callable
+
+from hccl_py.launcher.job.loop import JobLoop
+
+_PIECE_BYTES = 64 << 10
+_STDIN = 0
+
+
+class UserInput:
+    """The end where the user is: reads when a piece is wanted."""
+
+    def __init__(self, loop: JobLoop, send: Callable[[str], None]) -> None:
+        """`send` takes a piece as text."""
+        self._loop, self._send = loop, send
+        self._is_wanted = False
+
+    def want(self) -> None:
+        """Read a piece as soon as there is one."""
+        if self._is_wanted:
+            return
+        self._is_wanted = True
+        try:
+            self._loop.watch(_STDIN, self._on_readable)
+        except PermissionError:  # a file, which nobody has to wait for
+            self._loop.post(self._read)
+
+    def _on_readable(self) -> None:
+        self._loop.selector.unregister(_STDIN)
+        self._read()
+
+    def _read(self) -> None:
+        self._is_wanted = False
+        try:
+            data = os.read(_STDIN, _PIECE_BYTES)
+        except OSError:  # its terminal has gone
+            data = b""
+        self._send(base64.b64encode(data).decode())
+
+
+class RankInput:
+    """The end where rank 0 is: a pipe, which is its standard input."""
+
+    def __init__(self, loop: JobLoop, want: Callable[[], None]) -> None:
+        """`want` asks for a piece."""
+        self._loop, self._want = loop, want
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._left = b""
+        self._is_watched = False
+
+    def begin(self) -> None:
+        """Ask for the first piece; rank 0 has the pipe."""
+        os.close(self.reader)
+        self._want()
+
+    def take(self, text: str) -> None:
+        """Take a piece that was asked for."""
+        self._left = base64.b64decode(text)
+        if not self._left:
+            self.close()
+        elif self._writer >= 0:
+            self._write()
+
+    def close(self) -> None:
+        """End the input; rank 0 may have ended, too. Idempotent."""
+        self._unwatch()
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+
+    def _write(self) -> None:
+        self._unwatch()
+        try:
+            self._left = self._left[os.write(self._writer, self._left) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # rank 0 reads no more
+            self.close()
+            return
+        if self._left:
+            self._is_watched = True
+            self._loop.selector.register(self._writer, selectors.EVENT_WRITE, self._write)
+        else:
+            self._want()
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.selector.unregister(self._writer)
