@@ -14,6 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import torch
+from torch.autograd import Variable
+
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.threads import start_without_signals
 
@@ -82,6 +85,18 @@ class Unended:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._num = 0
+        self._backward = -1
+
+    def await_at_end_of_backward(self) -> None:
+        """Have the backward pass of this thread, if there is one, wait for the jobs at its end.
+
+        DDP's reducer waits in C++ a moment later, where no signal's handler would run; and what a
+        handler raises comes out of a callback of autograd as itself.
+        """
+        backward = torch._C._current_graph_task_id()
+        if backward not in (-1, self._backward):
+            self._backward = backward
+            Variable._execution_engine.queue_callback(self.wait)
 
     def add(self, num: int) -> None:
         """Count jobs that begin (1) or end (-1)."""
@@ -101,7 +116,7 @@ class Lane:
     """Jobs that run in order, one at a time: each waits for a work and runs its callbacks."""
 
     def __init__(self, unended: Unended) -> None:
-        self._unended = unended
+        self.unended = unended
         self._lock = threading.Lock()
         self._jobs: deque[Task] = deque()
         self._served = False
@@ -113,7 +128,7 @@ class Lane:
 
     def append(self, job: Task) -> None:
         """Do as `submit`, on this lane even in a callback; for a job that waits for no callback."""
-        self._unended.add(1)
+        self.unended.add(1)
         with self._lock:
             self._jobs.append(job)
             if self._served:
@@ -128,24 +143,24 @@ class Lane:
                     self._served = False
                     return
                 job = self._jobs.popleft()
-            _in_job.lane = Lane(self._unended)
+            _in_job.lane = Lane(self.unended)
             # Torch keeps what a callback raises in the future that `then` returned.
             with contextlib.suppress(Exception):
                 job()
             del _in_job.lane, job  # it holds tensors
-            self._unended.add(-1)
+            self.unended.add(-1)
 
 
 class Apart:
     """Gives each job a lane of its own: sends and receives end in any order."""
 
     def __init__(self, unended: Unended) -> None:
-        self._unended = unended
+        self.unended = unended
 
     def submit(self, job: Task) -> None:
         """Do as `Lane.submit`."""
-        Lane(self._unended).submit(job)
+        Lane(self.unended).submit(job)
 
     def append(self, job: Task) -> None:
         """Do as `Lane.append`."""
-        Lane(self._unended).append(job)
+        Lane(self.unended).append(job)

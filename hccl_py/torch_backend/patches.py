@@ -19,6 +19,7 @@ import inspect
 import pkgutil
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,33 @@ def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **name
     if not isinstance(asked, ProcessGroupHccl):
         return original(group, *rest, **named)
     return asked.monitored_barrier(*rest, **named)
+
+
+_SIGNAL_SLICE_S = 0.2
+
+
+def _wait_for_future(original: Function, future: Any) -> Any:
+    """Torch waits in C++, where no signal's handler runs until the future is done."""
+    if threading.current_thread() is threading.main_thread() and not future.done():
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        while not done.wait(_SIGNAL_SLICE_S):
+            pass
+    return original(future)
+
+
+def _wait_at_store(
+    original: Function, store: Any, keys: list[str], timeout: timedelta | None = None
+) -> None:
+    """Torch waits in C++, where no signal's handler runs until the keys are set."""
+    limit_s = (store.timeout if timeout is None else timeout).total_seconds()
+    begin_s, waited_s = time.monotonic(), 0.0
+    if threading.current_thread() is threading.main_thread():
+        # Not in slices: a TCPStore logs each wait that ends in vain.
+        while waited_s < limit_s and not store.check(keys):
+            time.sleep(min(max(waited_s / 10, 0.001), limit_s - waited_s, _SIGNAL_SLICE_S))
+            waited_s = time.monotonic() - begin_s
+    original(store, keys, timedelta(seconds=max(limit_s - waited_s, 0.001)))
 
 
 def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> Any:
@@ -318,6 +346,8 @@ AT_IMPORT = (
 PATCHES = (
     Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
     Patch(f"{_C10D}._set_pg_timeout", _set_timeout),
+    Patch("torch._C.Future.wait", _wait_for_future),
+    Patch("torch._C._distributed_c10d.Store.wait", _wait_at_store),
     Patch(f"{_C10D}._process_group_name", _process_group_name),
     Patch(f"{_C10D}.split_group", _split_group),
     Patch(f"{_C10D}._coalescing_manager", _coalescing_manager),

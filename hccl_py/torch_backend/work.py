@@ -178,6 +178,7 @@ class HcclWork(dist.Work):
         else:
             assert self._lane is not None, "only calls that have ended have none"
             self._lane.submit(lambda: self._complete(base, results))
+            self._lane.unended.await_at_end_of_backward()
         return future
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:

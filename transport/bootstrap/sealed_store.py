@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.threads import is_of_signal_handler
 
 _SEAL_BYTES = 32
 LOOK_PERIOD_S = 1.0
@@ -131,6 +132,8 @@ class SealedStore:
                     return BootstrapError(reason)
                 return TimeoutError("wait timeout") if deadline.expired else _NotYetError()
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             return error
         return None
 
