@@ -346,12 +346,16 @@ class Communicator(Collectives[None]):
         if core is None:
             return
         try:
+            if self._state.core is not None:  # another thread has not closed it meanwhile
+                self._finish_and_close(core)
+        finally:
+            self._closing.release()
+
+    def _finish_and_close(self, core: _core.Communicator) -> None:
+        try:
             self._finish_started(core)
         finally:
-            try:
-                self._close(core)
-            finally:
-                self._closing.release()
+            self._close(core)
 
     def _finish_started(self, core: _core.Communicator) -> None:
         if ends_by_exception() or core.failed():
