@@ -3,9 +3,10 @@
     bits  0-15  sequence number, low bits (the engine puts it in)
     bits 16-19  collective
     bits 20-24  the caller's type of elements (`memory/element_types.py`)
-    bits 25-28  reduce op
+    bits 25-28  reduce op; of elements that travel as bytes: the low bits of their signature
     bits 29-41  root; of a collective without one: its Compression
-    bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime
+    bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime; of bytes
+                the same with 2^10 in the lower half, and the rest of the signature in the upper
 
 Not a hash: two fingerprints that differ still say what each rank called. The count is that of the
 data; in all_gather and reduce_scatter of all blocks together. Of all_to_all, gather and scatter it
@@ -15,7 +16,7 @@ an algorithm of all_to_all that needs equal blocks counts them.
 
 from typing import NamedTuple
 
-from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
+from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES, ElementType, type_of_signature
 from hccl_py.transport import _core
 from hccl_py.transport.types import Compression, ReduceOp
 
@@ -39,6 +40,9 @@ _UNCOUNTED = {"all_to_all", "gather", "scatter", "unknown"}
 _OF_ALL_BLOCKS = {"all_gather", "reduce_scatter"}
 _LARGE_COUNT = 1 << 21
 _COUNT_MODULUS = 2097143  # the largest prime of 21 bits
+_LARGE_BYTES = 1 << 10
+_BYTES_MODULUS = 1021  # of 10 bits
+_OP_BITS, _BYTES_BITS = 4, 11
 _MAX_ROOT = (1 << 13) - 1
 
 
@@ -66,27 +70,44 @@ class Fields(NamedTuple):
     size: int
 
 
-def pack(collective: str, root: int | None, element: int, op: int, count: int) -> int:
+def pack(collective: str, root: int | None, element: ElementType, op: int, count: int) -> int:
     """Write a call's bits. Counts that ranks may differ in are passed as 0.
 
-    `root` is a Compression where the collective has no root.
+    `root` is a Compression where the collective has no root. Bytes are not reduced, so the bits of
+    an op are free there.
     """
-    if count >= _LARGE_COUNT:
-        count = _LARGE_COUNT + count % _COUNT_MODULUS
+    large, modulus = _limits(element)
+    size = count * element.item_bytes if element.number == BYTES.number else count
+    if size >= large:
+        size = large + size % modulus
+    if element.number == BYTES.number:
+        op = element.signature & (1 << _OP_BITS) - 1
+        size |= element.signature >> _OP_BITS << _BYTES_BITS
     bound = min(root or 0, _MAX_ROOT)
-    return _NUMBERS[collective] << 16 | element << 20 | op << 25 | bound << 29 | count << 42
+    return _NUMBERS[collective] << 16 | element.number << 20 | op << 25 | bound << 29 | size << 42
+
+
+def _limits(element: ElementType) -> tuple[int, int]:
+    """Return from where on a size is not itself, and by what it is divided then."""
+    is_bytes = element.number == BYTES.number
+    return (_LARGE_BYTES, _BYTES_MODULUS) if is_bytes else (_LARGE_COUNT, _COUNT_MODULUS)
 
 
 def unpack(fingerprint: int) -> Fields:
     """Read a collective's bits."""
     number = fingerprint >> 16 & 0xF
+    element_number = min(fingerprint >> 20 & 0x1F, BYTES.number)
+    element, op, size = ELEMENT_TYPES[element_number], fingerprint >> 25 & 0xF, fingerprint >> 42
+    if element is BYTES:
+        element = type_of_signature(op | size >> _BYTES_BITS << _OP_BITS)
+        op, size = int(ReduceOp.SUM), size & (1 << _BYTES_BITS) - 1
     return Fields(
         fingerprint & 0xFFFF,
         NAMES[number] if 0 < number < len(NAMES) else "unknown",
-        ELEMENT_TYPES[fingerprint >> 20 & 0x1F],
-        fingerprint >> 25 & 0xF,
+        element,
+        op,
         fingerprint >> 29 & _MAX_ROOT,
-        fingerprint >> 42,
+        size,
     )
 
 
@@ -114,9 +135,12 @@ def describe(call: Call, count: int | None = None) -> str:
         parts.append(f"compression={Compression(root).name.lower() if known else root}")
     if name != "barrier":
         size = str(field if count is None else count)
-        if count is None and field >= _LARGE_COUNT:
+        large, modulus = _limits(element)
+        if count is None and field >= large:
             # Two large counts that differ must not look the same.
-            size = f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"
+            size = f"{large} or more, {field - large} modulo {modulus}"
+        if count is None and element.signature:
+            size += " bytes"
         size += " in all" * (name in _OF_ALL_BLOCKS)
         parts.append(element.name + f"[{size}]" * (field > 0 or name not in _UNCOUNTED))
     numbered = f" number {sequence}" if sequence else ""  # 0: the engine has not numbered it

@@ -141,7 +141,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # a rank may have equal blocks where another has not
         bound = int(compression) if compressed else root
-        fingerprint = pack(collective, bound, kind.number, op, count * kind.units)
+        fingerprint = pack(collective, bound, kind, op, count)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
         prepared = _core.Prepared(

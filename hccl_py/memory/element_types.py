@@ -1,10 +1,11 @@
 """Element types, by the number that they have in a call's fingerprint.
 
-The first are the DTypes, which can be reduced; the others are only moved. A type that is not here
-travels as the bytes that it is made of.
+The first are the DTypes, which can be reduced; the others are only moved. A type without a number
+(dates, text, structures) travels as bytes, and ranks compare a signature of its name.
 """
 
-from dataclasses import dataclass, replace
+import zlib
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ class ElementType:
     item_bytes: int  # size of one element, all parts together
     part_type: DType | None = None  # None where it is only moved
     parts: int = 1  # 2 for complex numbers that can be reduced
-    units: int = 1  # as how many elements of the type of that number one counts
+    signature: int = 0  # of its name, where several types have the number of `bytes`
 
     def can_reduce(self, op: int) -> bool:
         """Return whether the ReduceOp is defined for these elements."""
@@ -45,6 +46,15 @@ class Span(NamedTuple):
         """Size in memory."""
         return self.count * self.kind.item_bytes
 
+    @property
+    def end(self) -> int:
+        """Address behind the last element."""
+        return self.address + self.num_bytes
+
+    def meets(self, other: "Span") -> bool:
+        """Return whether both have bytes in common."""
+        return max(self.address, other.address) < min(self.end, other.end)
+
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
     *((dtype.name.lower(), ITEM_SIZE[dtype], dtype) for dtype in DType),
@@ -54,33 +64,43 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("float4_e2m1fn_x2", 1),
     ("float128", 16),
     ("complex256", 32),
-    ("datetime64", 8),
-    ("timedelta64", 8),
-    ("qint8", 1),
-    ("quint8", 1),
-    ("qint32", 4),
     ("bits8", 1),
     ("bits16", 2),
     ("bytes", 1),
 )
 ELEMENT_TYPES = tuple(ElementType(number, *row) for number, row in enumerate(_ROWS))
-"""By number: append nothing, five bits are all taken. The last one stands for every other type."""
+"""By number, of which five bits have room. The last one stands for every other type."""
 
 BYTES = ELEMENT_TYPES[-1]
 """What has no number of its own travels under this one, and is counted in bytes."""
 
+SIGNATURE_BITS = 15
+_NUM_SIGNATURES = 32749  # the largest prime of 15 bits
+
 _BY_NAME = {element.name: element for element in ELEMENT_TYPES}
+_BY_SIGNATURE = {BYTES.signature: BYTES}
 
 
 @cache
 def element_type(name: str, item_bytes: int) -> ElementType:
     """Return the type of that name, as numpy and torch spell it."""
-    known = _BY_NAME.get(name.partition("[")[0], BYTES)  # of datetime64[s] and the like
-    if known.name == name:
-        return known
-    units = item_bytes if known is BYTES else 1
-    return replace(known, name=name, item_bytes=item_bytes, units=units)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    signature = 1 + zlib.crc32(name.encode()) % (_NUM_SIGNATURES - 1)
+    made = ElementType(BYTES.number, name, item_bytes, signature=signature)
+    _BY_SIGNATURE.setdefault(signature, made)
+    return made
 
+
+def type_of_signature(signature: int) -> ElementType:
+    """Return the type of other ranks' elements; where this one does not know it, as bytes."""
+    unknown = ElementType(BYTES.number, f"bytes of type {signature:x}", 1, signature=signature)
+    return _BY_SIGNATURE.get(signature, unknown)
+
+
+for _kind in ("datetime64", "timedelta64"):  # so that other ranks' are known by name
+    for _unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"):
+        element_type(f"{_kind}[{_unit}]", 8)
 
 _by_dtype: dict[Any, ElementType] = {}
 type_of_dtype = _by_dtype.get
@@ -89,9 +109,22 @@ type_of_dtype = _by_dtype.get
 
 def learn(dtype: Any, argument: str) -> ElementType:
     """Return the type of a numpy or torch dtype, and remember it."""
-    if isinstance(dtype, np.dtype) and (dtype.hasobject or not dtype.isnative):
+    name = str(dtype).removeprefix("torch.")
+    if isinstance(dtype, np.dtype):
+        if dtype.hasobject:
+            raise InvalidArgumentError(
+                f"{argument}: expected numbers, got Python objects (dtype {name}), which are "
+                "addresses in this process; send pickle.dumps of them as uint8"
+            )
+        if not dtype.isnative:
+            raise InvalidArgumentError(
+                f"{argument}: expected numbers in this machine's byte order, got dtype {name}; "
+                "pass array.astype(array.dtype.newbyteorder('='))"
+            )
+    elif name.startswith(("qint", "quint")):
         raise InvalidArgumentError(
-            f"{argument}: expected numbers in this machine's byte order, got dtype {dtype}"
+            f"{argument}: expected numbers, got quantised elements ({name}), which mean nothing "
+            "without their scale; pass .int_repr() or .dequantize()"
         )
-    found = element_type(str(dtype).removeprefix("torch."), dtype.itemsize)
+    found = element_type(name, dtype.itemsize)
     return _by_dtype.setdefault(dtype, found)

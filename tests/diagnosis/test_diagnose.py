@@ -22,13 +22,14 @@ from hccl_py.diagnosis.record import (
 )
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.fingerprint import pack
+from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate
 from hccl_py.transport.types import DType, ReduceOp
 
 PROCESSES = [("h", 100 + rank) for rank in range(4)]
-CALL = pack("all_reduce", None, int(DType.FLOAT32), int(ReduceOp.SUM), 1000)
-OTHER = pack("broadcast", 0, int(DType.FLOAT32), int(ReduceOp.SUM), 1000)
+CALL = pack("all_reduce", None, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 1000)
+OTHER = pack("broadcast", 0, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 1000)
 NAME = "all_reduce(sum, float32[1000])"
 AT = Stage("recv", 1, 2)
 SILENT = Absence(Fate.UNKNOWN, "silent for 2.0 s")
