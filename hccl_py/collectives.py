@@ -19,8 +19,8 @@ from hccl_py.communicator_state import CommunicatorState
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
 from hccl_py.graphs.recording import CAPTURES, recording_here, reject_in_capture
-from hccl_py.memory.arguments import check_block, copy_to_output, set_aside
-from hccl_py.memory.buffers import blocks_of, span_of
+from hccl_py.memory.arguments import check_apart, check_block, copy_to_output, naming, set_aside
+from hccl_py.memory.buffers import blocks_of, cut, run_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
 from hccl_py.memory.scaled import scaled
 from hccl_py.plan_cache import PlanCache
@@ -199,11 +199,13 @@ class Collectives(Generic[Result]):
         n = state.world_size
         source = address, count, kind = span_of(input, "input")
         if not isinstance(output, (list, tuple)):
-            target, total, its_kind = span_of(output, "output", True)
+            whole = target, total, its_kind = span_of(output, "output", True)
             if total == count * n and its_kind is kind:
+                both, step = (output, input), count * kind.item_bytes
+                if whole.meets(source):
+                    self._check_apart(both, cut(whole, n), [source])
                 prepared = state.plans["all_gather", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
-                both, step = (output, input), count * kind.item_bytes
                 self._known.learn(("all_gather", output, input), prepared, (n, 1, step))
                 return self._calls.enter(
                     self._calls.equal,
@@ -211,6 +213,7 @@ class Collectives(Generic[Result]):
                 )
         targets = blocks_of(output, "output", n, writable=True)
         check_block("output", targets[state.rank], "input", source, state.rank)
+        self._check_apart((output, input), targets, [source])
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets)
         equal = all(block.count == count for block in targets)
@@ -233,15 +236,20 @@ class Collectives(Generic[Result]):
         state = self._state
         n = state.world_size
         if not isinstance(op, int):
-            input, op = [self._scaled(op, block) for block in blocks_of(input, "input", n)], _SUM
+            sources = blocks_of(input, "input", n)
+            products = [self._scaled(op, block) for block in sources]
+            self._check_apart((output, input), [span_of(output, "output", True)], sources)
+            input, op = products, _SUM
         plans = self._compressed_plans(None) if state.gain.is_open else state.plans
         target = address, count, kind = span_of(output, "output", True)
         if not isinstance(input, (list, tuple)):
-            source, total, its_kind = span_of(input, "input")
+            whole = source, total, its_kind = span_of(input, "input")
             if total == count * n and its_kind is kind:
+                both, step = (output, input), count * kind.parts
+                if whole.meets(target):
+                    self._check_apart(both, [target], cut(whole, n))
                 prepared = plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
-                both, step = (output, input), count * kind.parts
                 if not state.gain.is_open:
                     call = "reduce_scatter", output, input, op
                     self._known.learn(call, prepared, (1, n, step))
@@ -252,6 +260,7 @@ class Collectives(Generic[Result]):
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
             check_block("input", block, "output", target, rank)
+        self._check_apart((output, input), [target], sources)
         prepared = plans["reduce_scatter", kind, op, count * n, None]
         part_bytes = kind.item_bytes // kind.parts
         if not state.gain.is_open:
@@ -275,14 +284,14 @@ class Collectives(Generic[Result]):
         state = self._state
         n = state.world_size
         if not isinstance(output, (list, tuple)) and not isinstance(input, (list, tuple)):
-            source, total, kind = span_of(input, "input")
-            target, its_total, its_kind = span_of(output, "output", True)
-            if total == its_total and total % n == 0 and source != target and its_kind is kind:
+            given = source, total, kind = span_of(input, "input")
+            taken = target, its_total, its_kind = span_of(output, "output", True)
+            is_equal = total == its_total and total % n == 0 and its_kind is kind
+            if is_equal and not given.meets(taken):
+                both, step = (output, input), total // n * kind.item_bytes
                 prepared = state.plans["all_to_all", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
-                both, step = (output, input), total // n * kind.item_bytes
-                call = "all_to_all", output, input
-                self._known.learn(call, prepared, (n, n, step), apart=True)
+                self._known.learn(("all_to_all", output, input), prepared, (n, n, step))
                 return self._calls.enter(
                     self._calls.equal,
                     (state.core, prepared, limit_s, source, n, target, n, step, both),
@@ -292,10 +301,10 @@ class Collectives(Generic[Result]):
         check_block("output", targets[state.rank], "input", sources[state.rank], state.rank)
         # What is set aside has to live as long as the call.
         kept: object = input
+        is_in_place = run_of(sources) == run_of(targets) is not None
+        self._check_apart((output, input), targets, () if is_in_place else sources)
         pairs = zip(sources, targets, strict=True)
-        if any(
-            one.address == other.address and one.count > 0 < other.count for one, other in pairs
-        ):
+        if is_in_place or any(one.meets(other) for one, other in pairs):
             reject_in_capture("all_to_all in place", "pass an output of its own")
             kept, sources = set_aside(sources)
         # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
@@ -318,6 +327,7 @@ class Collectives(Generic[Result]):
         if self._is_root(root, "output", output):
             targets = blocks_of(output, "output", state.world_size, writable=True)
             check_block("output", targets[root], "input", source, root)
+            self._check_apart((output, input), targets, [source])
         prepared = state.plans["gather", source.kind, _SUM, 0, root]
         return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
@@ -335,6 +345,7 @@ class Collectives(Generic[Result]):
         if self._is_root(root, "input", input):
             sources = blocks_of(input, "input", state.world_size)
             check_block("input", sources[root], "output", target, root)
+            self._check_apart((output, input), [target], sources)
         prepared = state.plans["scatter", target.kind, _SUM, 0, root]
         return self._uneven(prepared, sources, [target], (output, input), timeout_s)
 
@@ -352,6 +363,12 @@ class Collectives(Generic[Result]):
         if peer is not None:
             self._check_rank("peer", peer)
         return self._transfer(False, data, peer, tag, timeout_s)
+
+    def _check_apart(
+        self, both: tuple[Any, Any], outputs: Sequence[Span], inputs: Sequence[Span]
+    ) -> None:
+        names = naming("output", both[0]), naming("input", both[1])
+        check_apart(outputs, inputs, self._state.rank, names)
 
     def _uneven(
         self,

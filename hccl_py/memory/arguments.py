@@ -5,13 +5,14 @@ there; what is sent from memory that is received into is set aside first.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hccl_py.memory.buffers import span_of, wrong_type
 from hccl_py.memory.element_types import ElementType, Span
+from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
@@ -57,6 +58,48 @@ def check_block(
         expected = f"{other.count} elements like {other_name}, got {block.count}"
         which = "" if rank is None else f"block {rank} to have "
         raise InvalidArgumentError(f"{name}: expected {which}{expected}")
+
+
+Naming = Callable[[int], str]
+"""The name of a block of an argument, by its index."""
+
+
+def naming(argument: str, given: object) -> Naming:
+    """Return how errors name the blocks of an argument of a call."""
+    if isinstance(given, (list, tuple)):
+        return lambda index: f"{argument}[{index}]"
+    return lambda _: argument
+
+
+def check_apart(
+    outputs: Sequence[Span], inputs: Sequence[Span], rank: int, names: tuple[Naming, Naming]
+) -> None:
+    """Raise InvalidArgumentError if an output shares memory with another one, or with an input.
+
+    The same memory is allowed for output and input i of a rank; a single one is that of `rank`.
+    """
+    numbered = [
+        [
+            (block.address, block.num_bytes, rank if len(blocks) == 1 else index)
+            for index, block in enumerate(blocks)
+        ]
+        for blocks in (outputs, inputs)
+    ]
+    found = _core.find_overlap(*numbered)
+    if found is not None:
+        output, other, is_input = found
+        raise overlapping(names[0](output), names[is_input](other), is_input)
+
+
+def overlapping(output: str, other: str, is_input: bool) -> InvalidArgumentError:
+    """Return the error of a call whose output shares memory with another block."""
+    instead = "give each output memory of its own"
+    if is_input:
+        instead = "pass memory that does not overlap, or exactly the same block to work in place"
+    return InvalidArgumentError(
+        f"{output}: expected memory apart from that of {other}, got memory that overlaps it; "
+        f"{instead}"
+    )
 
 
 def copy_to_output(data: Span, output: Any) -> int:

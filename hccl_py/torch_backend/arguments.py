@@ -8,7 +8,7 @@ device, and `Call.copies` lists what to write back at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -17,15 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hccl_py.memory.strided import Elements
 from hccl_py.torch_backend import ALIAS, NAME, owns
+from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES, is_fake, require_memory, unwrapped
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
 Tensors = Tensor | Sequence[Tensor]
 Options = TypeVar("Options")
-
-PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-"""Every other type of tensor is a subclass, which `Call` unwraps."""
 
 _OPS_BY_NAME = {op.name: op for op in ReduceOp}
 
@@ -85,13 +84,6 @@ def seconds_of(timeout: Any) -> float:
     )
 
 
-def is_fake(tensor: Tensor) -> bool:
-    """Return whether `tensor` has a shape but no memory (torch.compile and meta tracing)."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return isinstance(tensor, FakeTensor)
-
-
 class Backends(NamedTuple):
     """The backends that the user asked for, as torch writes them ("cpu:gloo,cuda:hccl").
 
@@ -113,6 +105,8 @@ class Call:
         inputs: the caller's input tensors, for torch's instruments.
         results: the caller's output tensors, the value of the Work's future.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
+        output_name: torch's name of the argument that takes results.
+        input_name: of the argument that is only read.
         device: the accelerator that tensors of the call lie on, None: all are in host memory.
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
@@ -127,6 +121,8 @@ class Call:
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     device: torch.device | None = None
     fake: bool = False
+    output_name: str = "output"
+    input_name: str = "input"
 
     def timeout_s(self) -> float | None:
         """Return the options' timeout, None where it is unset and the group's counts."""
@@ -158,12 +154,14 @@ class Call:
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer of `tensor` times the factor, itself where it fits."""
         tensor = self._checked(argument, tensor, like)
+        self.input_name = argument
         self.inputs.append(tensor)
         return self._reducible(tensor if self._is_dense(tensor) else _dense_copy(tensor))
 
     def output(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer for the new values of `tensor`; the old ones are not kept."""
         tensor = self._checked(argument, tensor, like)
+        self.output_name = argument
         self.results.append(tensor)
         if self._is_dense(tensor):
             return tensor
@@ -173,6 +171,7 @@ class Call:
     def in_out(self, argument: str, tensor: Tensor) -> Tensor:
         """Return what `input` does, where the result goes too."""
         tensor = buffer = self._checked(argument, tensor, None)
+        self.output_name = argument
         self.inputs.append(tensor)
         self.results.append(tensor)
         if not self._is_dense(tensor):
@@ -283,7 +282,10 @@ class Call:
 
     def _checked(self, argument: str, tensor: Tensor, like: Tensor | None) -> Tensor:
         if type(tensor) not in PLAIN_TYPES:
-            tensor = self._unwrapped(argument, tensor)
+            if not isinstance(tensor, Tensor):
+                raise self.invalid(f"`{argument}` must be a tensor, got {type(tensor).__name__}")
+            tensor = self._plain(argument, unwrapped, tensor)
+            self.fake = self.fake or is_fake(tensor)
         if self._backends.others:
             self.require_own_device(tensor)
         if tensor.layout is not torch.strided:
@@ -296,6 +298,8 @@ class Call:
                 self.fake = True
             else:
                 self._take_device(argument, tensor.device)
+        if tensor.is_cpu and not self.fake:
+            self._plain(argument, require_memory, tensor)
         if like is not None and tensor.dtype != like.dtype:
             raise self.invalid(
                 f"all tensors must have one dtype: `{argument}` has {tensor.dtype}, "
@@ -318,40 +322,38 @@ class Call:
             )
         self.device = device
 
-    def _unwrapped(self, argument: str, tensor: Tensor) -> Tensor:
-        """Return the memory behind a subclass of Tensor that is only a label on it."""
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
-        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-        if not isinstance(tensor, Tensor):
-            raise self.invalid(f"`{argument}` must be a tensor, got {type(tensor).__name__}")
-        if is_fake(tensor):
-            self.fake = True
-            return tensor
-        if isinstance(tensor, AsyncCollectiveTensor):
-            # The result of a functional collective: its first use waits for it.
-            waited: Tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
-            return waited
-        if is_traceable_wrapper_subclass(tensor):
-            raise self.invalid(
-                f"`{argument}` must be a plain tensor, got {type(tensor).__name__}, which holds "
-                "others; pass the tensor inside it (a DTensor's .to_local())"
-            )
-        return tensor.as_subclass(Tensor)
+    def _plain(self, argument: str, check: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+        try:
+            return check(tensor)
+        except TypeError as error:
+            raise self.invalid(f"`{argument}` must be a plain tensor, got {error}") from None
 
     def _is_dense(self, tensor: Tensor) -> bool:
-        return self.fake or (
-            tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+        return self.fake or not (
+            not tensor.is_contiguous()
+            or tensor.is_neg()
+            or tensor.is_conj()
+            or tensor._is_zerotensor()
         )
 
     def _write_back(self, argument: str, tensor: Tensor, staged: Tensor) -> Tensor:
-        if torch._debug_has_internal_overlap(tensor) == 1:
+        if tensor._is_zerotensor():
+            raise self.invalid(
+                f"`{argument}` is written to, so it must have memory, got one of torch's immutable "
+                "tensors of zeros; pass .clone()"
+            )
+        if elements_of(tensor).share_memory():
             raise self.invalid(
                 f"`{argument}` is written to, so no two of its elements may share "
                 "memory (an expanded tensor); pass .contiguous()"
             )
         self.copies.append((tensor, staged))
         return staged
+
+
+def elements_of(tensor: Tensor) -> Elements:
+    """Return where the elements of a dense tensor lie."""
+    return Elements(tensor.data_ptr(), tensor.itemsize, tensor.shape, tensor.stride())
 
 
 def _dense_copy(tensor: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from hccl_py.memory.registered import empty
-from hccl_py.torch_backend.arguments import PLAIN_TYPES
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -36,14 +36,15 @@ from torch.utils import _python_dispatch as modes
 from hccl_py.collectives import Collectives
 from hccl_py.torch_backend.arguments import (
     OPS_BY_HASH,
-    PLAIN_TYPES,
     UNSET_TIMEOUT,
     Call,
     Tensors,
     read_options,
 )
 from hccl_py.torch_backend.identity import GroupIdentity
+from hccl_py.torch_backend.overlap import require_apart
 from hccl_py.torch_backend.sparse import all_reduce_sparse
+from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.torch_backend.work import FINISHED, raise_failure
 from hccl_py.transport.errors import HcclError
 
@@ -127,6 +128,7 @@ class ProcessGroupHccl(GroupIdentity):
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
         if len({block.numel() for block in blocks}) == 1 or call.fake:
             return self.submit(call, "reduce_scatter", (buffer, inputs, op))
+        require_apart(call, "reduce_scatter", [(buffer, inputs, op)], self._rank, self._world_size)
         # Blocks of several sizes, which all ranks see: one reduce per rank.
         inputs[self._rank] = own = inputs[self._rank].clone()
         call.copies.insert(0, (buffer, own))
@@ -234,12 +236,12 @@ class ProcessGroupHccl(GroupIdentity):
         return self.submit(call, "all_gather", *arguments)
 
     def _gathered(
-        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
+        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor, name: str = "tensor_list"
     ) -> tuple[list[Tensor], Tensor]:
         source = call.input("tensor", tensor)
-        targets = [call.output("tensor_list", block, like=tensor) for block in blocks]
+        targets = [call.output(name, block, like=tensor) for block in blocks]
         own = f"as `tensor` for rank {self._rank}"
-        call.same_size("tensor_list", blocks[self._rank], tensor.numel(), own)
+        call.same_size(name, blocks[self._rank], tensor.numel(), own)
         return targets, source
 
     def all_gather_single(self, output: Any = None, input: Any = None, opts: Any = None) -> Work:
@@ -286,7 +288,7 @@ class ProcessGroupHccl(GroupIdentity):
         tensor = call.only("tensor", input_tensors)
         if root == self._rank:
             blocks = call.blocks("gather_list", output_tensors)
-            arguments = (*self._gathered(call, blocks, tensor), root)
+            arguments = (*self._gathered(call, blocks, tensor, "gather_list"), root)
             return self.submit(call, "gather", arguments)
         buffer = call.input("tensor", tensor)
         call.no_blocks("gather_list", output_tensors, root)

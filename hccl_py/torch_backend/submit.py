@@ -22,6 +22,7 @@ from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Apart, Lane, Unended
 from hccl_py.torch_backend.instruments.modes import show_to_modes
 from hccl_py.torch_backend.instruments.profilers import profiled
+from hccl_py.torch_backend.overlap import require_apart
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
 from hccl_py.torch_backend.work import FINISHED, HcclWork, as_torch_error, register_for_wait_tensor
 from hccl_py.transport.errors import HcclError
@@ -104,6 +105,7 @@ class CallingGroup(_Base):
             show_to_modes(self, call, calls)
         if call.fake:
             return HcclWork((), call.results)
+        require_apart(call, method, calls, self._rank, self._world_size)
         if not profiler._is_profiler_enabled:
             work = self._submit(call, method, calls)
         else:

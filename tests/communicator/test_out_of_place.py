@@ -47,18 +47,16 @@ def test_output_may_be_data_itself(ranks: ThreadRanks, face: str) -> None:
     assert ranks.run(in_place) == [[[n * (n + 1) / 2] * 3] * 2] * n
 
 
-@pytest.mark.parametrize("shift", [0, 1, 7])
-def test_reduce_scatter_whose_output_overlaps_its_own_block(ranks: ThreadRanks, shift: int) -> None:
+def test_reduce_scatter_into_its_own_block(ranks: ThreadRanks) -> None:
     n, count = ranks.world_size, 4_099
 
     def numbers(rank: int) -> Array:
         return (np.arange(n * count) % 97 + 100 * rank).astype(np.float32)
 
     def reduce_scatter(comm: Communicator) -> Array:
-        memory = np.zeros((n + 1) * count, np.float32)
-        memory[: n * count] = numbers(comm.rank)
-        output = memory[comm.rank * count + shift :][:count]
-        comm.reduce_scatter(output, memory[: n * count])
+        memory = numbers(comm.rank)
+        output = memory[comm.rank * count :][:count]
+        comm.reduce_scatter(output, memory)
         return output
 
     total = np.sum([numbers(rank) for rank in range(n)], axis=0)

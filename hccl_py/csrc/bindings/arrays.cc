@@ -1,5 +1,8 @@
 #include "bindings/arrays.h"
 
+#include <cinttypes>
+#include <cstdio>
+
 namespace nb = nanobind;
 
 namespace hccl {
@@ -70,6 +73,16 @@ bool is_laid_out_as_known(const nb::object& numpy) {
   return matches(array, 2, numpy_c_contiguous | numpy_writeable) && matches(transposed, 2, 0);
 }
 
+// Where the first of the process's mappings begins: Linux places later ones above it.
+uintptr_t lowest_address() {
+  uintptr_t lowest = 1;
+  if (FILE* maps = std::fopen("/proc/self/maps", "re")) {
+    if (std::fscanf(maps, "%" SCNxPTR, &lowest) != 1) lowest = 1;
+    std::fclose(maps);
+  }
+  return lowest;
+}
+
 }  // namespace
 
 bool is_contiguous(const DLTensor& tensor) {
@@ -86,7 +99,8 @@ bool is_contiguous(const DLTensor& tensor) {
 ArrayReader::ArrayReader()
     : ndarray_(nb::none()),
       is_neg_(nb::steal(PyUnicode_InternFromString("is_neg"))),
-      is_conj_(nb::steal(PyUnicode_InternFromString("is_conj"))) {
+      is_conj_(nb::steal(PyUnicode_InternFromString("is_conj"))),
+      lowest_(lowest_address()) {
   nb::module_ numpy = nb::module_::import_("numpy");
   if (is_laid_out_as_known(numpy)) ndarray_ = numpy.attr("ndarray");
 }
@@ -128,9 +142,10 @@ bool ArrayReader::read(PyObject* object, ArrayView& view) const {
   if (tensor.device.device_type != host_device || !is_contiguous(tensor)) return false;
   view.count = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) view.count *= static_cast<size_t>(tensor.shape[i]);
-  // Tensors of functorch and the like have no memory.
-  if (tensor.data == nullptr && view.count > 0) return false;
   view.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  // Tensors of functorch and the like have no memory, nor have those whose storage was freed: what
+  // they call their address is an offset.
+  if (view.count > 0 && reinterpret_cast<uintptr_t>(view.address) < lowest_) return false;
   view.element = uintptr_t{tensor.dtype.code} << 24 | uintptr_t{tensor.dtype.bits} << 16 |
                  uintptr_t{tensor.dtype.lanes};
   // A tensor may stand for the conjugate or the negative of what is in its memory.

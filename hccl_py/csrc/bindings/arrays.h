@@ -44,6 +44,7 @@ class ArrayReader {
 
   nanobind::object ndarray_;           // none: not laid out like that
   nanobind::object is_neg_, is_conj_;  // names
+  uintptr_t lowest_;                   // no memory lies below it
   std::vector<Type> types_;
   std::vector<nanobind::object> kept_;
 };

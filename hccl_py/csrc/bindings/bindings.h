@@ -38,6 +38,9 @@ void check_signals();
 // memory.cc: Arena and Region, and dlpack_view, which says what is in a DLPack capsule.
 void bind_memory(nanobind::module_& module);
 
+// overlap.cc: find_overlap, which of a call's blocks must not share memory and do.
+void bind_overlap(nanobind::module_& module);
+
 // python_lanes.cc: Stream, and the exceptions of signal handlers inside lanes of Python.
 void bind_python_lanes(nanobind::module_& module);
 // Adds a peer all of whose lanes are Python objects.

@@ -70,7 +70,7 @@ RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double 
   auto append = [&](std::vector<Span>& blocks, const EqualBlocks& all) {
     size_t num_bytes = all.count * size_of(prepared.dtype);
     for (size_t i = 0; i < all.num_blocks; ++i) {
-      blocks.push_back({all.each ? all.each[i] : all.address + i * num_bytes, all.count});
+      blocks.push_back({all.block(i, num_bytes), all.count});
     }
   };
   append(request->call.input, input);

@@ -66,7 +66,7 @@ const KnownCalls::Call* KnownCalls::find(const Key& key) const {
   return call.key == key ? &call : nullptr;
 }
 
-void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blocks, bool apart,
+void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blocks,
                        uint64_t data) {
   static_assert(capacity == 1 << (64 - 58), "see place_of");
   size_t num_arguments = call.size() - 1;
@@ -96,7 +96,6 @@ void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blo
         nb::cast<std::tuple<size_t, size_t, size_t>>(blocks);
   }
   known.data = pointer(data);
-  known.apart = apart;
   if (!calls_) calls_ = std::make_unique<std::array<Call, capacity>>();
   // What is replaced is released last: it may run code of Python.
   std::swap((*calls_)[place_of(key)], known);
@@ -130,6 +129,7 @@ struct FastPath {
   nb::object captures;  // CAPTURES of graphs/recording.py: or recorded
   nb::object errors;    // CallErrors
   nb::object work;      // the class Work, of calls in the background; None: calls block
+  size_t rank;
 };
 
 // A method that answers known calls itself, and hands all others to the function that it wraps. The
@@ -166,8 +166,9 @@ bool read_seconds(const nb::object& timeout, double& seconds) {
   return false;
 }
 
-RequestPtr request_of(Communicator& engine, const KnownCalls::Call& call, double timeout_s,
-                      const KnownCalls::Addresses& addresses) {
+// Null: blocks share memory, and the function says whether they may.
+RequestPtr request_of(Communicator& engine, size_t rank, const KnownCalls::Call& call,
+                      double timeout_s, const KnownCalls::Addresses& addresses) {
   const auto& prepared = *nb::inst_ptr<Prepared>(call.prepared);
   if (call.num_outputs == 0) {
     std::byte* data = call.key.arguments[0].type ? addresses.arrays[0] : call.data;
@@ -178,8 +179,10 @@ RequestPtr request_of(Communicator& engine, const KnownCalls::Call& call, double
     return {addresses.arrays[argument], num_blocks, call.block_count,
             is_list ? addresses.listed.data() : nullptr};
   };
-  return equal_request(engine, prepared, timeout_s, blocks(1, call.num_inputs),
-                       blocks(0, call.num_outputs));
+  EqualBlocks input = blocks(1, call.num_inputs), output = blocks(0, call.num_outputs);
+  size_t block_bytes = call.block_count * size_of(prepared.dtype);
+  if (!are_apart(output, input, block_bytes, rank)) return nullptr;
+  return equal_request(engine, prepared, timeout_s, input, output);
 }
 
 // The error of Python, thrown: what `make` of `maker` returns for a failure.
@@ -236,7 +239,7 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   double timeout_s = 0;
   if (!read_seconds(timeout, timeout_s)) return {};
   const KnownCalls::Call* call = known.find(key);
-  if (call == nullptr || (call->apart && addresses.arrays[0] == addresses.arrays[1])) return {};
+  if (call == nullptr) return {};
 
   nb::object prepared = call->prepared;
   // Another thread may change a list while the call runs.
@@ -247,7 +250,8 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   }
   try {
     auto& engine = *nb::inst_ptr<Communicator>(core);
-    RequestPtr request = request_of(engine, *call, timeout_s, addresses);
+    RequestPtr request = request_of(engine, path.rank, *call, timeout_s, addresses);
+    if (request == nullptr) return {};
     if (path.work.is_none()) {
       run(engine, std::move(request));
       return nb::none();
@@ -350,7 +354,7 @@ void bind_known_calls(nb::module_& module) {
   nb::class_<KnownCalls>(module, "KnownCalls")
       .def(nb::init<>())
       .def("learn", &KnownCalls::learn, nb::arg("call"), nb::arg("prepared"),
-           nb::arg("blocks") = nb::none(), nb::arg("apart") = false, nb::arg("data") = 0)
+           nb::arg("blocks") = nb::none(), nb::arg("data") = 0)
       .def("clear", &KnownCalls::clear);
   nb::class_<FastPath>(module, "FastPath")
       .def(
@@ -360,10 +364,16 @@ void bind_known_calls(nb::module_& module) {
             Py_ssize_t core = offset_of_slot(Py_TYPE(state.ptr()), names.core);
             Py_ssize_t timeout_s = offset_of_slot(Py_TYPE(state.ptr()), names.timeout_s);
             if (core == 0 || timeout_s == 0) throw nb::type_error("state: expected its slots");
-            new (self) FastPath{std::move(state),  core,
-                                timeout_s,         nb::borrow(known),
-                                std::move(groups), std::move(captures),
-                                std::move(errors), std::move(work)};
+            auto rank = nb::cast<size_t>(state.attr("rank"));
+            new (self) FastPath{std::move(state),
+                                core,
+                                timeout_s,
+                                nb::borrow(known),
+                                std::move(groups),
+                                std::move(captures),
+                                std::move(errors),
+                                std::move(work),
+                                rank};
           },
           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
           nb::arg("errors"), nb::arg("work").none());

@@ -48,7 +48,6 @@ class KnownCalls {
     // Of the first argument, the output, and the second, the input; none: the first is `data`.
     size_t num_outputs = 0, num_inputs = 0, block_count = 0;
     std::byte* data = nullptr;  // of a call without arguments
-    bool apart = false;         // output and input must not begin at one address
   };
 
   // Describes arguments of a call; false if one of them has no description, or two are lists.
@@ -58,7 +57,7 @@ class KnownCalls {
   const Call* find(const Key& key) const;
   // Notes a call: its method's name, then all arguments. `blocks`: how many outputs, how many
   // inputs, and the length of each. The engine has checked nothing of it.
-  void learn(const AnyTuple& call, nanobind::object prepared, nanobind::object blocks, bool apart,
+  void learn(const AnyTuple& call, nanobind::object prepared, nanobind::object blocks,
              uint64_t data);
   void clear() { calls_ = nullptr; }
 

@@ -163,6 +163,7 @@ NB_MODULE(_core, module) {
       .def(nb::init<>())
       .def("stop", &ProgressThread::stop, Released());
   bind_memory(module);
+  bind_overlap(module);
   bind_python_lanes(module);
   bind_emulation(module);
   bind_simulation(module);

@@ -41,7 +41,16 @@ struct EqualBlocks {
   size_t num_blocks;
   size_t count;
   std::byte* const* each = nullptr;
+
+  std::byte* block(size_t index, size_t block_bytes) const {
+    return each ? each[index] : address + index * block_bytes;
+  }
 };
+
+// Whether no two of the blocks share memory, but for the block of this rank that is the same memory
+// in both. Costs a few comparisons: each known call asks. False if it would take more to find out.
+bool are_apart(const EqualBlocks& outputs, const EqualBlocks& inputs, size_t block_bytes,
+               size_t rank);
 
 RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
                         std::byte* data);

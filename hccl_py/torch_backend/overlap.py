@@ -1,0 +1,105 @@
+"""Rejects calls of torch whose outputs share memory, with one another or with an input.
+
+The communicator allows the same: output and input i of a rank may be one block. Here the error has
+torch's names, tensors on accelerators count, and so do all calls of a coalesced one together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from hccl_py.memory.arguments import overlapping
+from hccl_py.memory.buffers import cut, run_of
+from hccl_py.memory.element_types import BYTES, Span
+from hccl_py.memory.strided import first_two_that_meet
+from hccl_py.torch_backend.arguments import Call, elements_of
+from hccl_py.torch_backend.staging.tiles import arguments_of
+from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+class _Block(NamedTuple):
+    span: Span  # of bytes
+    number: int  # equal for an output and an input that may be the same memory
+    place: tuple[int, ...]  # indices in the argument
+
+
+def require_apart(
+    call: Call, method: str, calls: Sequence[Sequence[Any]], rank: int, world_size: int
+) -> None:
+    """Raise InvalidArgumentError if tensors of `calls` share memory that one of them is to get.
+
+    What is staged is a copy by now, and shares nothing: of the tensors behind the copies only the
+    outputs have to be apart.
+    """
+    outputs: list[_Block] = []
+    inputs: list[_Block] = []
+    for index, values in enumerate(calls):
+        place = (index,) * (len(calls) > 1)
+        written: list[_Block] = []
+        read: list[_Block] = []
+        for position, _, writes, by_rank in arguments_of(method, values, rank):
+            spans = _spans(values[position], world_size if by_rank else 1)
+            is_list = not isinstance(values[position], Tensor)
+            (written if writes else read).extend(
+                _Block(
+                    span,
+                    index * world_size + (rank if len(spans) == 1 else i),
+                    (*place, i) if is_list else place,
+                )
+                for i, span in enumerate(spans)
+            )
+        outputs += written
+        if method == "all_to_all" and _run(read) == _run(written):
+            continue  # in place, if cut in other ways: the communicator copies aside
+        inputs += read
+    _refuse_overlap(call, outputs, inputs)
+    if call.copies and len(call.results) > 1:
+        pair = first_two_that_meet([elements_of(one) for one in call.results])
+        if pair is not None:
+            raise _error(call, ((pair[0],), (pair[1],)), False)
+
+
+def _refuse_overlap(call: Call, outputs: Sequence[_Block], inputs: Sequence[_Block]) -> None:
+    if not outputs or len(outputs) + len(inputs) < 2:
+        return
+    found = _core.find_overlap(
+        *(
+            [(one.span.address, one.span.count, one.number) for one in blocks]
+            for blocks in (outputs, inputs)
+        )
+    )
+    if found is not None:
+        output, other, is_input = found
+        places = outputs[output].place, (inputs if is_input else outputs)[other].place
+        raise _error(call, places, is_input)
+
+
+def _spans(data: Tensor | Sequence[Tensor], parts: int) -> list[Span]:
+    if isinstance(data, Tensor):
+        return cut(_span(data), parts)
+    return [_span(one) for one in data]
+
+
+def _span(tensor: Tensor) -> Span:
+    # Some accelerators do not tell addresses.
+    address = tensor.data_ptr()
+    return Span(address, tensor.nbytes if address else 0, BYTES)
+
+
+def _run(blocks: Sequence[_Block]) -> tuple[int, int] | None:
+    return run_of([one.span for one in blocks])
+
+
+def _error(
+    call: Call, places: tuple[tuple[int, ...], tuple[int, ...]], is_input: bool
+) -> InvalidArgumentError:
+    names = call.output_name, call.input_name if is_input else call.output_name
+    output, other = (
+        "".join((name, *(f"[{index}]" for index in place)))
+        for name, place in zip(names, places, strict=True)
+    )
+    return call.invalid(str(overlapping(f"`{output}`", f"`{other}`", is_input)))
