@@ -113,8 +113,8 @@ def learn(dtype: Any, argument: str) -> ElementType:
     if isinstance(dtype, np.dtype):
         if dtype.hasobject:
             raise InvalidArgumentError(
-                f"{argument}: expected numbers, got Python objects (dtype {name}), which are "
-                "addresses in this process; send pickle.dumps of them as uint8"
+                f"{argument}: expected numbers, got dtype {name}, whose elements are Python "
+                "objects, addresses in this process; send pickle.dumps of them as uint8"
             )
         if not dtype.isnative:
             raise InvalidArgumentError(
