@@ -86,6 +86,7 @@ def assemble(
         processes=processes,
         boot_id=Identity.of_this_process().boot_id,
         global_ranks=tuple(range(size)) if everyone else None,
+        nodes=mesh.nodes,
     )
     clock = coordination.clock if coordination else lambda: None
     recorder = FlightRecorder(core, membership, clock)

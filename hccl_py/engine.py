@@ -107,7 +107,8 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_rdma_peer(link.rank, list(link.rdma_lanes), control)  # type: ignore[arg-type]
         elif over_tcp:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
-            core.add_verbs_peer(progress_thread(), link.rank, first_paths, control)  # type: ignore[arg-type]
+            thread, name = progress_thread(), link.paths[0]
+            core.add_verbs_peer(thread, link.rank, first_paths, control, name)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))

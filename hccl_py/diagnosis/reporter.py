@@ -211,14 +211,17 @@ class Reporter:
     def survey(self, ask: Callable[[float], Mapping[int, bytes]], timeout_s: float) -> Reports:
         """Return the reports of all ranks that come in time; without time only this rank's."""
         if timeout_s <= 0:
-            return Reports({self.member.rank: self.observed()}, {}, self.member.processes)
+            return self._of({self.member.rank: self.observed()}, {})
         reports = ask(timeout_s)
         missing = set(range(len(self.member.processes))) - set(reports)
         return self._reports(reports, dict.fromkeys(missing, NO_ANSWER))
 
     def _reports(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> Reports:
         by_rank = {rank: decode(Report, one) for rank, one in reports.items()}
-        return Reports(by_rank, absent, self.member.processes)
+        return self._of(by_rank, absent)
+
+    def _of(self, by_rank: Mapping[int, Report], absent: Mapping[int, Absence]) -> Reports:
+        return Reports(by_rank, absent, self.member.processes, self.member.nodes)
 
     def _is_stuck(self) -> bool:
         return self._core.caller()[2] and self._stall.stalled_s >= STUCK_S

@@ -19,6 +19,15 @@ class Reports:
     by_rank: Mapping[int, Report]
     absent: Mapping[int, Absence]
     processes: Sequence[tuple[str, int]]  # host and pid of every rank
+    nodes: Sequence[Sequence[int]] = ()  # the ranks of each
+
+    def silent_nodes(self, some: Iterable[int]) -> set[int]:
+        """Return these ranks and, where no rank of a node has reported, their neighbours."""
+        found = set(some)
+        for node in self.nodes:
+            if found & set(node) and not self.by_rank.keys() & set(node):
+                found |= set(node)
+        return found
 
     def failures(self, *causes: Cause) -> dict[int, Failure]:
         """Return the failures with one of these causes, by the rank that observed them."""

@@ -48,6 +48,7 @@ class Membership(NamedTuple):
     boot_id: str  # ranks with the same one share a clock
     global_ranks: tuple[int, ...] | None  # its ranks in the job; None: not known
     description: str = ""  # the user's
+    nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each
 
 
 Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc

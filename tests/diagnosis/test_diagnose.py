@@ -27,18 +27,23 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate
 from hccl_py.transport.types import DType, ReduceOp
 
-PROCESSES = [("h", 100 + rank) for rank in range(4)]
+PROCESSES = [("h", 100 + rank) for rank in range(6)]
 CALL = pack("all_reduce", None, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 1000)
 OTHER = pack("broadcast", 0, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 1000)
+
+
 NAME = "all_reduce(sum, float32[1000])"
 AT = Stage("recv", 1, 2)
 SILENT = Absence(Fate.UNKNOWN, "silent for 2.0 s")
 
 
 def decide(
-    reports: dict[int, Report], absent: dict[int, Absence] | None = None, world_size: int = 4
+    reports: dict[int, Report],
+    absent: dict[int, Absence] | None = None,
+    world_size: int = 4,
+    nodes: tuple[tuple[int, ...], ...] = (),
 ) -> Diagnosis:
-    diagnosis = diagnose(Reports(reports, absent or {}, PROCESSES[:world_size]))
+    diagnosis = diagnose(Reports(reports, absent or {}, PROCESSES[:world_size], nodes))
     assert diagnosis is not None
     return diagnosis
 
@@ -189,6 +194,23 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
 def test_timeout_in_a_call_that_all_have_come_to_names_the_network() -> None:
     reports = {rank: report(Cause.TIMED_OUT, 1 - rank) for rank in (0, 1)}
     assert "network" in decide(reports, {}, 2).text
+
+
+def test_timeout_gives_one_cause_for_all_ranks_of_a_host() -> None:
+    paths = (PathTrouble(2, "eth0 10.0.0.1 -> 10.0.0.2", True, 3.0, ""),)
+    reports = {0: report(Cause.TIMED_OUT, 2, waiting_for=(2,), paths=paths), 1: report()}
+    absent = {rank: SILENT for rank in (2, 3, 4, 5)}
+    text = decide(reports, absent, 6, ((0, 1), (2, 3), (4, 5))).text
+    for rank, state in {2: "out of reach", 3: "out of reach", 4: "stopped, or busy"}.items():
+        assert f"rank {rank} (host h, pid {100 + rank}) is {state}" in text
+
+
+def test_timeout_of_a_host_that_answers_leaves_its_other_ranks_their_own_cause() -> None:
+    paths = (PathTrouble(2, "eth0 10.0.0.1 -> 10.0.0.2", True, 3.0, ""),)
+    reports = {0: report(Cause.TIMED_OUT, 2, waiting_for=(2,), paths=paths), 4: report()}
+    text = decide(reports, {2: SILENT, 3: SILENT}, 5, ((0,), (2, 3, 4))).text
+    assert "rank 2 (host h, pid 102) is out of reach" in text
+    assert "rank 3 (host h, pid 103) is stopped, or busy" in text
 
 
 def test_timeout_blames_a_rank_in_no_call_before_one_in_an_earlier_call() -> None:

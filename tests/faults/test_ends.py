@@ -6,6 +6,7 @@ What ranks see of each other's failures stands in test_injections.py.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -53,12 +54,20 @@ def test_leaving_waits_until_a_message_has_gone_out_over_a_new_connection(leaver
         assert ranks.run(send_and_leave) == [[0, 1, 2, 3, 4]] * 2
 
 
-def killed_with_a_child(rank: int, world_size: int) -> None:
+def clone() -> int:
+    """Fork behind the back of the C library, as runtimes of other languages do."""
+    return ctypes.CDLL(None).syscall(56 if os.uname().machine == "x86_64" else 220, 17, 0, 0, 0, 0)
+
+
+FORKS = {"python": os.fork, "C library": lambda: ctypes.CDLL(None).fork(), "clone": clone}
+
+
+def killed_with_a_child(rank: int, world_size: int, how: str) -> None:
     comm = Communicator()
     pids = Pids(comm)
     child = np.zeros(1, np.int64)
     if rank == 1:
-        child[0] = os.fork()
+        child[0] = FORKS[how]()
         if child[0] == 0:
             time.sleep(HANG_S)  # holds copies of whatever its parent had open
             os._exit(0)
@@ -78,9 +87,22 @@ def killed_with_a_child(rank: int, world_size: int) -> None:
     os.kill(int(child[0]), signal.SIGKILL)
 
 
-@layouts
-def test_killed_rank_with_a_forked_child_is_noticed_at_once(nodes: int) -> None:
-    run_ranks(killed_with_a_child, 2, env=on_nodes(nodes, 2), victims=[1])
+@pytest.mark.parametrize(
+    ("how", "nodes", "world_size"),
+    [
+        ("python", 1, 2),
+        ("python", 2, 2),
+        ("C library", 1, 2),
+        ("C library", 2, 2),
+        ("clone", 1, 2),
+        ("clone", 2, 4),  # the other rank of its node says so
+    ],
+)
+def test_killed_rank_with_a_forked_child_is_noticed_at_once(
+    how: str, nodes: int, world_size: int
+) -> None:
+    env = on_nodes(nodes, world_size)
+    run_ranks(killed_with_a_child, world_size, how, env=env, victims=[1])
 
 
 def closes(rank: int, world_size: int, fails: bool) -> None:

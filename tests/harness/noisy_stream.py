@@ -41,7 +41,7 @@ class NoisyStream(_core.Stream):
         except BlockingIOError:
             return 0
         if received == 0:
-            raise ConnectionResetError("the connection was closed")
+            raise EOFError("the connection was closed")
         return received
 
     def send(self, data: memoryview) -> int:

@@ -59,6 +59,10 @@ class RejectedError(Exception):
     """The other side of a connection is not what it should be; says why, without secrets."""
 
 
+class ResetError(RejectedError):
+    """The connection was reset, by the other side or on the way: another one may succeed."""
+
+
 class NotListeningError(RejectedError):
     """The peer does not listen yet, or its backlog is full."""
 
@@ -108,7 +112,8 @@ class PendingConnection:
         try:
             return next(self._steps, None)
         except OSError as error:
-            raise RejectedError(f"the connection broke: {error.strerror or error}") from error
+            kind = ResetError if isinstance(error, ConnectionError) else RejectedError
+            raise kind(f"the connection broke: {error.strerror or error}") from error
 
     def _run(self, wanted: Key | Callable[[Key], bool]) -> Steps:
         if isinstance(wanted, Key):

@@ -28,6 +28,7 @@ from hccl_py.transport.bootstrap.connection import (
     NotNowError,
     PendingConnection,
     RejectedError,
+    ResetError,
 )
 from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
@@ -219,7 +220,13 @@ class FullMesh(Connector):
         self._awaited.remove(key)
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Give up: at the start every connection has to come about."""
+        """Give up: at the start every connection has to come about. One that was reset comes again.
+
+        A peer that has ended refuses it then.
+        """
+        if isinstance(cause, ResetError):
+            self._retry_later(key)
+            return
         me, peer = (self._party.members[rank] for rank in (self._party.rank, key.rank))
         hint = f"look at the log of rank {peer.rank} first"
         if is_no_descriptor(cause):

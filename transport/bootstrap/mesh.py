@@ -315,8 +315,7 @@ class _Resources:
             rdma_lanes = self._rdma.start()
         links = _links(party, made, provided, rdma_lanes)
         full_mesh.close()
-        # Only the engine's own connections can be replaced.
-        kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
+        kept = tuple(self._tcp) if remote else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
         return Mesh(party, links, kept, self._provider, coordination, meeting.shared)

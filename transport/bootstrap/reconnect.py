@@ -75,7 +75,13 @@ class Reconnector(Connector):
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()
-        self._made: set[Key] = set()  # the lanes' connections that there are, or were
+        # The lanes' connections that there are, or were.
+        self._made: set[Key] = {
+            Key(rank, 1 + lane, path)
+            for rank in remote
+            for lane in range(party.num_lanes_at_start)
+            for path in range(party.num_paths(rank))
+        }
         self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
@@ -122,6 +128,8 @@ class Reconnector(Connector):
 
     def _open(self) -> None:
         self._listen()
+        for listener in self._listeners:
+            _core.give_up_in_children(listener.fileno())
         self._plane.loop.watch(self._engine.repair_fd(), self._take_news)
         self._plane.loop.add(self)
 
@@ -133,6 +141,7 @@ class Reconnector(Connector):
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
+            _core.keep_in_children(listener.fileno())
             listener.close()
         # What still refers to this object must not keep the engine's memory.
         del self._engine

@@ -126,7 +126,7 @@ class TlsStream(_core.Stream):
         return num_sent
 
     def receive(self, into: memoryview) -> int:
-        """Read what is there, return how many bytes; OSError: broken, or closed by the peer."""
+        """Read what is there, return how many bytes; OSError: it broke; EOFError: it was closed."""
         num_received = 0
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
             while num_received < len(into):
@@ -134,7 +134,7 @@ class TlsStream(_core.Stream):
                 if received == 0:
                     if num_received:  # hand out what came before; the next call raises
                         break
-                    raise ConnectionResetError("the connection was closed")
+                    raise EOFError("the connection was closed")
                 num_received += received
         return num_received
 

@@ -72,7 +72,8 @@ void bind_simulation(nanobind::module_& module);
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
-                    int peer, const std::vector<int>& lane_fds, int control_fd);
+                    int peer, const std::vector<int>& lane_fds, int control_fd,
+                    const std::string& name);
 // The same over queue pairs of an RDMA device, in RTS: one for each lane.
 void add_rdma_peer(Communicator& communicator, int peer,
                    const std::vector<std::shared_ptr<RdmaLaneEnd>>& ends, int control_fd);

@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "base/fork_copies.h"
 #include "base/signal_bell.h"
 #include "perftest/bindings.h"
 #include "progress/idle.h"
@@ -186,6 +187,8 @@ NB_MODULE(_core, module) {
         return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
       },
       Released());
+  module.def("give_up_in_children", &give_up_in_children);
+  module.def("keep_in_children", &keep_in_children);
   module.def("reduce_instruction_set", &reduce_instruction_set);
   module.def("reduce_supported", [](int dtype, int op) {
     return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));

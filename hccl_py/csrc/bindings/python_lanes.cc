@@ -4,7 +4,9 @@
 
 #include <poll.h>
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/trampoline.h>
 
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "base/fork_copies.h"
 #include "verbs/underlying_lane.h"
 
 namespace nb = nanobind;
@@ -27,7 +30,7 @@ std::exception_ptr interruption;
 unsigned long interrupted_thread = 0;
 
 void keep_interruption(const nb::python_error& error) {
-  if (interruption || error.matches(PyExc_OSError)) return;
+  if (interruption || error.matches(PyExc_OSError) || error.matches(PyExc_EOFError)) return;
   interruption = std::make_exception_ptr(error);
   interrupted_thread = PyThread_get_thread_ident();
 }
@@ -50,6 +53,7 @@ class PyStream final : public Stream {
     if (fd_ == unknown) {
       nb::gil_scoped_acquire gil;
       fd_ = nb::cast<int>(nb_trampoline.base().attr("fd")());
+      give_up_in_children(fd_);
     }
     return fd_;
   }
@@ -61,7 +65,7 @@ class PyStream final : public Stream {
 
   void close() override {
     nb::gil_scoped_acquire gil;
-    fd_ = -1;
+    keep_in_children(std::exchange(fd_, -1));
     try {
       nb_trampoline.base().attr("close")();
     } catch (const nb::python_error& error) {
@@ -75,7 +79,7 @@ class PyStream final : public Stream {
 
   // Part by part until one was not moved whole.
   size_t move(const char* method, std::span<const iovec> parts, int access) {
-    if (failed_) throw StreamError(why_failed_, failed_by_peer_);
+    if (failed_) throw StreamError(why_failed_, how_failed_);
     nb::gil_scoped_acquire gil;
     size_t moved = 0;
     try {
@@ -90,19 +94,19 @@ class PyStream final : public Stream {
     } catch (const nb::python_error& error) {
       // For good: it is unknown how many bytes the call that raised this had moved.
       failed_ = true;
-      failed_by_peer_ = error.matches(PyExc_ConnectionError) || error.matches(PyExc_EOFError);
+      if (error.matches(PyExc_EOFError)) how_failed_ = StreamEnd::closed;
       why_failed_ = error.what();
       keep_interruption(error);
       // The bytes that came before count; the next call returns the rest.
       if (moved > 0 && access == PyBUF_WRITE) return moved;
-      throw StreamError(why_failed_, failed_by_peer_);
+      throw StreamError(why_failed_, how_failed_);
     }
     return moved;
   }
 
   mutable int fd_ = unknown;
   bool failed_ = false;
-  bool failed_by_peer_ = false;
+  StreamEnd how_failed_ = StreamEnd::reset;
   std::string why_failed_;
 };
 
@@ -123,10 +127,13 @@ class PythonLane final : public QueuedLane {
         provider_(provider),
         send_(lane.attr("send")),
         receive_(lane.attr("receive")),
+        tend_(nb::getattr(lane, "tend", nb::none())),
+        trouble_(nb::getattr(lane, "trouble", nb::none())),
+        end_(nb::getattr(lane, "peer_has_ended", nb::none())),
         fd_(nb::cast<int>(lane.attr("fd")())) {}
 
   ~PythonLane() override {
-    nb::object* objects[] = {&send_, &receive_, &lane_, &provider_};
+    nb::object* objects[] = {&send_, &receive_, &tend_, &trouble_, &end_, &lane_, &provider_};
     if (!nb::is_alive()) {
       // The interpreter has ended, so no Python code can close this.
       for (nb::object* object : objects) object->release();
@@ -154,6 +161,9 @@ class PythonLane final : public QueuedLane {
     return true;
   }
   void release() override { has_message_ = false; }
+  void tend(std::chrono::steady_clock::time_point) override { tell(tend_); }
+  void peer_has_ended() override { tell(end_); }
+  std::vector<PathTrouble> troubles(const std::vector<double>&) const override;
 
  protected:
   bool push(const Header& header, const std::byte* payload) override;
@@ -166,9 +176,12 @@ class PythonLane final : public QueuedLane {
   }
   bool call_send(const Header& header, const std::byte* payload);
   bool call_receive();
+  nb::object ask(const nb::object& method) const;
+  void tell(const nb::object& method) const;
   [[noreturn]] void fail(const nb::python_error& error);
 
   nb::object lane_, provider_, send_, receive_;
+  nb::object tend_, trouble_, end_;  // None where the lane has no such method
   const int fd_;
   // What the object answered last; its descriptor becomes readable when that has changed.
   bool full_ = false;     // send: no room
@@ -231,6 +244,33 @@ bool PythonLane::call_receive() {
   return true;
 }
 
+// Calls what a lane need not have, with the GIL held. Throws nothing: where a lane fails, its next
+// message does.
+nb::object PythonLane::ask(const nb::object& method) const {
+  if (method.is_none()) return {};
+  try {
+    return method();
+  } catch (nb::python_error& error) {
+    keep_interruption(error);
+    error.discard_as_unraisable("a lane of a provider");
+  }
+  return {};
+}
+
+void PythonLane::tell(const nb::object& method) const {
+  if (method.is_none()) return;
+  nb::gil_scoped_acquire gil;
+  ask(method);
+}
+
+std::vector<PathTrouble> PythonLane::troubles(const std::vector<double>&) const {
+  nb::gil_scoped_acquire gil;
+  nb::object trouble = ask(trouble_);
+  std::pair<double, std::string> known;
+  if (!trouble.is_valid() || !nb::try_cast(trouble, known)) return {};
+  return {{peer(), "a connection of its provider", false, known.first, std::move(known.second)}};
+}
+
 // With the GIL held.
 void PythonLane::fail(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) {  // KeyboardInterrupt and the like
@@ -274,7 +314,7 @@ std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provide
 
 void bind_python_lanes(nb::module_& module) {
   // Its methods are the subclass's own; base/stream.h says what they do. `send` and `receive` raise
-  // ConnectionError when the other end is gone, at the end of the stream too.
+  // OSError when the connection broke, and EOFError at the end of the stream.
   nb::class_<Stream, PyStream>(module, "Stream").def(nb::init<>()).def("fd", [](Stream&) -> int {
     throw std::logic_error("a Stream without fd()");
   });

@@ -16,6 +16,7 @@
 
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
+#include "verbs/lane_under_queue_pair.h"
 #include "verbs/queue_pair.h"
 #include "verbs/rdma/lane_end.h"
 #include "verbs/rdma/queue_pair.h"
@@ -263,20 +264,40 @@ void bind_underlying_lanes(nb::module_& module) {
 
 }  // namespace
 
+namespace {
+
+// The lane under a queue pair: another thread sees its breaks, see Connections::LockedLane.
+class Replaced final : public PathObserver {
+ public:
+  void lane_wanted(const TcpLane&) override {}
+  bool path_lost(const TcpLane&, size_t) override { return true; }
+};
+Replaced replaced;
+
+}  // namespace
+
 void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
-                    int peer, const std::vector<int>& lane_fds, int control_fd) {
+                    int peer, const std::vector<int>& lane_fds, int control_fd,
+                    const std::string& name) {
   std::vector<Descriptor> sockets(lane_fds.begin(), lane_fds.end());
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::unique_ptr<ReplaceableLane>> underlying;
+  TcpOptions options;
+  options.path_timeout_s = communicator.options().path_timeout_s;
+  options.names = {name};
+  options.observer = &replaced;
   for (Descriptor& socket : sockets) {
-    LaneSlots::Pairs pair = {QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
-                                                  LaneSlots::attributes())};
-    std::vector<LaneSlots::Pairs> paths = {std::move(pair)};
+    auto pair = QueuePair::connected(progress, tcp_underlying_lane(std::move(socket), options),
+                                     LaneSlots::attributes());
+    underlying.push_back(std::make_unique<LaneUnderQueuePair>(pair));
+    std::vector<LaneSlots::Pairs> paths = {{std::move(pair)}};
     auto slots = std::make_unique<LaneSlots>(std::move(paths), communicator.options().slot_bytes);
     lanes.push_back(
         std::make_unique<LaneOverQueuePair>(peer, std::move(slots), communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});
+  communicator.connections().add_locked_lanes(peer, std::move(underlying));
 }
 
 namespace {

@@ -83,7 +83,7 @@ HCCL_TEST(an_acknowledgement_that_stopped_half_way_goes_on) {
 HCCL_TEST(all_that_was_said_while_cut_is_said_again) {
   auto before = unix_sockets(), after = unix_sockets();
   ControlLink link({stream_on(before[0])});
-  link.lose(0, false);
+  link.lose(0);
   constexpr size_t num_paths = 96;  // of one lane: HCCL_CONNECTIONS=32 on three interfaces
   for (uint64_t generation : {1, 2, 3}) {
     for (size_t path = 0; path < num_paths; ++path) link.report_down(1, path, generation);
@@ -110,6 +110,8 @@ void peer_is_lost_once_its_lanes_close(void (*break_control)(int)) {
   break_control(wire.control);
   CHECK(!wire.rank->wait(request, in(milliseconds(600)), no_interrupt));
   wire.close_lanes();
+  CHECK(!wire.rank->wait(request, in(milliseconds(200)), no_interrupt));  // it may live
+  wire.rank->note_refusal(1);
   CHECK(eventually([&] { return request->is_done(); }));
   CHECK(request->failure->cause == Cause::lost);
 }

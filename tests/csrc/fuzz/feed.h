@@ -72,7 +72,7 @@ class FeedStream final : public Stream {
   void close() override {}
 
   size_t send(std::span<const iovec> parts) override {
-    if (ended) throw StreamError("it is gone", true);
+    if (ended) throw StreamError("it is gone", StreamEnd::closed);
     size_t count = 0;
     for (const iovec& part : parts) {
       touch(static_cast<const std::byte*>(part.iov_base), part.iov_len);
@@ -89,7 +89,7 @@ class FeedStream final : public Stream {
       begin_ += now;
       count += now;
     }
-    if (count == 0 && ended) throw StreamError("it is gone", true);
+    if (count == 0 && ended) throw StreamError("it is gone", StreamEnd::closed);
     return count;
   }
 

@@ -148,6 +148,7 @@ def test_close_delivers_what_was_sent_then_the_peer_raises(closing: int) -> None
         other = lanes[1 - closing]
         for number in range(QUEUED_MESSAGES):
             assert HEADER.unpack(receive(other)[: HEADER.size])[1] == number
+        other.peer_has_ended()  # type: ignore[attr-defined]
         for _ in range(2):  # and again when asked again
             with pytest.raises(ConnectionError, match="was closed"):
                 wait_for(other, other.receive)

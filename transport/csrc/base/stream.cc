@@ -10,14 +10,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/fork_copies.h"
+
 namespace hccl {
 
 namespace {
-
-[[noreturn]] void fail(const char* call, int error) {
-  bool by_peer = error == ECONNRESET || error == EPIPE;
-  throw StreamError(std::string(call) + ": " + std::strerror(error), by_peer);
-}
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
@@ -27,6 +24,24 @@ msghdr message_of(std::span<const iovec> parts) {
 }
 
 }  // namespace
+
+SocketStream::SocketStream(Descriptor socket) {
+  give_up_in_children(socket.get());
+  socket_.emplace(std::move(socket));
+}
+
+void SocketStream::close() {
+  keep_in_children(fd());
+  socket_.reset();
+}
+
+// What sends into a connection that the other end has closed gets EPIPE. The kernel reports a reset
+// once, and the end of the stream from then on.
+void SocketStream::fail(const char* call, int error) {
+  was_reset_ |= error != EPIPE;
+  StreamEnd end = was_reset_ ? StreamEnd::reset : StreamEnd::closed;
+  throw StreamError(std::string(call) + ": " + std::strerror(error), end);
+}
 
 size_t SocketStream::send(std::span<const iovec> parts) {
   msghdr message = message_of(parts);
@@ -45,7 +60,9 @@ size_t SocketStream::receive(std::span<const iovec> parts) {
     ssize_t got = parts.size() == 1 ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
                                     : recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
-    if (got == 0) throw StreamError("the connection was closed", true);
+    if (got == 0)
+      throw StreamError("the connection was closed",
+                        was_reset_ ? StreamEnd::reset : StreamEnd::closed);
     if (errno == EAGAIN) return 0;
     if (errno != EINTR) fail("recv", errno);
   }
@@ -55,6 +72,13 @@ bool has_hung_up(int fd) {
   if (fd < 0) return true;
   pollfd entry{fd, POLLRDHUP, 0};
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+bool was_closed(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return true;  // no TCP
+  return info.tcpi_state != TCP_CLOSE;
 }
 
 size_t unconfirmed_bytes(int fd) {

@@ -13,12 +13,15 @@
 
 namespace hccl {
 
+// How a connection ended: the other end closed it in order, as the kernel does for a process that
+// dies; it was reset, by the other end or on the way; or this end gave it up.
+enum class StreamEnd { closed, reset, given_up };
+
 // The connection is of no use any more.
 class StreamError : public std::runtime_error {
  public:
-  // `by_peer`: the other end closed or reset it, as a process does that dies.
-  StreamError(const std::string& what, bool by_peer) : std::runtime_error(what), by_peer(by_peer) {}
-  const bool by_peer;
+  StreamError(const std::string& what, StreamEnd how) : std::runtime_error(what), end(how) {}
+  const StreamEnd end;
 };
 
 class Stream {
@@ -41,19 +44,25 @@ class Stream {
 class SocketStream final : public Stream {
  public:
   // `socket`: a connected, authenticated, non-blocking stream socket.
-  explicit SocketStream(Descriptor socket) { socket_.emplace(std::move(socket)); }
+  explicit SocketStream(Descriptor socket);
+  ~SocketStream() override { close(); }
 
   int fd() const override { return socket_ ? socket_->get() : -1; }
   size_t send(std::span<const iovec> parts) override;
   size_t receive(std::span<const iovec> parts) override;
-  void close() override { socket_.reset(); }
+  void close() override;
 
  private:
+  [[noreturn]] void fail(const char* call, int error);
+
   std::optional<Descriptor> socket_;
+  bool was_reset_ = false;
 };
 
 // Whether the other end has closed or reset the connection, as far as the kernel knows by now.
 bool has_hung_up(int fd);
+// Whether the other end closed it in order, if it has_hung_up().
+bool was_closed(int fd);
 // Bytes handed to the kernel that the other end's kernel has not confirmed; 0 if it cannot say.
 size_t unconfirmed_bytes(int fd);
 // For how long the other end's kernel has answered nothing, although it was asked: bytes were

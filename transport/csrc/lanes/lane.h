@@ -151,6 +151,8 @@ class Lane {
   virtual bool receive(std::byte* destination) = 0;
   // Frees the peeked message and its slot.
   virtual void release() = 0;
+  // The peer has left or died: what it sent is still received, then the lane throws.
+  virtual void peer_has_ended() {}
   // The communicator has failed: no payload is the lane's business any more.
   virtual void abandon() {}
 

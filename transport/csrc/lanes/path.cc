@@ -118,18 +118,18 @@ const Frame* Path::head() {
   std::memcpy(&frame_, ahead_.get() + ahead_begin_, sizeof frame_);
   if (checksum_ && frame_.header_crc != sum_of(frame_)) {
     statistics_->checksum_errors.add(1);
-    throw StreamError("a frame came in damaged", false);
+    throw StreamError("a frame came in damaged", StreamEnd::given_up);
   }
   if (frame_.magic != Frame{}.magic || frame_.kind < Frame::data || frame_.kind > Frame::probe) {
-    throw StreamError("what came in is no frame", false);
+    throw StreamError("what came in is no frame", StreamEnd::given_up);
   }
   if (frame_.serial != serial_received_) {
     throw StreamError("frame " + std::to_string(frame_.serial) + " came in instead of frame " +
                           std::to_string(serial_received_),
-                      false);
+                      StreamEnd::given_up);
   }
   if (frame_.header.length > (frame_.kind == Frame::data ? slot_bytes_ : 0)) {
-    throw StreamError("a frame longer than a slot", false);
+    throw StreamError("a frame longer than a slot", StreamEnd::given_up);
   }
   ++serial_received_;
   ahead_begin_ += sizeof frame_;
@@ -143,7 +143,7 @@ void Path::check_payload(const std::byte* payload) {
   if (checked_) return;
   if (crc32c(payload, frame_.header.length) != frame_.payload_crc) {
     statistics_->checksum_errors.add(1);
-    throw StreamError("a payload came in damaged", false);
+    throw StreamError("a payload came in damaged", StreamEnd::given_up);
   }
   checked_ = true;
 }

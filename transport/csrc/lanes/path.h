@@ -88,7 +88,7 @@ class Path {
   struct Down {
     Clock::time_point since{};
     std::string why;
-    bool by_peer = false;
+    StreamEnd end = StreamEnd::given_up;
   };
 
   Path(size_t slot_bytes, bool checksum, BufferPool& pool,

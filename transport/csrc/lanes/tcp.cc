@@ -18,8 +18,8 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
-// A path that is cut for a while breaks once and comes back late. One that breaks so often delivers
-// nothing, if no acknowledgement came meanwhile and each connection had time for it.
+// A path that is cut for a while is given up once and comes back late. One that is given up so
+// often delivers nothing, if no acknowledgement came meanwhile and each connection had time for it.
 constexpr int fruitless_breaks = 4;
 // What a lost packet explains is no trouble yet.
 constexpr double shortest_silence_s = 0.5;
@@ -159,7 +159,7 @@ bool TcpLane::go_on(size_t i) {
     requeue(i);
     ack_due_ = true;  // it may have been in what was lost
     // What the peer sent before it stopped reading may still be there.
-    if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
+    if (head_of(i) == nullptr) lose(i, error.what(), error.end);
     return true;
   }
   if (number == 0) return true;
@@ -204,7 +204,7 @@ void TcpLane::release_acknowledged() {
 void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (why_dead_) return connection->close();
   note_wanted();  // the peer's own attempt brings the other paths
-  if (paths_[i]->up()) end(i, "the peer made another connection", false);
+  if (paths_[i]->up()) end(i, "the peer made another connection", StreamEnd::given_up);
   if (several()) {
     setsockopt(connection->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent_bytes,
                sizeof most_unsent_bytes);
@@ -214,8 +214,8 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (ack_due_) send_ack();
 }
 
-void TcpLane::count_break(size_t i) {
-  bool fruitless = peer_has_ < window_.posted();
+void TcpLane::count_break(size_t i, StreamEnd how) {
+  bool fruitless = how == StreamEnd::given_up && peer_has_ < window_.posted();
   if (!fruitless || peer_has_ != number_at_break_) num_fruitless_breaks_ = 0;
   if (!fruitless) return;
   if (num_fruitless_breaks_++ == 0) first_fruitless_ = Clock::now();
@@ -237,16 +237,16 @@ std::string TcpLane::why_fruitless() const {
          " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
 }
 
-void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
+void TcpLane::lose(size_t i, const std::string& why, StreamEnd how) {
   if (!paths_[i]->up()) return;
-  count_break(i);
-  end(i, why, by_peer);
+  count_break(i, how);
+  end(i, why, how);
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
   if (!comes_back) peer_ended_ = true;
   if (peer_ended_ && !any_up()) bury(why);
 }
 
-void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
+void TcpLane::end(size_t i, const std::string& why, StreamEnd how) {
   Path& path = *paths_[i];
   if (current_ == i) {
     if (complete_) {
@@ -255,7 +255,7 @@ void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
       current_ = nowhere;
     }
   }
-  path.cut({Clock::now(), why, by_peer});
+  path.cut({Clock::now(), why, how});
   requeue(i);
   ack_due_ =
       true;  // the last one may have been lost with it, and the peer may wait for nothing else
@@ -322,18 +322,16 @@ void TcpLane::probe(Clock::time_point now) {
   }
 }
 
-bool TcpLane::none_open(const std::vector<TcpLane*>& lanes) {
-  auto is_open = [](auto& path) { return path->up() && !has_hung_up(path->fd()); };
-  return std::none_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {
-    return std::any_of(lane->paths_.begin(), lane->paths_.end(), is_open);
-  });
+bool TcpLane::is_open() const {
+  return std::any_of(paths_.begin(), paths_.end(),
+                     [](auto& path) { return path->up() && !has_hung_up(path->fd()); });
 }
 
-bool TcpLane::closed_by_peer(const std::vector<TcpLane*>& lanes) {
-  auto by_peer = [](auto& path) { return path->up() || path->down().by_peer; };
-  return none_open(lanes) && std::any_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {
-           return std::any_of(lane->paths_.begin(), lane->paths_.end(), by_peer);
-         });
+bool TcpLane::closed_by_peer() const {
+  return std::any_of(paths_.begin(), paths_.end(), [](auto& path) {
+    if (path->up()) return has_hung_up(path->fd()) && was_closed(path->fd());
+    return path->was_up() && path->down().end == StreamEnd::closed;
+  });
 }
 
 bool TcpLane::delivered() const {

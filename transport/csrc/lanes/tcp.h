@@ -26,6 +26,29 @@ namespace hccl {
 
 class TcpLane;
 
+// A lane whose connections are replaced when they break.
+class ReplaceableLane {
+ public:
+  virtual ~ReplaceableLane() = default;
+  virtual size_t num_paths() const = 0;
+  virtual int fd(size_t path) const = 0;  // -1: it is down
+  // How many connections the path has had; both sides count alike.
+  virtual uint64_t generation(size_t path) const = 0;
+  // Takes a connection in place of the one that the path has or had.
+  virtual void adopt(size_t path, std::shared_ptr<Stream> connection) = 0;
+  // Ends a connection that is known to be of no use.
+  virtual void lose(size_t path, const std::string& why) = 0;
+  // No connection will be replaced any more: the peer has left or died.
+  virtual void peer_has_ended() = 0;
+  // Looks at every connection: whether it ended, what was acknowledged.
+  virtual void poll() = 0;
+  virtual bool is_open() const = 0;  // any connection
+  // Whether the peer closed a connection in order, the last of its path.
+  virtual bool closed_by_peer() const = 0;
+  // See Lane.
+  virtual std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s) const = 0;
+};
+
 // Is told about connections that break, and about lanes that need their first ones.
 class PathObserver {
  public:
@@ -45,7 +68,7 @@ struct TcpOptions {
   PathObserver* observer = nullptr;  // without one, no connection is ever made or replaced
 };
 
-class TcpLane final : public Lane {
+class TcpLane final : public Lane, public ReplaceableLane {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -66,30 +89,22 @@ class TcpLane final : public Lane {
   void release() override;
 
   int index() const { return options_.lane; }
-  size_t num_paths() const { return paths_.size(); }
-  int fd(size_t path) const { return paths_[path]->fd(); }
-  // Takes a connection in place of the one that the path has or had.
-  void adopt(size_t path, std::shared_ptr<Stream> connection);
-  // Ends a connection that is known to be of no use.
-  void lose(size_t path, const std::string& why, bool by_peer = false);
-  // How many connections the path has had; both sides count alike.
-  uint64_t generation(size_t path) const { return paths_[path]->generation(); }
-  // Why it makes no sense to replace connections any more: each of the last ones broke before
+  size_t num_paths() const override { return paths_.size(); }
+  int fd(size_t path) const override { return paths_[path]->fd(); }
+  void adopt(size_t path, std::shared_ptr<Stream> connection) override;
+  void lose(size_t path, const std::string& why) override { lose(path, why, StreamEnd::given_up); }
+  uint64_t generation(size_t path) const override { return paths_[path]->generation(); }
+  // Why it makes no sense to replace connections any more: each of the last ones fell silent before
   // anything that they carried was acknowledged. Empty: it does.
   std::string why_fruitless() const;
-  // No connection will be replaced any more: the peer has left or died.
-  void peer_has_ended();
+  void peer_has_ended() override;
   // To be called every 100 ms or so: notices cut paths and lost tails.
   void tend(Clock::time_point now) override;
-  // Looks at every connection: whether it ended, what was acknowledged.
-  void poll() {
+  void poll() override {
     for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
   }
-  // Whether no connection of these lanes is left.
-  static bool none_open(const std::vector<TcpLane*>& lanes);
-  // The same, and the peer closed at least one. A process that ends closes all; a network path that
-  // breaks, or a connection that is reset, leaves others open.
-  static bool closed_by_peer(const std::vector<TcpLane*>& lanes);
+  bool is_open() const override;
+  bool closed_by_peer() const override;
   // Whether the peer's kernel has all that was sent.
   bool delivered() const override;
   // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
@@ -134,9 +149,10 @@ class TcpLane final : public Lane {
   void send_ack();
   void send_control(size_t path, Frame::Kind kind);
   void requeue(size_t path);
-  void end(size_t path, const std::string& why, bool by_peer);
+  void lose(size_t path, const std::string& why, StreamEnd how);
+  void end(size_t path, const std::string& why, StreamEnd how);
   void release_acknowledged();
-  void count_break(size_t path);
+  void count_break(size_t path, StreamEnd how);
   void bury(const std::string& why);
   void note_wanted();
   void probe(Clock::time_point now);
@@ -154,7 +170,7 @@ class TcpLane final : public Lane {
     try {
       return read(*paths_[path]);
     } catch (const StreamError& error) {
-      lose(path, error.what(), error.by_peer);
+      lose(path, error.what(), error.end);
       return {};
     }
   }
@@ -175,7 +191,8 @@ class TcpLane final : public Lane {
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
   Clock::time_point progress_at_{};          // and when that was
   Clock::time_point next_probe_{};
-  // Connections that broke, since the first of those without an acknowledgement between them.
+  // Connections that were given up, since the first of those without an acknowledgement, or the end
+  // of one in any other way, between them.
   int num_fruitless_breaks_ = 0;
   uint64_t number_at_break_ = 0;  // acknowledged
   uint32_t mtu_ = 0;              // of the last that broke

@@ -20,7 +20,7 @@ const Frame* TcpLane::head_of(size_t i) {
   return reading(i, [this](Path& path) -> const Frame* {
     while (const Frame* frame = path.head()) {
       if (frame->acknowledged > window_.posted()) {
-        throw StreamError("it acknowledged what was never sent", false);
+        throw StreamError("it acknowledged what was never sent", StreamEnd::given_up);
       }
       if (frame->acknowledged > peer_has_) {
         peer_has_ = frame->acknowledged;
@@ -28,7 +28,7 @@ const Frame* TcpLane::head_of(size_t i) {
       }
       if (frame->kind == Frame::data) {
         if (frame->sequence >= expected() + max_unacknowledged) {
-          throw StreamError("a message from far ahead", false);
+          throw StreamError("a message from far ahead", StreamEnd::given_up);
         }
         bool is_news = frame->sequence >= expected() && !stashed(frame->sequence).there;
         if (is_news) return frame;

@@ -128,6 +128,17 @@ void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
   packets_.lane = &underlying_->lane();
 }
 
+void QueuePair::with_lane(const std::function<void(Lane&)>& use) {
+  auto held = lock();
+  if (underlying_) use(underlying_->lane());
+}
+
+void QueuePair::wake() {
+  send_queue_->wake();
+  recv_queue_->wake();
+  progress_->wake();
+}
+
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
   auto held = lock();
   if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
@@ -199,10 +210,7 @@ void QueuePair::post_send(const SendRequest& request) {
     }
     stalled = requester_->num_waiting() > 0 || !packets_.lane->flushed();
   }
-  if (!stalled) return;
-  send_queue_->wake();
-  recv_queue_->wake();
-  progress_->wake();
+  if (stalled) wake();
 }
 
 void QueuePair::post_recv(const RecvRequest& request) {

@@ -6,6 +6,7 @@
 // can read and write our memory, and gets its answers, while this process computes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,6 +69,11 @@ class QueuePair final : public QueuePairFace,
   void close() override;
 
   const QueuePairStatistics& statistics() const { return packets_.statistics; }
+
+  // For who replaces the connections of its lane: calls `use` under the lock, unless it is gone.
+  void with_lane(const std::function<void(Lane&)>& use);
+  // Has its drivers look at the lane again.
+  void wake();
 
   // For the progress thread.
   uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }

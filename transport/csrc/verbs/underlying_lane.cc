@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include "lanes/shared_memory/shm.h"
-#include "lanes/tcp.h"
 
 namespace hccl {
 
@@ -95,10 +94,9 @@ std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
                                              std::move(theirs.control));
 }
 
-std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket) {
+std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, TcpOptions options) {
   auto stream = std::make_shared<SocketStream>(std::move(socket));
   return std::make_shared<TcpUnderlyingLane>([&](Statistics& statistics) {
-    TcpOptions options;
     options.slot_bytes = tcp_slot_bytes;
     return std::make_shared<TcpLane>(0, std::vector<std::shared_ptr<Stream>>{std::move(stream)},
                                      options, statistics);

@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/segment.h"
+#include "lanes/tcp.h"
 
 namespace hccl {
 
@@ -65,8 +66,9 @@ class ShmEndpoint {
   const Descriptor doorbell_;
 };
 
-// Over a TCP or Unix stream socket: connected, authenticated and non-blocking.
-std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket);
+// Over a TCP or Unix stream socket: connected, authenticated and non-blocking. With an observer its
+// connection is replaced when it breaks.
+std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, TcpOptions options = {});
 
 // Both ends inside this process, without a socket.
 std::array<std::shared_ptr<UnderlyingLane>, 2> loopback_underlying_lanes();

@@ -1,21 +1,38 @@
-"""A lane over a PAIR socket of ZeroMQ. `provider.py` makes and connects them.
+"""A lane over a DEALER socket of ZeroMQ. `provider.py` makes and connects them.
+
+ZeroMQ connects again by itself, but what was under way over the last connection is lost in silence.
+So each message has a number and is kept until the peer acknowledges it. When a connection ends or
+begins, all that is not acknowledged goes out again; what comes out of order, or again, is dropped.
+The socket is no PAIR: that one keeps a new connection open without ever using it if it comes before
+the end of the last one was noticed.
 
 A socket's descriptor signals only that its state may have changed, and every call on the socket may
-clear that signal, for either direction. So each call here ends with a check of the state, and
-writes an eventfd if an earlier answer is outdated by it. Socket, monitor and eventfd are in one
-epoll set, whose descriptor is the lane's.
+clear that signal, for either direction. So each call here moves both, ends with a check of the
+state, and writes an eventfd if an earlier answer is outdated by it. Sockets, monitor and eventfd
+are in one epoll set, whose descriptor is the lane's.
 """
 
 import contextlib
 import os
 import select
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 LINGER_MS = 2000
 """How long close may wait for a peer that does not read."""
+QUEUED_MESSAGES = 8
+"""How many messages of a lane may wait on either side; of 128 KiB at most."""
 
+_MAX_UNACKNOWLEDGED = 2 * QUEUED_MESSAGES
+_MESSAGES_PER_ACK = QUEUED_MESSAGES // 2
+_NUMBER = struct.Struct("=Q")
+_ACK = struct.Struct("=QQ")
+"""The number 0, and how many messages of the other direction were taken."""
 _CLOSED = "the connection was closed"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 _REJECTIONS: dict[int, str] = {
@@ -27,67 +44,111 @@ MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class ZmqLane:
-    """One PAIR socket, which it owns; see `interface.Lane` for what it promises.
+    """One DEALER socket, which it owns; see `interface.Lane` for what it promises.
 
     Attributes:
         monitor: readable when `standing` or `rejection` may have changed.
         rejection: why the last handshake failed.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(
+        self, socket: "zmq.Socket[bytes]", zap: "zmq.Socket[bytes]", admit: Callable[[], None]
+    ) -> None:
+        """Take over a socket. `admit` answers what peers that connect again ask of `zap`."""
         self._socket = socket
+        self._admit = admit
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
         self.rejection: str | None = None
         self._connections: set[int] = set()
         self._stood = False
+        self._peer_has_ended = False
+        self._broke_s: float | None = None  # since when no message came through,
+        self._num_breaks = 0  # and how many connections ended since
+        # Sent, and not acknowledged. The first `_num_left` went out over this connection.
+        self._kept: deque[bytes] = deque()
+        self._num_left = self._num_acknowledged = 0
+        # Received in order, and not taken yet; how many the peer knows to be taken.
+        self._inbox: deque[zmq.Frame] = deque()
+        self._num_received = self._num_told = 0
         self._is_full = self._drained = self._is_set = False
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
-        for descriptor in (socket.fileno(), self.monitor.fileno(), self._event_fd):
+        for descriptor in (socket.fileno(), self.monitor.fileno(), zap.fileno(), self._event_fd):
             self._epoll.register(descriptor, select.EPOLLIN)
 
     @property
     def standing(self) -> bool:
         """Whether a peer has proved its key and is connected."""
-        while _state(self.monitor) & zmq.POLLIN:
+        self._take_events()
+        # A bound socket has strangers too; the peer is away when no connection is left.
+        return self._stood and bool(self._connections)
+
+    def _take_events(self) -> None:
+        while state(self.monitor) & zmq.POLLIN:
             message = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             event, descriptor = message["event"], message["value"]
             if event & _BEGINNINGS:
                 self._connections.add(descriptor)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._stood = True
+                self._num_left = self._num_told = 0
             elif event == zmq.EVENT_DISCONNECTED:
                 self._connections.discard(descriptor)
+                self._num_left = 0
+                self._note_break()
             else:
                 self.rejection = _REJECTIONS[event]
-        # A bound socket has strangers too; the peer has ended when no connection is left.
-        return self._stood and bool(self._connections)
+                self._note_break()
+
+    def _note_break(self) -> None:
+        if self._broke_s is None:
+            self._broke_s = time.monotonic()
+        self._num_breaks += self._stood
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
-        """Take a message, or none of it; ConnectionError: the connection ended for good."""
-        self._clear_event()
-        if not self.standing:
+        """Take a message, or none of it; ConnectionError: the peer has ended."""
+        self._move()
+        if self._has_ended():
             raise ConnectionError(_CLOSED)
-        try:
-            self._socket.send(b"".join((header, payload)), zmq.NOBLOCK)
-            self._is_full = False
-        except zmq.Again:
-            self._is_full = True
+        taken = self._has_room() and self._send_new(header, payload)
+        self._is_full = not taken
         self._set_if_outdated()
-        return not self._is_full
+        return taken
 
-    def receive(self) -> zmq.Frame | None:
+    def receive(self) -> memoryview | None:
         """Return the next message or None; ConnectionError: all were received before the end."""
-        self._clear_event()
-        standing = self.standing  # first: what came before the end is received before it
-        frame = None
-        with contextlib.suppress(zmq.Again):
-            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
-        self._drained = frame is None
-        if frame is None and not standing:
+        self._move()
+        self._drained = not self._inbox
+        if self._drained and self._has_ended():
             raise ConnectionError(_CLOSED)
+        frame = None if self._drained else self._inbox.popleft()
+        if self._num_taken - self._num_told >= _MESSAGES_PER_ACK:
+            self._acknowledge()
         self._set_if_outdated()
-        return frame
+        return None if frame is None else frame.buffer[_NUMBER.size :]
+
+    def tend(self) -> None:
+        """Go on while no call does, and acknowledge what no later message did."""
+        self._move()
+        if self._num_taken > self._num_told:
+            self._acknowledge()
+        self._set_if_outdated()
+
+    def peer_has_ended(self) -> None:
+        """Raise from now on where the peer is not connected and nothing is left of it."""
+        self._peer_has_ended = True
+        os.eventfd_write(self._event_fd, 1)
+        self._is_set = True
+
+    def trouble(self) -> tuple[float, str] | None:
+        """Return for how many seconds no message has come through, and why; None: all is well."""
+        if self._broke_s is None:
+            return None
+        why = f": {self.rejection}" if self.rejection else ""
+        return time.monotonic() - self._broke_s, (
+            f"the network broke {self._num_breaks} connections without delivering a message{why}; "
+            "does it lose or change what they carry?"
+        )
 
     def fd(self) -> int:
         """Return the descriptor that signals a change."""
@@ -104,22 +165,80 @@ class ZmqLane:
         self.monitor.close(0)
         self._socket.close(linger_ms)
 
-    def _set_if_outdated(self) -> None:
-        if not (self._is_full or self._drained):
-            return
-        state = _state(self._socket)
-        writable, readable = state & zmq.POLLOUT, state & zmq.POLLIN
-        if (self._is_full and writable) or (self._drained and readable):
-            os.eventfd_write(self._event_fd, 1)
-            self._is_set = True
+    @property
+    def _num_taken(self) -> int:
+        return self._num_received - len(self._inbox)
 
-    def _clear_event(self) -> None:
+    def _has_ended(self) -> bool:
+        return self._peer_has_ended and not self.standing
+
+    def _move(self) -> None:
+        """Take in what came, and send what can leave."""
         if self._is_set:
             os.eventfd_read(self._event_fd)
             self._is_set = False
+        self._admit()
+        self._take_events()
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._take(self._socket.recv(zmq.NOBLOCK, copy=False))
+        self._send_kept()
+
+    def _take(self, frame: zmq.Frame) -> None:
+        if len(frame) < _NUMBER.size:
+            return
+        (number,) = _NUMBER.unpack_from(frame.buffer)
+        if number == 0 and len(frame) == _ACK.size:
+            self._drop(_ACK.unpack(frame.buffer)[1] - self._num_acknowledged)
+        elif number == self._num_received + 1:
+            self._num_received += 1
+            self._inbox.append(frame)
+            self._broke_s, self._num_breaks = None, 0
+
+    def _drop(self, num_acknowledged: int) -> None:
+        for _ in range(min(num_acknowledged, len(self._kept))):
+            self._kept.popleft()
+            self._num_acknowledged += 1
+            self._num_left = max(0, self._num_left - 1)
+            self._broke_s, self._num_breaks = None, 0
+
+    def _has_room(self) -> bool:
+        num_kept = len(self._kept)
+        return self._num_left == num_kept < _MAX_UNACKNOWLEDGED
+
+    def _send_new(self, header: bytes, payload: memoryview) -> bool:
+        number = self._num_acknowledged + len(self._kept) + 1
+        message = b"".join((_NUMBER.pack(number), header, payload))
+        try:
+            self._socket.send(message, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._kept.append(message)
+        self._num_left += 1
+        return True
+
+    def _send_kept(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while self._num_left < len(self._kept):
+                self._socket.send(self._kept[self._num_left], zmq.NOBLOCK)
+                self._num_left += 1
+
+    def _acknowledge(self) -> None:
+        with contextlib.suppress(zmq.Again):  # later then, at the latest in `tend`
+            self._socket.send(_ACK.pack(0, self._num_taken), zmq.NOBLOCK)
+            self._num_told = self._num_taken
+
+    def _set_if_outdated(self) -> None:
+        events = state(self._socket)
+        waits = self._num_left < len(self._kept) or (self._is_full and self._has_room())
+        has_come = events & zmq.POLLIN or (self._drained and self._inbox)
+        if has_come or (waits and events & zmq.POLLOUT):
+            os.eventfd_write(self._event_fd, 1)
+            self._is_set = True
 
 
-def _state(socket: "zmq.Socket[bytes]") -> int:
-    state = socket.get(zmq.EVENTS)
-    assert isinstance(state, int)
-    return state
+def state(socket: "zmq.Socket[bytes]") -> int:
+    """Return what a socket is ready for."""
+    events = socket.get(zmq.EVENTS)
+    assert isinstance(events, int)
+    return events

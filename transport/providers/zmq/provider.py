@@ -3,10 +3,8 @@
 Of each pair of ranks the higher one dials, a socket per lane, so that one lane's back pressure
 never holds up another: a ROUTER would put all lanes through one door. Every rank draws a key pair
 for this communicator alone; its public half travels in the rendezvous card, so both ends know
-beforehand whom to expect. Each listener admits the key of one rank and, once all have come, nobody.
-
-A connection that breaks is not made again: ZeroMQ has no acknowledgements, and what was under way
-would be lost in silence. The lane raises instead.
+beforehand whom to expect. Each listener admits the key of one rank. ZeroMQ makes a connection
+again when it breaks, and `lane.py` sends again what was under way.
 """
 
 import struct
@@ -22,13 +20,13 @@ from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.sockets import BACKLOG, bind_listener
 from hccl_py.transport.providers.interface import Site
-from hccl_py.transport.providers.zmq.lane import ZmqLane
-
-QUEUED_MESSAGES = 8
-"""How many messages of a lane may wait on either side; of 128 KiB at most."""
+from hccl_py.transport.providers.zmq.lane import QUEUED_MESSAGES, ZmqLane, state
 
 _HANDSHAKE_MS = 10_000
-_NEVER_MS = 2**31 - 1
+_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 50, 1000
+_CONNECT_MS = 3000
+# A peer that is silent for longer is dialled again: its kernel may have lost the connection.
+_HEARTBEAT_MS, _ANSWER_MS = 1000, 5000
 _MAX_LANES_IN_MESSAGE = 8
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -48,8 +46,8 @@ class ZmqProvider:
         self._lanes: dict[_LaneKey, ZmqLane] = {}
         self._ports: list[int] = []
         self._public_key, self._secret_key = zmq.curve_keypair()
-        # Before anybody can dial. It answers in connect(), and is closed for good after it: not the
-        # listeners, which would take their connections along.
+        self._keys: Mapping[bytes, bytes] = {}  # by rank
+        # Before anybody can dial. It answers in connect(), and then whenever a lane is moved.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP_ENDPOINT)
         try:
@@ -70,7 +68,7 @@ class ZmqProvider:
 
     def connect(self, cards: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
         """Dial the lower ranks and admit the higher ones; see `interface.Provider`."""
-        keys = {}
+        keys: dict[bytes, bytes] = {}
         for peer, card in enumerate(cards):
             key, address, packed = msgpack.unpackb(card)
             keys[str(peer).encode()] = z85.decode(key)
@@ -78,8 +76,8 @@ class ZmqProvider:
             first = (self._site.rank - peer - 1) * self._site.num_lanes
             for index in range(self._site.num_lanes if peer < self._site.rank else 0):
                 self._dial((peer, index), key, _url(address, ports[first + index]))
-        self._await_lanes(keys, deadline)
-        self._zap.close(0)
+        self._keys = keys
+        self._await_lanes(deadline)
         return {
             peer: [self._lanes[peer, index] for index in range(self._site.num_lanes)]
             for peer in range(self._site.world_size)
@@ -94,13 +92,14 @@ class ZmqProvider:
         self._context.term()
 
     def _open(self, lane_key: _LaneKey) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(zmq.PAIR)
-        self._lanes[lane_key] = ZmqLane(socket)
+        socket = self._context.socket(zmq.DEALER)
+        self._lanes[lane_key] = ZmqLane(socket, self._zap, self._answer)
         socket.set_hwm(QUEUED_MESSAGES)
         socket.ipv6 = ":" in self._site.address
-        # Not -1, which also means never, but throws away what was received and not read yet.
-        socket.reconnect_ivl = _NEVER_MS
+        socket.reconnect_ivl, socket.reconnect_ivl_max = _FIRST_RETRY_MS, _LONGEST_RETRY_MS
+        socket.connect_timeout = _CONNECT_MS
         socket.handshake_ivl = _HANDSHAKE_MS
+        socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _ANSWER_MS
         socket.curve_publickey = self._public_key
         socket.curve_secretkey = self._secret_key
         return socket
@@ -123,7 +122,7 @@ class ZmqProvider:
         socket.curve_serverkey = key
         socket.connect(endpoint)
 
-    def _await_lanes(self, keys: Mapping[bytes, bytes], deadline: Deadline) -> None:
+    def _await_lanes(self, deadline: Deadline) -> None:
         poller = zmq.Poller()
         poller.register(self._zap, zmq.POLLIN)
         awaited = {lane.monitor: lane_key for lane_key, lane in self._lanes.items()}
@@ -134,7 +133,7 @@ class ZmqProvider:
                 raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
             for ready, _ in poller.poll(int(deadline.remaining_s * 1000) + 1):
                 if ready is self._zap:
-                    self._answer(keys)
+                    self._answer()
                     continue
                 lane_key = awaited[ready]
                 if self._lanes[lane_key].standing:
@@ -146,12 +145,13 @@ class ZmqProvider:
                         f"{reason}; look at the log of rank {lane_key[0]} first"
                     )
 
-    def _answer(self, keys: Mapping[bytes, bytes]) -> None:
-        """Let one connection in, or not. The domain is the rank that its listener waits for."""
-        version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
-        admitted = mechanism == b"CURVE" and proofs == [keys[domain]]
-        status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
-        self._zap.send_multipart([version, request, status, text, domain, b""])
+    def _answer(self) -> None:
+        """Let connections in, or not. The domain is the rank that their listener waits for."""
+        while state(self._zap) & zmq.POLLIN:
+            version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
+            admitted = mechanism == b"CURVE" and proofs == [self._keys.get(domain)]
+            status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
+            self._zap.send_multipart([version, request, status, text, domain, b""])
 
     def _timeout_message(self, awaited: Sequence[_LaneKey], deadline: Deadline) -> str:
         missing = []

@@ -21,8 +21,6 @@ constexpr auto closing_period = milliseconds(2);
 // themselves, and only this rank's control thread is behind.
 constexpr auto arrival_time = std::chrono::seconds(5);
 
-constexpr uint32_t stream_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
-
 }  // namespace
 
 Connections::Connections(int world_size, std::vector<int> local_ranks, double path_timeout_s,
@@ -30,6 +28,7 @@ Connections::Connections(int world_size, std::vector<int> local_ranks, double pa
     : local_ranks_(std::move(local_ranks)),
       path_timeout_s_(path_timeout_s),
       epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      shapes_(static_cast<size_t>(world_size)),
       peers_(static_cast<size_t>(world_size)),
       state_(state),
       repair_event_(new_event()) {}
@@ -45,14 +44,24 @@ void Connections::watch(int fd, uint64_t tag, uint32_t events) {
   }
 }
 
-void Connections::watch_connection(int rank, int index, int fd) {
-  watch(fd, static_cast<uint64_t>(index) << rank_bits | static_cast<uint64_t>(rank), stream_events);
+void Connections::watch(int fd, int rank, int index, uint32_t events) {
+  watch(fd, static_cast<uint64_t>(index) << rank_bits | static_cast<uint64_t>(rank), events);
 }
 
 void Connections::add(int peer, StreamsByPath controls) {
   peers_.at(static_cast<size_t>(peer)).link = std::make_unique<ControlLink>(std::move(controls));
-  const ControlLink& link = *at(peer).link;
+  ControlLink& link = *at(peer).link;
   for (size_t path = 0; path < link.num_paths(); ++path) watch_connection(peer, 0, link.fd(path));
+  if (is_local(peer)) return watch_process(peer);
+  link.watch_paths(path_timeout_s_);
+  shapes_.at(static_cast<size_t>(peer)).num_paths = static_cast<int>(link.num_paths());
+  has_remote_ = true;
+}
+
+void Connections::watch_process(int rank) {
+  pid_t process = at(rank).link->process();
+  if (process != 0) at(rank).process = open_process(process);
+  if (at(rank).process) watch(at(rank).process->get(), rank, process_index, EPOLLIN);
 }
 
 void Connections::watch_lane(Lane& lane) {
@@ -62,7 +71,6 @@ void Connections::watch_lane(Lane& lane) {
 }
 
 void Connections::add_tcp_lanes(int peer, std::vector<TcpLane*> lanes) {
-  at(peer).link->watch_paths(path_timeout_s_);
   for (TcpLane* lane : lanes) {
     for (size_t path = 0; path < lane->num_paths(); ++path) {
       if (int fd = lane->fd(path); fd >= 0) watch_connection(peer, 1 + lane->index(), fd);
@@ -70,7 +78,16 @@ void Connections::add_tcp_lanes(int peer, std::vector<TcpLane*> lanes) {
     }
     tcp_lanes_.push_back(lane);
   }
-  at(peer).lanes = std::move(lanes);
+  shapes_.at(static_cast<size_t>(peer)).num_lanes = static_cast<int>(lanes.size());
+  at(peer).lanes.assign(lanes.begin(), lanes.end());
+}
+
+void Connections::add_locked_lanes(int peer, std::vector<std::unique_ptr<ReplaceableLane>> lanes) {
+  shapes_.at(static_cast<size_t>(peer)).num_lanes = static_cast<int>(lanes.size());
+  for (auto& lane : lanes) {
+    at(peer).lanes.push_back(lane.get());
+    at(peer).locked_lanes.push_back({std::move(lane)});
+  }
 }
 
 bool Connections::is_local(int rank) const {
@@ -84,14 +101,12 @@ bool Connections::handle_events(int timeout_ms) {
   for (int i = 0; i < num_events; ++i) {
     uint64_t tag = events[i].data.u64;
     if (tag == bell_tag) continue;
-    if (tag == process_tag) {
-      next_check_ = {};
-      continue;
-    }
     int rank = static_cast<int>(tag & rank_mask);
     size_t index = tag >> rank_bits;
     if (index == 0) {
       read(rank);
+    } else if (index == process_index) {
+      process_ended(rank);
     } else if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
       at(rank).lanes.at(index - 1)->poll();
       if (num_unsettled_ > 0) next_check_ = {};
@@ -109,7 +124,7 @@ void Connections::read(int rank) {
 void Connections::follow(int rank) {
   Peer& peer = at(rank);
   ControlLink& link = *peer.link;
-  if (!peer.lanes.empty()) {
+  if (!is_local(rank)) {
     follow_paths(rank);
   } else if (link.is_cut() && link.state() == ControlLink::State::open) {
     link.declare_lost();
@@ -119,7 +134,7 @@ void Connections::follow(int rank) {
     peer.arrives_until = Clock::now() + arrival_time;
     count_unsettled();
   } else {
-    end_lanes(peer);
+    end_lanes(rank);
   }
   end_of_link(rank);
 }
@@ -128,7 +143,7 @@ void Connections::follow(int rank) {
 uint64_t Connections::made(const Peer& peer) {
   uint64_t bits = 0;
   size_t bit = 0;
-  for (const TcpLane* lane : peer.lanes) {
+  for (const ReplaceableLane* lane : peer.lanes) {
     for (size_t path = 0; path < lane->num_paths(); ++path, ++bit) {
       if (lane->generation(path) > 0) bits |= uint64_t{1} << bit % 64;
     }
@@ -139,9 +154,12 @@ uint64_t Connections::made(const Peer& peer) {
 bool Connections::awaits_lanes(const Peer& peer) { return (peer.link->made() & ~made(peer)) != 0; }
 
 // No connection is made or replaced any more.
-void Connections::end_lanes(Peer& peer) {
-  peer.arrives_until.reset();
-  for (TcpLane* lane : peer.lanes) lane->peer_has_ended();
+void Connections::end_lanes(int rank) {
+  at(rank).arrives_until.reset();
+  for (ReplaceableLane* lane : at(rank).lanes) lane->peer_has_ended();
+  for (Lane* lane : watched_lanes_) {
+    if (lane->peer() == rank) lane->peer_has_ended();
+  }
 }
 
 // The link says that the peer has left, or is lost.
@@ -152,31 +170,36 @@ void Connections::end_of_link(int rank) {
     return note_end(rank, Cause::left);
   }
   if (!is_local(rank)) return note_end(rank, Cause::lost);
-  if (peer.process) return;
-  pid_t process = peer.link->process();
-  Descriptor opened = process != 0 ? open_process(process) : Descriptor(-1);
-  if (opened.get() < 0) return note_end(rank, Cause::died);
-  watch(opened.get(), process_tag, EPOLLIN);
-  peer.process.emplace(std::move(opened));
+  if (!peer.process) return note_end(rank, Cause::died);
+  if (peer.lives_at) return;
   peer.lives_at = Clock::now() + process_ending_time;
   count_unsettled();
   settle(rank, Clock::now());
 }
 
+// Whatever is still open of it: what it said last is there to be read.
+void Connections::process_ended(int rank) {
+  Peer& peer = at(rank);
+  if (!peer.process) return;
+  if (!peer.has_ended) read(rank);
+  std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
+  peer.process.reset();
+  note_end(rank, Cause::died, end.value_or(ProcessEnd{}));
+}
+
 // Looks at a process that may be ending, or gives up on the reason why a lane broke.
 void Connections::settle(int rank, Deadline now) {
   Peer& peer = at(rank);
-  if (peer.process) {
+  if (peer.lives_at) {
     std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
-    if (!end && now < peer.lives_at) return;
-    peer.process.reset();
+    if (!end && now < *peer.lives_at) return;
     note_end(rank, end ? Cause::died : Cause::unreachable, end.value_or(ProcessEnd{}));
   } else if (peer.explained_until && now >= *peer.explained_until) {
     peer.explained_until.reset();
     count_unsettled();
     fail_by_paths(rank, peer.error);
   } else if (peer.arrives_until && now >= *peer.arrives_until) {
-    end_lanes(peer);
+    end_lanes(rank);
   }
 }
 
@@ -186,6 +209,7 @@ void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
   peer.has_ended = true;
   bool was_suspect = peer.explained_until.has_value();
   peer.explained_until.reset();
+  peer.lives_at.reset();
   peer.cut_at = {};
   count_unsettled();
   Failure failure = observed(cause, rank);
@@ -258,7 +282,7 @@ void Connections::count_unsettled() {
     if (!peer.link) continue;
     bool is_suspect = peer.explained_until.has_value();
     num_suspects_ += is_suspect;
-    num_unsettled_ += is_suspect || peer.process || peer.arrives_until || is_closing(peer, now);
+    num_unsettled_ += is_suspect || peer.lives_at || peer.arrives_until || is_closing(peer, now);
   }
 }
 

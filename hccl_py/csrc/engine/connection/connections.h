@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,8 +60,9 @@ class Connections final : public PathObserver {
   void watch_bell(int fd) { watch(fd, bell_tag, EPOLLIN); }
   void add(int peer, StreamsByPath controls);
   void watch_lane(Lane& lane);
-  // `lanes` are those of the connections' peer, which add() knows.
+  // `lanes` are those of the connections' peer, which add() knows. The first are the driver's.
   void add_tcp_lanes(int peer, std::vector<TcpLane*> lanes);
+  void add_locked_lanes(int peer, std::vector<std::unique_ptr<ReplaceableLane>> lanes);
 
   // ---- driver
   void lane_wanted(const TcpLane& lane) override;
@@ -118,26 +120,38 @@ class Connections final : public PathObserver {
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
  private:
-  // Tags in the epoll set: these two, or the rank and, above it, 0 for its control link, 1 + lane.
+  // Tags in the epoll set: the bell's, or the rank and, above it, 0 for its control link, 1 + lane,
+  // or its process.
   static constexpr uint64_t bell_tag = ~uint64_t{0};
-  static constexpr uint64_t process_tag = ~uint64_t{0} - 1;
+  static constexpr int process_index = std::numeric_limits<int>::max();
   static constexpr int rank_bits = 32;
   static constexpr uint64_t rank_mask = (uint64_t{1} << rank_bits) - 1;
+  static constexpr uint32_t stream_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
+  // A lane with one path, whose connections break under a lock of its own.
+  struct LockedLane {
+    std::unique_ptr<ReplaceableLane> lane;
+    uint64_t num_lost = 0;  // of its connections, as far as they are reported
+  };
   struct Peer {
     std::unique_ptr<ControlLink> link;
-    std::vector<TcpLane*> lanes;  // none for this node's ranks
-    Deadline cut_at{};            // since when no control connection stands, while that is so
-    bool refuses = false;         // nobody listens there, since its link was last whole
-    bool has_ended = false;       // and ended_peers() has it
+    // None for this node's ranks, and where a provider makes the connections.
+    std::vector<ReplaceableLane*> lanes;
+    std::vector<LockedLane> locked_lanes;  // the same, where other threads move them
+    Deadline cut_at{};       // since when no control connection stands, while that is so
+    bool refuses = false;    // nobody listens there, since its link was last whole
+    bool has_ended = false;  // and ended_peers() has it
     // It left, and connections that it has sent on are still on their way here until then.
     std::optional<Deadline> arrives_until;
     // A lane broke, and why is open until then.
     std::optional<Deadline> explained_until;
     std::string error;  // of that lane
-    // The process is watched until it ends, or counts as alive.
-    std::optional<Descriptor> process;
-    Deadline lives_at{};
+    // The process of a rank of this node. A child that it forked may hold its connections open.
+    std::shared_ptr<const Descriptor> process;
+    std::optional<Deadline> lives_at;  // its link closed, and it counts as alive from then on
+  };
+  struct Shape {  // of the connections with a peer of another node
+    int num_lanes = 0, num_paths = 0;
   };
   struct SuspectPath {  // broken, but perhaps only because the peer has left
     BrokenPath path;
@@ -148,7 +162,10 @@ class Connections final : public PathObserver {
   const Peer& at(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   bool is_local(int rank) const;
   void watch(int fd, uint64_t tag, uint32_t events);
-  void watch_connection(int rank, int index, int fd);
+  void watch(int fd, int rank, int index, uint32_t events);
+  void watch_connection(int rank, int index, int fd) { watch(fd, rank, index, stream_events); }
+  void watch_process(int rank);
+  void process_ended(int rank);
   void read(int rank);
   void follow(int rank);
   void follow_paths(int rank);
@@ -156,9 +173,11 @@ class Connections final : public PathObserver {
   static uint64_t made(const Peer& peer);
   static bool awaits_lanes(const Peer& peer);
   static bool is_gone(const Peer& peer);
-  void end_lanes(Peer& peer);
+  void end_lanes(int rank);
   void end_of_link(int rank);
   void note_end(int rank, Cause cause, const ProcessEnd& how = {});
+  void suspect_path(const BrokenPath& path, uint64_t generation);
+  void look_at_locked_lanes(int rank);
   void fail_by_paths(int rank, const std::string& error);
   void settle(int rank, Deadline now);
   void close();
@@ -176,6 +195,8 @@ class Connections final : public PathObserver {
   const Descriptor epoll_;
   // Complete before the first request.
   std::vector<std::shared_ptr<PathStatistics>> records_;
+  std::vector<Shape> shapes_;  // by rank
+  bool has_remote_ = false;
 
   // The driver's.
   std::vector<Peer> peers_;  // by rank

@@ -28,7 +28,7 @@ std::string cut(const std::string& text) {
 }  // namespace
 
 ControlLink::ControlLink(std::vector<std::shared_ptr<Stream>> connections) {
-  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
+  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, {}});
   if (!paths_.empty()) process_ = process_behind(paths_.front().stream->fd());
 }
 
@@ -60,7 +60,7 @@ void ControlLink::send_on(size_t path, const Letter& letter) {
   unsent.insert(unsent.end(), bytes, bytes + sizeof letter.message);
   unsent.insert(unsent.end(), letter.text.begin(), letter.text.end());
   flush(path);
-  if (unsent.size() > most_unsent_bytes) lose(path, false);
+  if (unsent.size() > most_unsent_bytes) lose(path);
 }
 
 void ControlLink::flush(size_t path) {
@@ -108,7 +108,7 @@ void ControlLink::receive_on(size_t path) {
       handle_whole(partial);
     }
   } catch (const StreamError& error) {
-    lose(path, error.by_peer);
+    lose(path, error.end);
   }
 }
 
@@ -119,7 +119,7 @@ void ControlLink::handle_whole(std::vector<char>& received) {
     std::memcpy(&message, received.data(), sizeof message);
     if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
       // The peer wrote it: no network spoils what TCP has checked.
-      throw StreamError("no control message", true);
+      throw StreamError("no control message", StreamEnd::closed);
     }
     size_t size = sizeof message + message.text_length;
     if (received.size() < size) return;
@@ -147,8 +147,9 @@ bool ControlLink::is_cut() const {
 }
 
 bool ControlLink::is_closed() const {
-  return is_cut() && std::any_of(paths_.begin(), paths_.end(),
-                                 [](const Connection& path) { return path.closed_by_peer; });
+  return is_cut() && std::any_of(paths_.begin(), paths_.end(), [](const Connection& path) {
+           return path.end == StreamEnd::closed;
+         });
 }
 
 void ControlLink::watch_paths(double timeout_s) {
@@ -176,19 +177,19 @@ void ControlLink::set_keepalive(const Stream& stream) const {
 void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
   Connection& ours = paths_.at(path);
   if (ours.stream) ours.stream->close();
-  ours = {std::move(connection), {}, {}, ours.generation + 1, false};
+  ours = {std::move(connection), {}, {}, ours.generation + 1, {}};
   set_keepalive(*ours.stream);
   for (const Letter& letter : recent_) send_on(path, letter);
 }
 
-void ControlLink::lose(size_t path, bool by_peer) {
+void ControlLink::lose(size_t path, StreamEnd how) {
   Connection& ours = paths_.at(path);
   if (ours.stream == nullptr) return;
   ours.stream->close();
   ours.stream = nullptr;
   ours.partial.clear();
   ours.unsent.clear();
-  ours.closed_by_peer = by_peer;
+  ours.end = how;
   broken_.push_back(path);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,7 +65,7 @@ class ControlLink {
   size_t num_paths() const { return paths_.size(); }
   int fd(size_t path) const { return up(path) ? paths_[path].stream->fd() : -1; }
   bool up(size_t path) const { return paths_[path].stream != nullptr; }
-  // Whether no connection is left, and whether all were closed by the peer's end.
+  // Whether no connection is left, and whether the peer's end closed one of them in order.
   bool is_cut() const;
   bool is_closed() const;
   // The peer's process, where it runs on this host and the kernel vouches for it; else 0.
@@ -73,7 +74,7 @@ class ControlLink {
   // Has the kernel notice within about `timeout_s` that a path is cut.
   void watch_paths(double timeout_s);
   void adopt(size_t path, std::shared_ptr<Stream> connection);
-  void lose(size_t path, bool by_peer);
+  void lose(size_t path, StreamEnd how = StreamEnd::given_up);
 
  private:
   struct Connection {
@@ -81,7 +82,7 @@ class ControlLink {
     std::vector<char> partial;
     std::vector<char> unsent;
     uint64_t generation = 1;
-    bool closed_by_peer = false;  // once it is closed
+    std::optional<StreamEnd> end;  // once it is closed
   };
 
   struct Letter {

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <string>
 
@@ -54,6 +56,15 @@ std::optional<int> status_of_zombie(pid_t process) {
   return std::stoi(field);
 }
 
+bool has_ended(const Descriptor& process_fd) {
+  pollfd entry{process_fd.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+// Communicators share them: a process has few peers and may have many subcommunicators.
+std::mutex mutex;
+std::map<pid_t, std::weak_ptr<const Descriptor>> watched;
+
 }  // namespace
 
 pid_t process_behind(int socket) {
@@ -63,13 +74,19 @@ pid_t process_behind(int socket) {
   return credentials.pid > 0 && credentials.pid != getpid() ? credentials.pid : 0;
 }
 
-Descriptor open_process(pid_t process) {
-  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+std::shared_ptr<const Descriptor> open_process(pid_t process) {
+  std::lock_guard lock(mutex);
+  std::erase_if(watched, [](const auto& one) { return one.second.expired(); });
+  std::shared_ptr<const Descriptor> known = watched[process].lock();
+  if (known && !has_ended(*known)) return known;  // else another process may have its number now
+  auto opened = std::make_shared<Descriptor>(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  if (opened->get() < 0) return nullptr;
+  watched[process] = opened;
+  return opened;
 }
 
 std::optional<ProcessEnd> end_of_process(pid_t process, const Descriptor& process_fd) {
-  pollfd entry{process_fd.get(), POLLIN, 0};
-  if (::poll(&entry, 1, 0) <= 0) return std::nullopt;
+  if (!has_ended(process_fd)) return std::nullopt;
   std::optional<int> status = status_of_zombie(process);
   if (!status) status = status_of_reaped(process_fd);
   ProcessEnd end;

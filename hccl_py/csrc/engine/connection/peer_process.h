@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 
 #include "base/descriptor.h"
@@ -17,8 +18,9 @@ struct ProcessEnd {
 // The process that made the other end of a Unix socket; 0: unknown, or this process.
 pid_t process_behind(int socket);
 
-// A descriptor that becomes readable when the process has ended; not open if it has been reaped.
-Descriptor open_process(pid_t process);
+// A descriptor that becomes readable when the process has ended, one for all who watch it. nullptr
+// if it has been reaped, or the system has none. Any thread.
+std::shared_ptr<const Descriptor> open_process(pid_t process);
 // Unset while it lives.
 std::optional<ProcessEnd> end_of_process(pid_t process, const Descriptor& process_fd);
 

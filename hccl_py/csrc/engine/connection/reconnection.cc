@@ -11,6 +11,9 @@ namespace {
 
 // A goodbye may come after the end of the data connections.
 constexpr auto goodbye_time = std::chrono::milliseconds(20);
+// A host from which a process vanished with all its addresses, as a container does, refuses
+// nothing.
+constexpr auto answer_time = std::chrono::seconds(5);
 // A peer that no connection reached for so long is unreachable, whatever the calls' deadlines are.
 constexpr auto unreachable_time = std::chrono::seconds(45);
 
@@ -38,12 +41,14 @@ void Connections::follow_paths(int rank) {
   if (is_gone(peer)) link.declare_lost();
 }
 
-// A process that ends closes all connections. If there are none but those of the control link, that
-// nobody listens where the peer did tells its end from a connection that was reset on its way.
+// A process that ends closes all connections, and then nobody listens where it did. A network that
+// resets all of them may refuse new ones too, but closes none.
 bool Connections::is_gone(const Peer& peer) {
-  if (!peer.link->is_cut()) return false;
-  if (peer.link->is_closed() && TcpLane::closed_by_peer(peer.lanes)) return true;
-  return peer.refuses && TcpLane::none_open(peer.lanes);
+  auto is_open = [](auto* lane) { return lane->is_open(); };
+  auto is_closed = [](auto* lane) { return lane->closed_by_peer(); };
+  if (!peer.link->is_cut() || std::ranges::any_of(peer.lanes, is_open)) return false;
+  if (!peer.link->is_closed() && std::ranges::none_of(peer.lanes, is_closed)) return false;
+  return peer.refuses || Clock::now() - peer.cut_at >= answer_time;
 }
 
 // A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
@@ -52,7 +57,7 @@ void Connections::drop_paths(Peer& peer) {
   for (const ControlMessage& down : link.take_paths_down()) {
     if (down.path >= link.num_paths()) continue;
     if (down.index == 0) {
-      if (link.generation(down.path) <= down.generation) link.lose(down.path, false);
+      if (link.generation(down.path) <= down.generation) link.lose(down.path);
       continue;
     }
     size_t lane = static_cast<size_t>(down.index) - 1;
@@ -75,15 +80,31 @@ void Connections::lane_wanted(const TcpLane& lane) {
 }
 
 bool Connections::path_lost(const TcpLane& lane, size_t path) {
-  ControlLink& link = *at(lane.peer()).link;
-  if (link.state() != ControlLink::State::open) return false;
+  if (at(lane.peer()).link->state() != ControlLink::State::open) return false;
   if (std::string why = lane.why_fruitless(); !why.empty()) fail_by_paths(lane.peer(), why);
-  int index = 1 + lane.index();
-  // Neither end of a cut connection receives anything, so each reports it to the other.
-  link.report_down(index, path, lane.generation(path));
-  suspect_paths_.push_back(
-      {{lane.peer(), index, static_cast<int>(path)}, Clock::now() + goodbye_time});
+  suspect_path({lane.peer(), 1 + lane.index(), static_cast<int>(path)}, lane.generation(path));
   return true;
+}
+
+// Neither end of a cut connection receives anything, so each reports it to the other.
+void Connections::suspect_path(const BrokenPath& path, uint64_t generation) {
+  ControlLink& link = *at(path.peer).link;
+  if (link.state() != ControlLink::State::open) return;
+  link.report_down(path.index, static_cast<size_t>(path.path), generation);
+  suspect_paths_.push_back({path, Clock::now() + goodbye_time});
+}
+
+// What breaks under a lock is found here.
+void Connections::look_at_locked_lanes(int rank) {
+  int index = 0;
+  for (LockedLane& locked : at(rank).locked_lanes) {
+    ++index;
+    locked.lane->poll();
+    uint64_t generation = locked.lane->generation(0);
+    if (locked.lane->fd(0) >= 0 || generation <= locked.num_lost) continue;
+    locked.num_lost = generation;
+    suspect_path({rank, index, 0}, generation);
+  }
 }
 
 // A rank that leaves says goodbye before it closes, but on another connection. A broken connection
@@ -114,12 +135,9 @@ std::vector<BrokenPath> Connections::take_wanted() {
 }
 
 void Connections::offer(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-  // Lane 0 has the paths of the control link.
-  auto is_its = [&](const auto& record) {
-    return record->peer == path.peer && record->lane == std::max(path.index - 1, 0);
-  };
-  auto num_paths = std::count_if(records_.begin(), records_.end(), is_its);
-  if (path.index < 0 || path.path < 0 || path.path >= num_paths) {
+  const Shape& shape = shapes_.at(static_cast<size_t>(path.peer));
+  if (path.index < 0 || path.index > shape.num_lanes || path.path < 0 ||
+      path.path >= shape.num_paths) {
     throw std::invalid_argument("no such connection to replace");
   }
   std::lock_guard lock(mutex_);
@@ -185,24 +203,26 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
     count_unsettled();
     fd = peer.link->fd(path);
   } else {
-    TcpLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
+    ReplaceableLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
     lane->adopt(path, std::move(connection));
     fd = lane->fd(path);
-    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(peer);
+    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(rank);
   }
   if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
 
 void Connections::tend_paths(Deadline now) {
   FailureState::Phase phase = state_.phase();
-  if (tcp_lanes_.empty() || now < next_tend_) return;
+  if (!has_remote_ || now < next_tend_) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms);
   // While calls are held, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {
     if (phase == FailureState::Phase::none) lane->tend(now);
   }
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (!at(rank).lanes.empty()) check_cut(rank, now);
+    if (!at(rank).link || is_local(rank)) continue;
+    look_at_locked_lanes(rank);
+    check_cut(rank, now);
   }
   if (suspect_paths_.empty()) return;
   report_suspects(now);
@@ -232,12 +252,14 @@ std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& rank
     for (size_t path = 0; path < link.num_paths(); ++path) {
       unanswered.push_back(unanswered_s(link.fd(path)));
     }
-    for (const TcpLane* lane : at(rank).lanes) {
+    auto note = [&](const auto* lane) {
       std::vector<PathTrouble> troubles = lane->troubles(unanswered);
-      if (troubles.empty()) continue;
       found.insert(found.end(), troubles.begin(), troubles.end());
-      break;
-    }
+      return !troubles.empty();
+    };
+    if (std::ranges::any_of(at(rank).lanes, note)) continue;
+    std::ranges::any_of(watched_lanes_,
+                        [&](const Lane* lane) { return lane->peer() == rank && note(lane); });
   }
   return found;
 }

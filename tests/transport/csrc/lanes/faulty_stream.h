@@ -122,7 +122,7 @@ class FaultyStream final : public Stream {
   }
 
   void pump() {
-    if (ended_) throw StreamError("the connection was closed", true);
+    if (ended_) throw StreamError("the connection was closed", StreamEnd::closed);
     Clock::time_point now = Clock::now();
     while (!leaving_.empty() && leaving_.front().at <= now && busy_until_ <= now) {
       Leaving& first = leaving_.front();
@@ -149,7 +149,7 @@ class FaultyStream final : public Stream {
       setsockopt(inner_->fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     }
     close();
-    throw StreamError("the connection was closed", true);
+    throw StreamError("the connection was closed", StreamEnd::closed);
   }
 
   const std::shared_ptr<Stream> inner_;
