@@ -100,8 +100,8 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _absent(reports: Reports) -> str:
-    # The kernel of a stopped process still answers, so its paths are not in trouble. Only ranks that
-    # a call waits for are asked for their paths: a host is out of reach with all of its ranks.
+    # The kernel of a stopped process still answers, so its paths are not in trouble. Only ranks
+    # that a call waits for have paths here, and a host is out of reach with all of its ranks.
     failures = reports.failures(Cause.TIMED_OUT).values()
     cut_off = reports.silent_nodes(path.rank for failure in failures for path in failure.paths)
     names = []

@@ -308,7 +308,10 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
 std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provider,
                                                        const nb::object& lane) {
   return std::make_shared<UnderlyingLane>(python_slot_bytes, [&](Statistics& statistics) {
-    return std::make_shared<PythonLane>(0, lane, python_slot_bytes, statistics, provider);
+    auto made = std::make_shared<PythonLane>(0, lane, python_slot_bytes, statistics, provider);
+    // No control link would say so later: a queue pair ends with the connection that it has now.
+    made->peer_has_ended();
+    return made;
   });
 }
 
