@@ -6,7 +6,6 @@ Which of them, when and how often makes no difference, with any provider.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import random
 import socket
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from broken_sockets import engine_sockets, open_socket_inodes, other_sockets, socket_inode
 from namespaces import Hosts, firewall
+from network_resets import reset
 from rank_processes import on_nodes
 from ranks import run_ranks
 
@@ -31,12 +31,6 @@ TRANSPORTS = ("tcp", "auto", "zmq", "verbs_over_tcp")
 TIMEOUT_S = 60.0
 STORM_S = 60.0
 SUBSETS = ("all", "data", "control", "coordinator", "half")
-
-
-def reset(descriptor: int) -> None:
-    """Reset a connection: the peer gets a RST, and the owner an error, as from a middlebox."""
-    unspecified = bytes(16)  # AF_UNSPEC: tcp_disconnect
-    ctypes.CDLL(None).connect(descriptor, unspecified, len(unspecified))
 
 
 class Resets:

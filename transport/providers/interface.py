@@ -20,9 +20,9 @@ class Lane(Protocol):
     the methods, one at a time, with the GIL; none may block. An exception ends the communicator,
     and its text is in the error of every rank; a later call raises it again.
 
-    It may have three more methods: `tend()` goes on while no call does; `peer_has_ended()` says that
-    the peer has left or died; `trouble()` returns for how many seconds nothing came through, and why,
-    or None.
+    It may have three more methods: `tend()` goes on while no call does; `peer_has_ended()` says
+    that the peer has left or died; `trouble()` returns for how many seconds nothing came through,
+    and why, or None.
     """
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:

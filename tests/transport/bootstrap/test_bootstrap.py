@@ -23,9 +23,11 @@ from bootstrapped import (
     connections,
     open_descriptors,
 )
+from network_resets import reset
 from quiet_clock import Moment
 
 from hccl_py.schedulers.ports import free_port
+from hccl_py.transport.bootstrap.connection import PendingConnection, Steps
 from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.bootstrap.tls import Tls
 
@@ -273,3 +275,22 @@ def test_connect_flood_of_silent_clients_drops_the_oldest(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) <= 3, "the log must not be flooded too"
     assert any("more connections" in line for line in told), "what was not told is counted"
+
+
+@pytest.mark.parametrize("side", ["connect", "accept"])
+def test_connect_handshake_that_is_reset_is_tried_again(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handshake, num_resets = getattr(PendingConnection, side), 0
+
+    def reset_twice(line: PendingConnection, wanted: Any) -> Steps:
+        nonlocal num_resets
+        if num_resets < 2 and line.socket.family != socket.AF_UNIX:
+            num_resets += 1
+            reset(line.socket.fileno())
+        yield from handshake(line, wanted)
+
+    monkeypatch.setattr(PendingConnection, side, reset_twice)
+    with bootstrapped("aab") as job:
+        check_connections(job)
+    assert num_resets == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import select
 import socket
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
+from network_resets import reset
 from quiet_clock import HANG_S
 
 from hccl_py.schedulers.ports import free_port
@@ -136,6 +138,98 @@ def test_both_directions_full_lose_no_wake_up() -> None:
         for thread in threads:
             thread.join(HANG_S)
         assert [driver.received for driver in drivers] == [count, count]
+
+
+def sockets_of(ports: set[int]) -> Iterator[int]:
+    """Yield this process's connections to or from these ports."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            if (
+                copy.family == socket.AF_INET
+                and {
+                    copy.getsockname()[1],
+                    copy.getpeername()[1],
+                }
+                & ports
+            ):
+                yield descriptor
+
+
+def test_resets_lose_double_and_reorder_nothing() -> None:
+    count = 400
+    with two_providers() as providers:
+        lanes = lanes_between(providers)
+        drivers = [Driver(lane, count, seed) for seed, lane in enumerate(lanes)]
+        threads = [threading.Thread(target=driver.run) for driver in drivers]
+        for thread in threads:
+            thread.start()
+        num_resets, until_s = 0, time.monotonic() + HANG_S
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < until_s:
+            for descriptor in sockets_of(set(providers[0]._ports)) if num_resets < 20 else ():
+                reset(descriptor)
+                num_resets += 1
+            time.sleep(0.1)
+            for driver, thread in zip(drivers, threads, strict=True):
+                if not thread.is_alive():  # as the engine does while no call moves the lane
+                    driver._lane.tend()  # type: ignore[attr-defined]
+        for thread in threads:
+            thread.join(HANG_S)
+        assert [driver.received for driver in drivers] == [count, count]
+        assert num_resets > 0
+
+
+class SpoilingProxy:
+    """Passes a connection on, with one byte of each larger packet changed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pool = ThreadPoolExecutor(64)
+        self._pool.submit(self._serve)
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(("127.0.0.1", self._port))
+                for ends in ((here, there), (there, here)):
+                    self._pool.submit(self._pass_on, *ends)
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with source, sink, contextlib.suppress(OSError):
+            while data := bytearray(source.recv(65536)):
+                if len(data) > 1000:  # no packet of a handshake is so long
+                    data[-1] ^= 1
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._pool.shutdown(wait=False)
+
+
+def test_network_that_changes_bytes_is_named_as_the_trouble() -> None:
+    with two_providers() as providers:
+        cards = [provider.card() for provider in providers]
+        key, address, ports = msgpack.unpackb(cards[0])
+        proxy = SpoilingProxy(struct.unpack("!H", ports)[0])
+        spoilt = [msgpack.packb([key, address, struct.pack("!H", proxy.port)]), cards[1]]
+        outcomes = connect_all(providers, [cards, spoilt])
+        lanes = [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
+        assert lanes[1].trouble() is None
+        assert lanes[1].send(header(SLOT_BYTES), memoryview(bytes(SLOT_BYTES)))
+        until_s = time.monotonic() + TIMEOUT_S
+        while lanes[0].trouble() is None or "2 connections" not in lanes[0].trouble()[1]:
+            assert time.monotonic() < until_s, lanes[0].trouble()
+            for lane in lanes:
+                lane.tend()
+            time.sleep(0.01)
+        assert "the network broke" in lanes[0].trouble()[1]
+        assert lanes[0].receive() is None
+        proxy.close()
 
 
 @pytest.mark.parametrize("closing", [0, 1])
