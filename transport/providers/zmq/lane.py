@@ -95,15 +95,11 @@ class ZmqLane:
             elif event == zmq.EVENT_DISCONNECTED:
                 self._connections.discard(descriptor)
                 self._num_left = 0
-                self._note_break()
+                if not self._connections:  # else it may have been a stranger's
+                    self._broke_s = self._broke_s or time.monotonic()
+                    self._num_breaks += 1
             else:
                 self.rejection = _REJECTIONS[event]
-                self._note_break()
-
-    def _note_break(self) -> None:
-        if self._broke_s is None:
-            self._broke_s = time.monotonic()
-        self._num_breaks += self._stood
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
         """Take a message, or none of it; ConnectionError: the peer has ended."""
@@ -117,9 +113,10 @@ class ZmqLane:
 
     def receive(self) -> memoryview | None:
         """Return the next message or None; ConnectionError: all were received before the end."""
+        has_ended = self._has_ended()  # first: what came before the end is received before it
         self._move()
         self._drained = not self._inbox
-        if self._drained and self._has_ended():
+        if self._drained and has_ended:
             raise ConnectionError(_CLOSED)
         frame = None if self._drained else self._inbox.popleft()
         if self._num_taken - self._num_told >= _MESSAGES_PER_ACK:
