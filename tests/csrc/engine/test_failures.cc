@@ -152,10 +152,10 @@ HCCL_TEST(a_peer_process_says_how_it_ended) {
       if (signal != 0) raise(signal);
       _exit(3);
     }
-    Descriptor process = open_process(child);
-    CHECK(process.get() >= 0);
+    auto process = open_process(child);
+    CHECK(process != nullptr);
     std::optional<ProcessEnd> end;
-    CHECK(eventually([&] { return (end = end_of_process(child, process)).has_value(); }));
+    CHECK(eventually([&] { return (end = end_of_process(child, *process)).has_value(); }));
     CHECK(waitpid(child, nullptr, 0) == child);
     if (signal != 0) CHECK(end->signal == SIGKILL && !end->exit_code);
     if (signal == 0) CHECK(end->exit_code == 3 && !end->signal);
@@ -170,9 +170,9 @@ HCCL_TEST(a_peer_process_may_be_reaped_meanwhile) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) _exit(3);
-    Descriptor process = open_process(child);
+    auto process = open_process(child);
     std::optional<ProcessEnd> end;
-    CHECK(eventually([&] { return (end = end_of_process(child, process)).has_value(); }));
+    CHECK(eventually([&] { return (end = end_of_process(child, *process)).has_value(); }));
     std::atomic<bool> begun{false};
     std::thread parent([&] {
       while (!begun.load()) {
@@ -182,7 +182,7 @@ HCCL_TEST(a_peer_process_may_be_reaped_meanwhile) {
       CHECK(waitpid(child, nullptr, 0) == child);
     });
     begun.store(true);
-    end = end_of_process(child, process);
+    end = end_of_process(child, *process);
     parent.join();
     CHECK(!end->exit_code || end->exit_code == 3);
     CHECK(!end->signal);
