@@ -29,7 +29,7 @@ from hccl_py.diagnosis.exceptions import (
 )
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
-from hccl_py.membership.environment import rank_and_size, rendezvous_store
+from hccl_py.membership.environment import rendezvous_store, told_rank_and_size
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
@@ -40,7 +40,6 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.settings import EMULATED_NETWORK
-from hccl_py.transport.network.system_calls import require_system_calls
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import Work, release_finished
 
@@ -109,8 +108,7 @@ class Communicator(Collectives[None]):
             BootstrapError: not all ranks came, or one could not be connected; the message says
                 which, where and at what step.
         """
-        rank, world_size = rank_and_size(rank, world_size)
-        require_system_calls()
+        rank, world_size = told_rank_and_size(rank, world_size, store, name, timeout_s)
         wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(

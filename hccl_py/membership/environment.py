@@ -10,19 +10,54 @@ import os
 import socket
 import sys
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
 from hccl_py.membership.unique_id import UniqueId, id_at, store_of_unique_id
 from hccl_py.schedulers.adopt import adopt
-from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.bootstrap.shared_failure import SharedFailure
+from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
+from hccl_py.transport.network.secret import read_secret
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
 _names: Counter[str] = Counter()
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
+_NO_RANK = -1
+_TELL_S = 5.0
+"""How long a rank that does not know which it is tries to tell the others."""
+
+
+def told_rank_and_size(
+    rank: Any, world_size: Any, store: Any, name: str, timeout_s: Any
+) -> tuple[int, int]:
+    """Return `rank_and_size`; where it makes no sense the ranks that wait at `store` are told.
+
+    Telling takes a few seconds at most; InvalidArgumentError follows.
+    """
+    try:
+        found = rank_and_size(rank, world_size)
+        if found[1] < 1 or (found[1] == 1 and found[0] != 0):  # no others, says this rank
+            raise InvalidArgumentError(f"rank {found[0]} is not in 0..{found[1] - 1} (world_size)")
+        return found
+    except InvalidArgumentError as error:
+        limit_s = timeout_s if isinstance(timeout_s, int | float) and timeout_s > 0 else _TELL_S
+        _tell(store, name, str(error), min(limit_s, _TELL_S))
+        raise
+
+
+def _tell(store: Any, name: str, problem: str, timeout_s: float) -> None:
+    """Tell a problem of a rank that cannot say which it is, where the others wait for it."""
+    problem = f"a rank (pid {os.getpid()} on {socket.gethostname()}): {problem}"
+    with (
+        suppress(HcclError, OSError),
+        rendezvous_store(store, _NO_RANK, 2, name, timeout_s, problem) as found,
+        SharedFailure(SealedStore(found, read_secret()), _NO_RANK, 2).sharing(),
+    ):
+        raise BootstrapError(problem)
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
@@ -41,12 +76,12 @@ def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
 
 
 def rendezvous_store(
-    store: Any, rank: int, world_size: int, name: str, timeout_s: float
+    store: Any, rank: int, world_size: int, name: str, timeout_s: float, problem: str = ""
 ) -> AbstractContextManager[Any]:
     """Open the store through which the ranks of a communicator find each other.
 
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
-    for everything together.
+    for everything together. With a `problem` nothing is opened but to tell it.
     """
     if store is None and world_size > 1:
         if _is_hosted() or sys.modules.get("torch"):
@@ -54,7 +89,7 @@ def rendezvous_store(
         else:
             store = id_from_environment(rank, name)
     if isinstance(store, bytes | bytearray | memoryview):
-        return store_of_unique_id(store, rank, world_size, timeout_s)
+        return store_of_unique_id(store, rank, world_size, timeout_s, problem)
     return nullcontext(store)
 
 

@@ -14,8 +14,11 @@ import numpy as np
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.transport._core import Cause
+from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
+from hccl_py.transport.network.secret import read_secret
 
 
 class Closable(Protocol):
@@ -85,10 +88,15 @@ def open_group(
         failure = _failure(parent, members, leaving_counts=_ENDED in str(error))
         if failure is None:
             raise
+        cause = _why_one_left(parent, members, key)
+        if cause:
+            raise BootstrapError(f"rank {members.index(parent.rank)}: {cause}") from error
         try:
             raise failure from error
         finally:
             del failure  # whose traceback knows this frame
+    finally:
+        parent.coordination.leave_store(f"{key}/", len(members))
     store.hopeless = store.hopeless_to_connect = None  # the new communicator outlives the parent
     return made
 
@@ -104,6 +112,16 @@ def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: 
             parent.reporter.report_ended(one.rank)
             return f"rank {one.rank} {_ENDED} {parent.name} ended"
     return ""
+
+
+def _why_one_left(parent: CommunicatorState, members: Sequence[int], key: str) -> str:
+    """Return why a member that left could not connect, if it told that before."""
+    assert parent.coordination is not None
+    ended = parent.require_engine().ended_peers()
+    if not any(one.rank in members and one.cause == Cause.LEFT for one in ended):
+        return ""
+    store = SealedStore(parent.coordination.store(f"{key}/", DIAGNOSIS_TIMEOUT_S), read_secret())
+    return SharedFailure(store, members.index(parent.rank), len(members)).first()
 
 
 def _failure(

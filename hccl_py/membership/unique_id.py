@@ -79,21 +79,25 @@ class UniqueId(bytes):
         return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, not pid)
 
 
-def get_unique_id() -> UniqueId:
+def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
     """Make the id of a new communicator, and serve its store until all ranks are connected.
 
     Only one process calls it, and hands the id to all others; it has to live until they are
     connected. It listens on the best of the interfaces that HCCL_SOCKET_IFNAME selects, as for data
     (`docs/jobs/network.md`), and on a port of HCCL_PORT_RANGE.
 
+    Where no rank has come after `timeout_s` seconds it stops to listen, and the id is of no use.
+
     With `HCCL_COMM_ID=address:port` every process calls it, and gets the same id with no exchange:
     rank 0 then serves at that address, and HCCL_SECRET is the secret.
 
     Raises:
-        InvalidArgumentError: HCCL_COMM_ID makes no sense.
+        InvalidArgumentError: HCCL_COMM_ID or `timeout_s` makes no sense.
         BootstrapError: this process could not listen.
     """
     require_system_calls()
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidArgumentError(f"timeout_s: expected seconds, more than 0, got {timeout_s!r}")
     given = os.environ.get(_VARIABLE)
     if given:
         return agreed_id(given)
@@ -102,25 +106,30 @@ def get_unique_id() -> UniqueId:
     secret = secrets.token_bytes(32)
     address, port = bound.getsockname()[:2]
     uid = _pack(address, port, secret, os.getpid(), socket.gethostname())
-    UniqueIdServer(bound, secret, f"the process that made the unique id ({uid.address.made_by})")
+    made_by = f"the process that made the unique id ({uid.address.made_by})"
+    UniqueIdServer(bound, secret, made_by, timeout_s=timeout_s)
     return uid
 
 
 @contextlib.contextmanager
 def store_of_unique_id(
-    content: Any, rank: int, world_size: int, timeout_s: float
+    content: Any, rank: int, world_size: int, timeout_s: float, problem: str = ""
 ) -> Iterator[UniqueIdClient]:
-    """Hand out the store of a unique id, and leave it at the end.
+    """Hand out the store of a unique id, and leave it at the end; or only tell a `problem` there.
 
     A BootstrapError of the block is raised with the reason why the ranks cannot meet, if one is
     known.
     """
+    require_system_calls()  # ZeroMQ would abort the process
     address = UniqueId(content).address
     serves = address.comes_later and rank == 0
     server = _serve_as_rank_0(address, timeout_s) if serves else None
     store = UniqueIdClient(address, timeout_s)
     try:
-        store.join(rank, world_size)
+        if problem:
+            store.fail(problem)
+        else:
+            store.join(rank, world_size)
         yield store
     except BaseException as error:
         if server is not None:

@@ -6,6 +6,8 @@ Communicator() in a program without torch, `id` a Communicator of a unique id.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import signal
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from forbidden_calls import forbid, is_possible
 from quiet_clock import HANG_S
 from ranks import run_ranks
 
@@ -27,6 +30,7 @@ from hccl_py import BootstrapError, Communicator, get_unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport import arena
 from hccl_py.transport.bootstrap import mesh
+from hccl_py.transport.errors import HcclError
 
 DOORS = ("torch", "file", "env", "id")
 through_each_door = pytest.mark.parametrize(
@@ -199,3 +203,91 @@ def test_settings_of_subsets_and_splits_are_compared() -> None:
     for text in (told[0], told[2]):
         named = "HCCL_ALGORITHM is 'mesh' on rank 0, 'ring' on rank 1"
         assert text.count(named) == 2, text
+
+
+def fill_files(rank: int) -> None:
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_240, 10_240))
+
+
+@through_each_door
+def test_rank_whose_files_may_not_grow_is_named_by_all(door: str, tmp_path: Path) -> None:
+    for told in meet(door, [{}, {}, {}], tmp_path, before="fill_files"):
+        assert "rank 1 on" in told and "File too large" in told, told
+
+
+def forbid_eventfd(rank: int) -> None:
+    if rank == 1:
+        forbid("eventfd2", errno.EPERM)
+
+
+@pytest.mark.skipif(not is_possible(), reason="numbers of another machine")
+@pytest.mark.parametrize("door", ["torch", "file"])  # its store needs eventfd itself else
+def test_rank_in_a_sandbox_is_named_by_all(door: str, tmp_path: Path) -> None:
+    for told in meet(door, [{}, {}, {}], tmp_path, before="forbid_eventfd"):
+        assert "rank 1 on" in told and "eventfd2" in told, told
+
+
+GARBAGE = [
+    ({"RANK": "two"}, "RANK: expected a number, got 'two'"),
+    ({"RANK": "-1"}, "is not in 0..2"),
+    ({"WORLD_SIZE": "three"}, "WORLD_SIZE: expected a number, got 'three'"),
+    ({"WORLD_SIZE": "-3"}, "rank 2 is not in 0..-4"),
+    ({"WORLD_SIZE": "1"}, "rank 2 is not in 0..0"),
+]
+
+
+def _meet_by_environment(rank: int, _size: int, with_torch: bool, wrong: dict[str, str]) -> str:
+    if rank == 2:
+        os.environ.update(wrong)
+    if not with_torch:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+    try:
+        Communicator(timeout_s=OWN_TIMEOUT_S)
+    except HcclError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+@pytest.mark.parametrize("wrong, named", GARBAGE)
+def test_rank_that_does_not_know_which_it_is_tells_the_others(
+    with_torch: bool, wrong: dict[str, str], named: str
+) -> None:
+    env = {} if with_torch else {"MASTER_PORT": str(free_port())}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = str(with_torch)
+    for told in run_ranks(_meet_by_environment, 3, with_torch, wrong, env=env, timeout_s=HANG_S):
+        assert named in told, told
+
+
+def split_with_one_that_fails(rank: int, _size: int, how: str, who: int) -> str:
+    comm = Communicator(timeout_s=OWN_TIMEOUT_S)
+    comm.all_reduce(np.ones(3))
+    if rank == who and how == "setting":
+        os.environ["HCCL_ALGORITHM"] = "rign"
+    if rank == who and how == "descriptors":
+        fill = [os.open(os.devnull, os.O_RDONLY)]
+        limit = fill[0] + 40
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        with contextlib.suppress(OSError):
+            while True:
+                fill.append(os.open(os.devnull, os.O_RDONLY))
+        for one in fill[-3:]:
+            os.close(one)
+    try:
+        comm.split(0)
+    except HcclError as error:
+        if rank == who:
+            comm.close()  # at once, before the others have looked
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize(
+    "how, named", [("setting", "there is no 'rign'"), ("descriptors", "ulimit -n")]
+)
+def test_why_a_rank_fails_in_split_is_the_error_of_all(how: str, named: str, who: int) -> None:
+    for rank, told in enumerate(run_ranks(split_with_one_that_fails, 3, how, who)):
+        assert named in told, told
+        assert rank == who or f"rank {who} on" in told, told

@@ -178,3 +178,24 @@ def test_group_hears_at_once_of_the_death_of_a_member(
     assert blame[3] == "died"
     # The kernel may not tell how it ended.
     assert re.search(r"died: (killed by signal 9|its connections closed without a goodbye)", text)
+
+
+def open_and_close_often(_rank: int, _size: int) -> list[int]:
+    with Communicator() as comm:
+        sizes = []
+        for _ in range(3):
+            for _ in range(5):
+                comm.subset([0, 1], "some").close()
+            comm.barrier()
+            coordination = comm._state.coordination
+            assert coordination is not None
+            coordination.agree(f"all have left {len(sizes)}", None, 10.0)  # after what they sent
+            participant = coordination._require()
+            store = participant._serves["set"].__closure__[0].cell_contents  # type: ignore[attr-defined]
+            sizes.append(len(participant._sets) + len(store._values) + len(store._left))
+    return sizes
+
+
+def test_closed_subset_leaves_nothing_in_the_store() -> None:
+    for sizes in run_ranks(open_and_close_often, 2):
+        assert sizes == [0, 0, 0]

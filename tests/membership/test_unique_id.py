@@ -211,3 +211,22 @@ def test_secret_of_one_rank_that_differs_is_named_by_all() -> None:
     for text in told:
         assert "HCCL_SECRET" in text, told
         assert "wrongwrong" not in text and "rightright" not in text
+
+
+def test_id_to_which_no_rank_comes_is_freed_after_its_timeout() -> None:
+    kept = get_unique_id()  # and with it what a process has once
+    first = len(os.listdir("/proc/self/fd"))
+    ids = [get_unique_id(timeout_s=0.3) for _ in range(10)]
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(os.listdir("/proc/self/fd")) > first:
+        assert time.monotonic() < deadline, f"{len(os.listdir('/proc/self/fd'))} open, {first}"
+        time.sleep(0.05)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", ids[0].address.port))
+    assert join(kept, 0, 1) == [1.0] * 5
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), None, "30"])
+def test_timeout_of_an_id_that_makes_no_sense_is_refused(timeout_s: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="timeout_s"):
+        get_unique_id(timeout_s)

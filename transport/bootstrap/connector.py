@@ -8,7 +8,6 @@ tried again.
 """
 
 import contextlib
-import errno
 import heapq
 import math
 import socket
@@ -32,15 +31,10 @@ from hccl_py.transport.bootstrap.party import Key, Party
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
-from hccl_py.transport.network.system_calls import descriptor_limit
+from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
 
 _STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
-
-
-def is_no_descriptor(error: Exception) -> bool:
-    """Say whether the process, or the machine, has no descriptor left."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class Connector(ABC):

@@ -30,7 +30,7 @@ from hccl_py.transport.bootstrap.connection import (
     RejectedError,
     ResetError,
 )
-from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
+from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.sealed_store import LOOK_PERIOD_S
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
@@ -39,6 +39,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import has_ended
+from hccl_py.transport.network.system_calls import is_no_descriptor
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0

@@ -40,6 +40,7 @@ from hccl_py.transport.network.sockets import (
     bind_to_device,
     bind_unix,
 )
+from hccl_py.transport.network.system_calls import require_system_calls
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, VARIABLE, VERBS, provider_class
 from hccl_py.transport.providers.verbs.automatic import agreed as rdma_is_agreed
@@ -145,10 +146,11 @@ def connect(
         InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
-    identity = identity or Identity.of_this_process()
     # An empty secret is refused below, which the others are to hear.
     sealed = SealedStore(store, os.fsencode(os.environ.get(SECRET, "")))
     if world_size == 1 and rank == 0:
+        require_system_calls()
+        identity = identity or Identity.of_this_process()
         ask()
         _refuse_others(sealed, Member(0, identity))
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
@@ -162,6 +164,8 @@ def connect(
         if not timeout_s > 0:
             raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
         deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
+        require_system_calls()
+        identity = identity or Identity.of_this_process()
         terms = ask()
         settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
         if rank == 0 and (problem := weakness(settings.secret)):

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.connection import CONNECTING, NotNowError, PendingConnection
-from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
+from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
@@ -33,6 +33,7 @@ from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
+from hccl_py.transport.network.system_calls import is_no_descriptor
 
 logger = logging.getLogger("hccl_py.transport")
 

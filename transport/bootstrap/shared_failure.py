@@ -18,6 +18,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.errors import BootstrapError, HcclError
+from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
 
 FAILURE = "failure"
 _MAX_BYTES = 2048
@@ -43,12 +44,12 @@ class SharedFailure:
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
-        """Run the block; a BootstrapError of it is raised with the cause that all ranks have."""
+        """Run the block; its BootstrapError or OSError becomes a BootstrapError of all ranks."""
         try:
             yield
         except Exception as error:
             cause = self._share(self._in_words(error))
-            if isinstance(error, BootstrapError):
+            if isinstance(error, BootstrapError | OSError):
                 raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
             raise
 
@@ -67,6 +68,12 @@ class SharedFailure:
         if is_there:
             raise BootstrapError(self._read())
 
+    def first(self) -> str:
+        """Return the failure that was shared first; "" if there is none, or no store."""
+        with contextlib.suppress(BootstrapError):
+            return self._read() if self._store.has(FAILURE) else ""
+        return ""
+
     def tell_listening(self) -> None:
         """Tell that this rank listens: from now on it is not slow where a connection is refused."""
         self._store.set(f"listening/{self._rank}", b"")
@@ -77,8 +84,10 @@ class SharedFailure:
 
     def _in_words(self, error: Exception) -> str:
         text = str(error) if isinstance(error, HcclError) else f"{type(error).__name__}: {error}"
+        if is_no_descriptor(error):
+            text = f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
         text = text.removeprefix(f"rank {self._rank}: ")
-        if not text.startswith("rank "):
+        if not text.startswith(("rank ", "a rank ")):
             text = f"rank {self._rank} on {socket.gethostname()}: {text}"
         return text.partition("\n")[0][:_MAX_BYTES]
 

@@ -2,9 +2,10 @@
 
 The control thread of one process serves it. Server and clients derive their CURVE keys from the
 secret in the id, so a process without the id gets nothing in or out. The questions are those of
-`control/store.py` and two more:
+`control/store.py` and three more:
 
     join     rank, world_size, who    True
+    fail     problem                  True; of a rank that cannot even say which it is
     leave    -                        none
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
@@ -20,6 +21,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,7 @@ from hccl_py.transport.process_lifecycle import Stage, register
 logger = logging.getLogger("hccl_py.transport")
 
 _MAX_MESSAGE_BYTES = 64 << 20
+_MAX_PROBLEM = 2048
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
@@ -62,12 +65,20 @@ class UniqueIdServer:
     """Serves the ranks of one communicator until all have left, or the process ends."""
 
     def __init__(
-        self, bound: socket.socket, secret: bytes, made_by: str, stays: bool = False
+        self,
+        bound: socket.socket,
+        secret: bytes,
+        made_by: str,
+        *,
+        stays: bool = False,
+        timeout_s: float = math.inf,
     ) -> None:
         """Serve clients that know `secret`; ranks name `made_by` if this ends too early.
 
-        It `stays`, for ranks that come later, after a rendezvous that failed.
+        It `stays`, for ranks that come later, after a rendezvous that failed; without any rank for
+        `timeout_s`.
         """
+        self._unused_until_s = time.monotonic() + timeout_s
         self._stays = stays
         self._made_by = made_by
         self._over = threading.Event()
@@ -102,7 +113,9 @@ class UniqueIdServer:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return math.inf if self._farewell is None else self._farewell.end_s
+        if self._farewell is not None:
+            return self._farewell.end_s
+        return math.inf if self._joined else self._unused_until_s
 
     def turn(self) -> None:
         """See `loop.Service`."""
@@ -113,9 +126,11 @@ class UniqueIdServer:
         informed = len(self._left) >= len(self._joined)
         # A rank that leaves before all have come failed, and without it they never meet.
         failed = bool(self._joined) and informed and not self._stays
+        unused = not self._joined and time.monotonic() >= self._unused_until_s
         if (
             all_left
             or failed
+            or unused
             or (self._farewell is not None and (informed or self._farewell.expired))
         ):
             self._close()
@@ -150,6 +165,7 @@ class UniqueIdServer:
         serves: dict[str, Callable[..., None]] = {
             "join": self._join,
             "leave": self._leave,
+            "fail": self._take_problem,
             "set": self._store.set,
             "get": self._store.get,
             "check": self._store.check,
@@ -178,6 +194,10 @@ class UniqueIdServer:
                 f"rank {rank} ({who}) expects {world_size} ranks, rank {first} "
                 f"({self._joined[first][1]}) expects {self._world_size}"
             )
+        self._answer(route, number, True)
+
+    def _take_problem(self, route: bytes, number: int, problem: str) -> None:
+        self._fail(str(problem)[:_MAX_PROBLEM])
         self._answer(route, number, True)
 
     def _leave(self, route: bytes, _number: int) -> None:
@@ -263,6 +283,10 @@ class UniqueIdClient(StoreClient):
         """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
         self._ask("join", rank, world_size, who, deadline=self._all)
+
+    def fail(self, problem: str) -> None:
+        """Tell the ranks that they cannot meet, and why."""
+        self._ask("fail", problem, deadline=self._all)
 
     def leave(self) -> None:
         """Say that this rank needs the store no more, and close."""

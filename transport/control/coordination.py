@@ -8,6 +8,7 @@ Where the coordinator dies meanwhile, the next coordinator is asked again. No co
 anything here.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -90,6 +91,11 @@ class Coordination:
         then during a wait; it says why to give up, or "".
         """
         return StoreClient(self._ask_store, timeout_s, prefix, hopeless)
+
+    def leave_store(self, prefix: str, num_ranks: int) -> None:
+        """Let the store drop the keys of a prefix once so many ranks have left it; never waits."""
+        with contextlib.suppress(CommunicatorError):  # closed: the store has ended
+            self._ask("leave", [prefix, num_ranks])
 
     def _ask(self, kind: str, body: list[Any]) -> "Future[Any]":
         participant, answer = self._require(), Future[Any]()

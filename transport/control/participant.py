@@ -61,6 +61,7 @@ class Participant:
             "get": lambda sender, body, _: store.get(sender, *body),
             "check": lambda sender, body, _: store.check(sender, *body),
             "cancel": lambda sender, body, _: store.cancel(sender, *body),
+            "leave": lambda sender, body, _: store.leave(sender, *body),
             "survey": lambda sender, body, _: self._answer(sender, body, reporter.report()[0]),
         }
         # The asking side.
@@ -255,6 +256,8 @@ class Participant:
         if kind == "set":
             key, value = body
             self._sets[key] = value
+        if kind == "leave":
+            self._sets = {k: v for k, v in self._sets.items() if not k.startswith(body[0])}
         if kind != "agree":
             body = [next(self._numbers), *body]
         self._questions[body[0]] = (kind, body, answer)

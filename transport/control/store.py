@@ -8,6 +8,7 @@ ranks that have no communicator yet (`unique_id_store.py`).
     get      keys        the values, once all are set
     check    keys        whether all are set
     cancel   -           none; the question of this number is dropped
+    leave    prefix, n   True; once n clients have left it, its keys are dropped
 """
 
 from collections.abc import Callable, Hashable
@@ -27,6 +28,7 @@ class StoreServer(Generic[Client]):
         self._answer = answer
         self._values: dict[str, bytes] = {}
         self._waiting: dict[tuple[Client, int], list[str]] = {}
+        self._left: dict[str, set[Client]] = {}
 
     def set(self, client: Client, number: int, key: str, value: bytes) -> None:
         """Set a key, and answer the clients that waited for it."""
@@ -51,6 +53,18 @@ class StoreServer(Generic[Client]):
     def cancel(self, client: Client, number: int) -> None:
         """Drop a question that no thread waits for any more."""
         self._waiting.pop((client, number), None)
+
+    def leave(self, client: Client, number: int, prefix: str, num_clients: int) -> None:
+        """Note that a client needs no key of this prefix any more; after the last, drop them."""
+        self._answer(client, number, True)
+        keys = [key for key in self._values if key.startswith(prefix)]
+        if not keys:
+            return  # a question that was repeated
+        self._left.setdefault(prefix, set()).add(client)
+        if len(self._left[prefix]) >= num_clients:
+            del self._left[prefix]
+            for key in keys:
+                del self._values[key]
 
     def reject_waiting(self, client: Client | None = None) -> None:
         """Answer None to all questions that are open, or to those of one client."""

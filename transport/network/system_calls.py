@@ -59,6 +59,11 @@ def descriptor_limit() -> int:
         return resource.RLIM_INFINITY
 
 
+def is_no_descriptor(error: BaseException) -> bool:
+    """Say whether the process, or the machine, has no descriptor left."""
+    return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)  # ZeroMQ's errors too
+
+
 def usable_cores() -> set[int]:
     """Return the cores that this thread may run on; all, where it may not ask."""
     try:

@@ -78,7 +78,8 @@ void raise_system_error(const std::exception_ptr& pointer, void*) {
     std::rethrow_exception(pointer);
   } catch (const std::system_error& error) {
     bool is_memory = error.code() == std::errc::not_enough_memory;
-    PyErr_SetString(is_memory ? PyExc_MemoryError : PyExc_OSError, error.what());
+    nb::object kind = nb::borrow(is_memory ? PyExc_MemoryError : PyExc_OSError);
+    PyErr_SetObject(kind.ptr(), nb::make_tuple(error.code().value(), error.what()).ptr());
   }
 }
 
