@@ -25,6 +25,7 @@ from hccl_py.torch_backend import (
     NAME,
     adopt_rank_of_scheduler,
     is_scheduled,
+    let_signals_interrupt_rendezvous,
     watch_backend_names,
 )
 
@@ -64,6 +65,7 @@ def register() -> None:
         else:
             watch_backend_names(_create, _warn_of_owner)
         sys.meta_path.insert(0, _Adapters())
+        let_signals_interrupt_rendezvous()
         if is_scheduled():
             adopt_rank_of_scheduler()
         if os.environ.get("HCCL_REPLACE"):

@@ -4,8 +4,15 @@ Threads of the engine are started likewise, in C++.
 """
 
 import signal
+import threading
+from collections.abc import Callable
 from threading import Thread
 from types import TracebackType
+from typing import TypeVar
+
+T = TypeVar("T")
+SIGNAL_SLICE_S = 0.2
+"""How long the main thread may wait without a look at its signals."""
 
 
 def start_without_signals(thread: Thread) -> None:
@@ -21,13 +28,37 @@ def start_without_signals(thread: Thread) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def call_interruptibly(function: Callable[[], T]) -> T:
+    """Call what waits in C++ for long; handlers of signals run meanwhile, and what they raise ends
+    the wait. The call itself then goes on, on a thread of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    from concurrent.futures import Future, wait
+
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    start_without_signals(Thread(target=run, name="hccl-call", daemon=True))
+    while not done.done():
+        wait([done], SIGNAL_SLICE_S)
+    return done.result()
+
+
 def is_of_signal_handler(error: BaseException) -> bool:
     """Whether a handler of a signal raised it, which nobody may turn into another error."""
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(one, "__code__", None) for one in handlers} - {None}
     place: TracebackType | None = error.__traceback__
     while place is not None:
-        if place.tb_frame.f_code in codes:
-            return True
+        frame = place.tb_frame
+        # No other function is handed the number of a signal and the frame of its caller.
+        for value in frame.f_locals.values():
+            handed = value[-1] if type(value) is tuple and value else value
+            if frame.f_back is not None and handed is frame.f_back:
+                return True
         place = place.tb_next
     return False

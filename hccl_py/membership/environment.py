@@ -21,6 +21,7 @@ from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
 from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
@@ -125,16 +126,20 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     key = (os.getpid(), address, port)
     if key not in _stores:
         try:
-            _stores[key] = TCPStore(
-                host_name=address,
-                port=port,
-                world_size=world_size,
-                is_master=rank == 0 and not hosted,
-                timeout=timedelta(seconds=timeout_s),
-                wait_for_workers=False,
-                multi_tenant=True,  # init_process_group may use the same port in this process
+            _stores[key] = call_interruptibly(
+                lambda: TCPStore(
+                    host_name=address,
+                    port=port,
+                    world_size=world_size,
+                    is_master=rank == 0 and not hosted,
+                    timeout=timedelta(seconds=timeout_s),
+                    wait_for_workers=False,
+                    multi_tenant=True,  # init_process_group may use the same port in this process
+                )
             )
         except (RuntimeError, OSError) as error:
+            if is_of_signal_handler(error):
+                raise
             raise BootstrapError(
                 f"rank {rank}: no store at {address}:{port} ({_VARIABLES}); it is there if rank 0 "
                 f"imports torch too before its first Communicator: {error}"

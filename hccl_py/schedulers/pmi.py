@@ -13,6 +13,7 @@ from hccl_py.schedulers.loaded_library import loaded_library
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.threads import is_of_signal_handler
 
 _KEY = "hccl-rendezvous"
 _FINALIZE_S = 5.0
@@ -47,6 +48,8 @@ def _ask(descriptor: int, command: str, deadline: Deadline) -> dict[str, str]:
         os.write(descriptor, command.encode() + b"\n")
         answer = _read_line(descriptor, deadline)
     except OSError as error:
+        if is_of_signal_handler(error):
+            raise
         raise BootstrapError(f"PMI_FD={descriptor}: {command.split()[0]}: {error}") from error
     fields = dict(word.partition("=")[::2] for word in answer.split())
     if fields.get("rc", "0") != "0":

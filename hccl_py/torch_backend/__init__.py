@@ -18,6 +18,7 @@ This file holds the names under which torch knows this backend; importing it imp
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 from collections.abc import Callable
@@ -65,6 +66,23 @@ def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -
         return done
 
     backend.register_backend = staticmethod(register_backend)
+
+
+def let_signals_interrupt_rendezvous() -> None:
+    """Torch waits for the store, and at it for the other ranks, in C++, where no handler of a
+    signal runs. `import torch` applies this one: a group is known to be hccl's only afterwards.
+    """
+    # In `torch.distributed` its name is a function's.
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    original = rendezvous._create_c10d_store
+
+    @functools.wraps(original)
+    def create(*arguments: Any, **options: Any) -> Any:
+        from hccl_py.transport.threads import call_interruptibly
+
+        return call_interruptibly(lambda: original(*arguments, **options))
+
+    rendezvous._create_c10d_store = create
 
 
 def is_scheduled() -> bool:

@@ -21,11 +21,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from hccl_py.diagnosis.exceptions import ends_by_exception
+from hccl_py.diagnosis.exceptions import describe_error, ends_by_exception
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
+from hccl_py.transport.threads import is_of_signal_handler
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
@@ -196,6 +197,10 @@ class GroupIdentity(CallingGroup):
             if not ends_by_exception():
                 self.drain()
                 self.unended.wait()
+        except BaseException as error:
+            # Else `close` waits for what was started, after a SystemExit.
+            self.communicator.abort(f"shutdown was interrupted: {describe_error(error)}")
+            raise
         finally:
             self.communicator.close()
 
@@ -298,7 +303,7 @@ def _comes(store: Any, key: str, timeout_s: float) -> bool:
     try:
         store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
     except RuntimeError as error:  # a FileStore's timeout has no type of its own
-        if "timeout" not in str(error).lower():
+        if "timeout" not in str(error).lower() or is_of_signal_handler(error):
             raise
         return False
     return True

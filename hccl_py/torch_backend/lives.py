@@ -26,6 +26,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.sockets import bind_unix, has_ended
+from hccl_py.transport.threads import is_of_signal_handler
 
 _OPEN = "hccl/open"
 _TURN_S = 0.01
@@ -112,6 +113,8 @@ def _join(store: Store, here: Identity, deadline: Deadline, rank: int, size: int
         try:
             store.wait([_OPEN], timedelta(seconds=max(deadline.remaining_s, _TURN_S)))
         except RuntimeError as error:
+            if is_of_signal_handler(error):
+                raise
             raise BootstrapError(
                 f"rank {rank}: rendezvous failed {deadline}: rank 0 of {size} did not arrive; look "
                 f"at its log, and whether all {size} ranks were started (store: {error})"

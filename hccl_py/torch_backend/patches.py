@@ -31,12 +31,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
-from hccl_py.torch_backend import adopt_rank_of_scheduler, watch_backend_names
+from hccl_py.torch_backend import (
+    adopt_rank_of_scheduler,
+    let_signals_interrupt_rendezvous,
+    watch_backend_names,
+)
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.threads import SIGNAL_SLICE_S
 
 Function = Callable[..., Any]
 
@@ -49,15 +54,12 @@ def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **name
     return asked.monitored_barrier(*rest, **named)
 
 
-_SIGNAL_SLICE_S = 0.2
-
-
 def _wait_for_future(original: Function, future: Any) -> Any:
     """Torch waits in C++, where no signal's handler runs until the future is done."""
     if threading.current_thread() is threading.main_thread() and not future.done():
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
-        while not done.wait(_SIGNAL_SLICE_S):
+        while not done.wait(SIGNAL_SLICE_S):
             pass
     return original(future)
 
@@ -71,7 +73,7 @@ def _wait_at_store(
     if threading.current_thread() is threading.main_thread():
         # Not in slices: a TCPStore logs each wait that ends in vain.
         while waited_s < limit_s and not store.check(keys):
-            time.sleep(min(max(waited_s / 10, 0.001), limit_s - waited_s, _SIGNAL_SLICE_S))
+            time.sleep(min(max(waited_s / 10, 0.001), limit_s - waited_s, SIGNAL_SLICE_S))
             waited_s = time.monotonic() - begin_s
     original(store, keys, timedelta(seconds=max(limit_s - waited_s, 0.001)))
 
@@ -340,6 +342,7 @@ AT_IMPORT = (
     Patch("torch.distributed.Backend.register_backend", watch_backend_names),
     Patch(f"{_C10D}.init_process_group", adopt_rank_of_scheduler),
     Patch(f"{_C10D}._new_group_with_tag", replace_gloo),
+    Patch("torch.distributed.rendezvous._create_c10d_store", let_signals_interrupt_rendezvous),
 )
 """`import torch` applies these."""
 

@@ -34,6 +34,7 @@ from hccl_py.transport.bootstrap.tls import TlsStream
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.sockets import Connection, bind_to_device, peer_process
+from hccl_py.transport.threads import is_of_signal_handler
 
 CONNECTING = "connecting"
 """The step in which nothing but the kernel of the other side has to answer."""
@@ -112,6 +113,8 @@ class PendingConnection:
         try:
             return next(self._steps, None)
         except OSError as error:
+            if is_of_signal_handler(error):
+                raise
             kind = ResetError if isinstance(error, ConnectionError) else RejectedError
             raise kind(f"the connection broke: {error.strerror or error}") from error
 

@@ -32,6 +32,7 @@ from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
 from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
+from hccl_py.transport.threads import is_of_signal_handler
 
 _STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
@@ -153,6 +154,8 @@ class Connector(ABC):
             self._refused(key)
             return
         except OSError as error:
+            if is_of_signal_handler(error):
+                raise
             why = self._no_descriptor() if is_no_descriptor(error) else error.strerror or error
             self._failed(key, f"{CONNECTING}: {why}", error)
             return
@@ -204,6 +207,8 @@ class Connector(ABC):
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
+                if is_of_signal_handler(error):
+                    raise
                 if is_no_descriptor(error):
                     self._make_room(error)
                 return  # any other is an error of that connection, says accept(2)

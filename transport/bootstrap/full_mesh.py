@@ -40,6 +40,7 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import has_ended
 from hccl_py.transport.network.system_calls import is_no_descriptor
+from hccl_py.transport.threads import is_of_signal_handler
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0
@@ -146,6 +147,8 @@ class FullMesh(Connector):
             try:
                 event = next(steps[rank], None)
             except (RejectedError, OSError) as error:
+                if is_of_signal_handler(error):
+                    raise
                 raise BootstrapError(
                     f"{self._party.members[rank]} ended while others connected; look at its log"
                 ) from error

@@ -5,7 +5,8 @@
 
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from hccl_py.transport.deadline import Deadline
@@ -53,10 +54,8 @@ class SealedStore:
 
     def set(self, key: str, content: bytes) -> None:
         """Set a key."""
-        try:
+        with _explained(f"the store did not set {key!r}"):
             self._store.set(key, self._seal(key, content))
-        except Exception as error:
-            raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
     def set_first(self, key: str, content: bytes) -> bool:
         """Set a key unless it is set, where the store can do that at once; else set it.
@@ -68,17 +67,13 @@ class SealedStore:
             self.set(key, content)
             return True
         sealed = self._seal(key, content)
-        try:
+        with _explained(f"the store did not set {key!r}"):
             return bytes(compare_set(key, b"", sealed)) == sealed
-        except Exception as error:
-            raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
     def get(self, key: str, what: str, max_bytes: int) -> bytes:
         """Return the content of a key; `what` names it in errors."""
-        try:
+        with _explained(f"the store did not hand out {key!r}"):
             sealed = bytes(self._store.get(key))
-        except Exception as error:
-            raise BootstrapError(f"the store did not hand out {key!r}: {error}") from error
         if len(sealed) > _SEAL_BYTES + max_bytes:
             raise BootstrapError(
                 f"{what} has {len(sealed)} bytes, > {_SEAL_BYTES + max_bytes}: not ours"
@@ -150,10 +145,8 @@ class SealedStore:
         """Say whether a key is set; False where the store cannot answer in a bounded time."""
         if self._check is None:
             return False
-        try:
+        with _explained("the store ended"):
             return bool(self._check([key]))
-        except Exception as error:
-            raise BootstrapError(f"the store ended: {_first_line(error)}") from error
 
     def _seal(self, key: str, content: bytes) -> bytes:
         return hmac.digest(self._key, key.encode() + b"\0" + content, "sha256") + content
@@ -162,8 +155,21 @@ class SealedStore:
         """Say whether a key is set; True where the store cannot answer in a bounded time."""
         try:
             return bool(self._check([key])) if self._check is not None else True
-        except Exception:
+        except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             return True
+
+
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    """Turn what a store raises into a BootstrapError."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_signal_handler(error):
+            raise
+        raise BootstrapError(f"{problem}: {_first_line(error)}") from error
 
 
 class _NotYetError(Exception):

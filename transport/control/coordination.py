@@ -23,6 +23,7 @@ from hccl_py.transport.control.reporter import Reporter
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, CommunicatorError
+from hccl_py.transport.threads import is_of_signal_handler
 
 _GRACE_S = 3.0
 """How much later than the coordinator a rank gives up: it should learn which ranks were missing,
@@ -76,7 +77,9 @@ class Coordination:
         answer: Future[dict[int, Any]] = self._ask("agree", [key, value, timeout_s, listed])
         try:
             return answer.result(timeout_s + _GRACE_S)
-        except FutureTimeoutError:
+        except FutureTimeoutError as error:
+            if is_of_signal_handler(error):
+                raise
             raise CommunicatorError(
                 f"agree({key!r}): no coordinator answered in {timeout_s + _GRACE_S:g} s; check "
                 "whether the other ranks still run"

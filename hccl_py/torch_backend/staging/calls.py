@@ -27,6 +27,7 @@ from hccl_py.torch_backend.arguments import Call, write_back
 from hccl_py.torch_backend.staging.pool import POOL
 from hccl_py.torch_backend.staging.tiles import arguments_of, num_tiles, pieces_of
 from hccl_py.transport.errors import CollectiveTimeoutError
+from hccl_py.transport.threads import is_of_signal_handler
 from hccl_py.work import Work
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class StagedCall:
         try:
             yield
         except RuntimeError as error:  # torch has no narrower one
+            if is_of_signal_handler(error):
+                raise
             raise dist.DistBackendError(
                 f"{self._name}: copying its tensors {direction} {self.device} through pinned "
                 f"host memory failed: {error}"
