@@ -19,6 +19,7 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
+from hccl_py.transport.threads import is_of_signal_handler
 
 FAILURE = "failure"
 _MAX_BYTES = 2048
@@ -49,7 +50,7 @@ class SharedFailure:
             yield
         except Exception as error:
             cause = self._share(self._in_words(error))
-            if isinstance(error, BootstrapError | OSError):
+            if isinstance(error, BootstrapError | OSError) and not is_of_signal_handler(error):
                 raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
             raise
 
