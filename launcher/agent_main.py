@@ -16,11 +16,11 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.main import pass_over_warnings
 from hccl_py.launcher.open_files import allow_ranks
-from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
+from hccl_py.launcher.usage_error import UsageError
 
 
 def main() -> int:

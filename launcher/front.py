@@ -16,7 +16,6 @@ from pathlib import Path
 from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
-from hccl_py.launcher.main import WARNINGS
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import (
     adopt_orphans,
@@ -25,6 +24,7 @@ from hccl_py.launcher.processes import (
     thaw_at_end_of,
 )
 from hccl_py.launcher.scratch import remove
+from hccl_py.launcher.signals import WARNINGS
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # A program such as `timeout` sends its signal twice, to the process and to its group.

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from hccl_py.launcher import front
 from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, UsageError
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
+from hccl_py.launcher.usage_error import UsageError
 
 _STOPS = signal.SIGINT, signal.SIGTERM
 

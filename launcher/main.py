@@ -1,4 +1,4 @@
-"""The command hccl-launch. This file imports nothing of ours: Ctrl-C is one line from here on.
+"""The command hccl-launch. Of ours it imports `signals` alone: Ctrl-C is one line from here on.
 
 `launch.py` is what it does.
 """
@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
-"""Signals that schedulers and users send to running programs: they are the ranks'."""
+from hccl_py.launcher.signals import WARNINGS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hccl_py.launcher.exit_codes import USAGE
-
 if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.options import EmulatedCluster
+    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
     from hccl_py.launcher.output.options import OutputWords
     from hccl_py.launcher.placement.binding import Bind
@@ -18,15 +16,6 @@ HABANA_SHIM = {"HCCL_HABANA_SHIM": "1"}
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""
-
-
-class UsageError(Exception):
-    """The command line cannot be carried out; the message says why, in one line."""
-
-    def __init__(self, why: str, exit_code: int = USAGE) -> None:
-        """Take the exit code of the launcher as well."""
-        super().__init__(why)
-        self.exit_code = exit_code
 
 
 class Options(NamedTuple):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
-from benchmarks.overlap.contenders import CONTENDERS, MODELS, open_contender
+from benchmarks.overlap.contenders import CONTENDERS, MODELS
+from benchmarks.overlap.opening import open_contender
 from benchmarks.overlap.report import introduction, tables
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.command_line import read

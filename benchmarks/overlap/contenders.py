@@ -1,13 +1,8 @@
-"""What is trained, and how its gradients are averaged.
-
-Only rank processes call `open_contender`, so it imports torch itself: the command needs none.
-"""
+"""What is trained, and how its gradients are averaged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from hccl_py.bench.collective.contender import Contender, Endpoint
 
 
 @dataclass(frozen=True)
@@ -37,10 +32,3 @@ CONTENDERS = {
 
 MODELS = {"digits": 64, "transformer": 2}
 """What is trained, and how many samples a rank takes in a step."""
-
-
-def open_contender(name: str, endpoint: Endpoint) -> Contender:
-    """Join the process group of one of `CONTENDERS`."""
-    from benchmarks.overlap.training import TrainingContender
-
-    return TrainingContender(name, endpoint)

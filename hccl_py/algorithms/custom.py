@@ -1,22 +1,19 @@
-"""Algorithms that users write: the decorator, the rules for which calls one serves, and its file.
+"""Algorithms that users write: the decorator, and the rules for which calls one serves.
 
 No job imports this before it names an algorithm of its own. `hccl_py/own_algorithms.py` proves each
 for the world at hand before its first call.
 """
 
-import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from importlib import util
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import Algorithm, write_plan
-from hccl_py.algorithms.tuner import UNKNOWN_SIZE, VARIABLE, items, overrides, size_class
+from hccl_py.algorithms.tuner import UNKNOWN_SIZE, size_class
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.explain import explain
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
@@ -200,62 +197,3 @@ def algorithm(
         return CustomAlgorithm(collective, name, entry, cost, min_bytes, max_bytes, when)
 
     return wrap
-
-
-def in_effect(
-    given: Iterable[CustomAlgorithm], environ: Mapping[str, str] = os.environ
-) -> tuple[CustomAlgorithm, ...]:
-    """Return the algorithms of `HCCL_ALGORITHM`, then those given that it does not override.
-
-    Raise InvalidArgumentError if a file, a function or a collective is not what was expected.
-    """
-    text = environ.get(VARIABLE, "")
-    named = [loaded(place, owner) for owner, place in items(text) if ":" in place]
-    taken = {one.collective for one in named} | set(overrides(text))
-    for one in given:
-        if not isinstance(one, CustomAlgorithm):
-            raise InvalidArgumentError(
-                f"algorithms: expected functions under @hccl_py.algorithm(...), got {one!r}"
-            )
-    return (*named, *(one for one in given if one.collective not in taken))
-
-
-def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
-    """Return the algorithm `path/to/mine.py:mine` or `plan:FILE`, which must be for `collective`.
-
-    Raise InvalidArgumentError: there is no such file or function, or the file raised.
-    """
-    if place.startswith(PLANS):
-        from hccl_py.algorithms.plan_file import loaded_plans  # it makes a CustomAlgorithm
-
-        found = loaded_plans(place)
-    else:
-        found = _of_function(place)
-    if collective not in (None, found.collective):
-        problem = f"{place}: expected an algorithm of {collective}, got one of {found.collective}"
-        raise InvalidArgumentError(problem)
-    return found
-
-
-def _of_function(place: str) -> CustomAlgorithm:
-    path, _, function = place.rpartition(":")
-    names = _algorithms_of(Path(path).resolve())
-    if function not in names:
-        there = ", ".join(names) or "none"
-        raise InvalidArgumentError(
-            f"{place}: expected a function under @hccl_py.algorithm(...), {path} has: {there}"
-        )
-    return names[function]
-
-
-@lru_cache
-def _algorithms_of(path: Path) -> dict[str, CustomAlgorithm]:
-    spec = util.spec_from_file_location(f"hccl_algorithms_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise InvalidArgumentError(f"{path.name}: expected a Python file, {path} cannot be read")
-    module = util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise InvalidArgumentError(f"{path}: {type(error).__name__}: {error}") from error
-    return {name: one for name, one in vars(module).items() if isinstance(one, CustomAlgorithm)}

@@ -90,7 +90,7 @@ class Wanted:
 def _in_effect(given: "Sequence[CustomAlgorithm]") -> "tuple[CustomAlgorithm, ...]":
     if not given and not names_a_file():
         return ()
-    from hccl_py.algorithms.custom import in_effect
+    from hccl_py.algorithms.loading import in_effect
 
     return in_effect(given)
 

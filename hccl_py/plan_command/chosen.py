@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hccl_py.algorithms.custom import CustomAlgorithm, loaded
+from hccl_py.algorithms.custom import CustomAlgorithm
+from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, Algorithm, names_for
 from hccl_py.plan.contracts import COLLECTIVES

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence, Set
 from pathlib import Path
 
-from hccl_py.algorithms.custom import loaded
+from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.command_line.values import parse_picture, parse_positive, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES

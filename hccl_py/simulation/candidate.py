@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hccl_py.algorithms.custom import CustomAlgorithm, loaded
+from hccl_py.algorithms.custom import CustomAlgorithm
+from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plan_for
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Buffer, Nodes, Plan

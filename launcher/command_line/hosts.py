@@ -10,7 +10,7 @@ from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import choose, parse_hosts, read_hostfile
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.ssh_options import SshOptions
-from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.usage_error import UsageError
 
 
 def hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> HostOptions:

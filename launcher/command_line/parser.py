@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hccl_py.launcher.command_line.values import seconds, whole
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, UsageError
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT
 from hccl_py.launcher.placement.binding import Bind
+from hccl_py.launcher.usage_error import UsageError
 
 _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3

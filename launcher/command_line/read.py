@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, Options, UsageError
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, Options
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
+from hccl_py.launcher.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.options import EmulatedCluster
+    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
 
 

@@ -8,8 +8,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND
-from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT, UsageError
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.usage_error import UsageError
 
 _MOST_S = 1_000_000_000
 _LIMITED = (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hccl_py.launcher.emulation.options import EmulatedCluster
+from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
 from hccl_py.launcher.emulation.watch import Watch
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.loop import JobLoop

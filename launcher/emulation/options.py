@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from hccl_py.emulation.cluster import read
-from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.settings import EMULATED_NETWORK, NetworkSettings
 
@@ -16,14 +16,6 @@ _EXCLUDES = (
     *("hosts", "hostfile", "node_rank", "master_addr", "rdzv_endpoint"),
     *("check", "print_sbatch", "print_k8s"),
 )
-
-
-class EmulatedCluster(NamedTuple):
-    """A file that was read and fits the other options."""
-
-    path: Path
-    num_nodes: int
-    ranks_per_node: int
 
 
 def emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCluster:

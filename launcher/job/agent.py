@@ -18,10 +18,10 @@ from hccl_py.launcher.job.rank_input import RankInput
 from hccl_py.launcher.job.ranks import Ranks, RankStart
 from hccl_py.launcher.job.reasons import OutOfMemory
 from hccl_py.launcher.job.streams import Streams
-from hccl_py.launcher.main import WARNINGS
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
+from hccl_py.launcher.signals import WARNINGS
 from hccl_py.schedulers.ports import free_port
 
 if TYPE_CHECKING:

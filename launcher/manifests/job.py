@@ -2,7 +2,8 @@
 
 import re
 
-from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.options import Options
+from hccl_py.launcher.usage_error import UsageError
 
 # A pod's host name is the name and its number, in 63 characters at most.
 _MOST_CHARACTERS = 50

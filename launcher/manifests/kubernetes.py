@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterator
 
 from hccl_py.launcher.manifests.job import check, name_of
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.usage_error import UsageError
 
 _OPTION = "--print-k8s"
 # The manifest says them elsewhere, once.

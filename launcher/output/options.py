@@ -4,8 +4,8 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.routes import Routes, parse_streams
+from hccl_py.launcher.usage_error import UsageError
 
 _BOTH = 3
 

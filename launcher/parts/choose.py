@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.options import Options
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting
@@ -19,6 +19,7 @@ from hccl_py.launcher.parts.settings import (
     slots_of,
     stall_s,
 )
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
@@ -26,7 +27,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.secret import SECRET
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.options import EmulatedCluster
+    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
     from hccl_py.launcher.job.serve import StartOthers
 
 

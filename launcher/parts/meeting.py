@@ -16,7 +16,6 @@ from hccl_py.launcher.options import (
     DEFAULT_MASTER_PORT,
     MAX_PORT,
     Options,
-    UsageError,
 )
 from hccl_py.launcher.parts.settings import (
     bind,
@@ -25,6 +24,7 @@ from hccl_py.launcher.parts.settings import (
     settings_of,
     slots_of,
 )
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target, name_to_look_up
 from hccl_py.transport.network.secret import SECRET

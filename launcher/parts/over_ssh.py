@@ -12,12 +12,13 @@ from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.open_files import allow_connections
-from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.options import Options
 from hccl_py.launcher.parts.settings import (
     bind,
     program_of,
     settings_of,
 )
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
 from hccl_py.transport.network.secret import SECRET

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting, names
 from hccl_py.launcher.scratch import remove
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import HcclError

@@ -11,9 +11,10 @@ from hccl_py.launcher.command_line.values import check_number_here
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.open_files import allow_ranks
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.interfaces import address_family, describe_target
 from hccl_py.transport.network.secret import read_secret, weakness

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from node_shapes import nodes_by, one_node
 
-from hccl_py.algorithms.custom import algorithm, in_effect, loaded
+from hccl_py.algorithms.custom import algorithm
+from hccl_py.algorithms.loading import in_effect, loaded
 from hccl_py.plan.language import PlanBuilder
 from hccl_py.transport.errors import InvalidArgumentError
 

@@ -17,7 +17,8 @@ from stores import MemoryStore
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
-from hccl_py.algorithms.custom import WrongAlgorithmError, in_effect, loaded
+from hccl_py.algorithms.custom import WrongAlgorithmError
+from hccl_py.algorithms.loading import in_effect, loaded
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import ALGORITHMS, plans_for
 from hccl_py.plan.contracts import COLLECTIVES

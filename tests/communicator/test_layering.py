@@ -6,6 +6,7 @@ The layers are those of the design; a new file has to be given its place here.
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,6 +183,26 @@ def offence(module: str, found: Import) -> str | None:
 @pytest.mark.parametrize("module", MODULES)
 def test_module_imports_only_downhill(module: str) -> None:
     assert offences(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports for types and inside functions count too."""
+    waits_for = {
+        module: {
+            target
+            for found in imports(module, path.read_text(encoding="utf-8"))
+            if (target := _file_of(found.target)) and target != module
+        }
+        for module, path in MODULES.items()
+    }
+    assert list(TopologicalSorter(waits_for).static_order())  # CycleError names a circle
+
+
+def _file_of(target: str) -> str:
+    """Return the module that a name is in, or ""."""
+    while target and target not in MODULES:
+        target = target.rpartition(".")[0]
+    return target
 
 
 def test_every_named_room_exists() -> None:

@@ -10,7 +10,7 @@ import pytest
 from launching import run
 
 from hccl_py.launcher.open_files import allow_connections
-from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.usage_error import UsageError
 
 # Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
 _COSTLY = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from networks import EVEN, PAIRS, between, network_of
 
-from hccl_py.algorithms.custom import loaded
+from hccl_py.algorithms.loading import loaded
 from hccl_py.plan_command.main import main
 from hccl_py.synthesis.synthesize import SYNTHESIZED
 

@@ -11,7 +11,7 @@ from node_shapes import one_node
 from thread_ranks import ThreadRanks
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
-from hccl_py.algorithms.custom import loaded
+from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import names_for, plans_for
 from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.plan.language import Plan, PlanBuilder, PlanError, Shape, data

@@ -8,6 +8,7 @@
                 (torch_contender, communicator_contender: the two implementations)
     messages    what passes between the command and its ranks
     rank        one rank process: does as it is asked
+    speeds      what a rank measures of its machine
     ranks       all rank processes, seen from the command: start, ask, failure, end
     measure     how often and in which order ranks are asked, and what comes of the times
     analysis    limits, trust, --validate and --profile

@@ -22,17 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hccl_py.bench.collective.analysis.limits import (
-    Wire,
-    copy_gb_per_s,
-    exchange_until_closed,
-    send_until_closed,
-)
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.communicator_contender import CommunicatorContender
 from hccl_py.bench.collective.contender import Buffers, Contender, Timed
 from hccl_py.bench.collective.messages import Assignment, Checked, Counted, Failed
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
+from hccl_py.bench.collective.speeds import (
+    Wire,
+    copy_gb_per_s,
+    exchange_until_closed,
+    send_until_closed,
+)
 from hccl_py.bench.namespaces import enter
 from hccl_py.bench.tuning.sweep import Swept, sweep
 from hccl_py.transport.errors import InvalidArgumentError

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.network.identity import Identity
 
-if TYPE_CHECKING:
-    from hccl_py.bench.collective.rank import Rank
-
 PING_PONG = "ping_pong"
 _DTYPE = "float32"
 _NUM_VISITS = 3
@@ -38,6 +35,13 @@ _FAR = 3.0
 _PING_PONG_ROUNDS = 9
 _MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
+
+
+class Timer(Protocol):
+    """What a rank process offers: it binds a call to buffers, and times it."""
+
+    def prepare(self, op: str, call: Call) -> None: ...  # noqa: D102
+    def time(self, contender: int, calls: int, warmup: int) -> float: ...  # noqa: D102
 
 
 class Measurement(NamedTuple):
@@ -60,7 +64,7 @@ class Swept(NamedTuple):
     machines: tuple[int, ...] = ()  # of each node, the first node on its machine; empty: its own
 
 
-def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
+def sweep(rank: Timer, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
     """Measure round trips, then the collectives; the largest sizes are left out when time is up.
 
     A cell is visited several times, far apart: ranks that share cores can run at two speeds, and
@@ -149,7 +153,7 @@ class Cell:
                 yield _measurement(self.collective, name, num_bytes, self.times[group[0]])
 
 
-def _visit(rank: Rank, communicator: Communicator, cell: Cell, visit_s: float) -> None:
+def _visit(rank: Timer, communicator: Communicator, cell: Cell, visit_s: float) -> None:
     """Measure a cell's algorithms in turns, so that what disturbs one disturbs all."""
     start, names = time.monotonic(), cell.near()
     rank.prepare(cell.collective, cell.call(communicator.world_size))
@@ -186,7 +190,7 @@ def _measurement(
     return Measurement(collective, algorithm, num_bytes, us, tuple(rounds_us))
 
 
-def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement]:
+def _round_trips(rank: Timer, communicator: Communicator) -> Iterator[Measurement]:
     """Time rank 0 with a rank of its node, and with one of another node, while the others wait."""
     nodes, n = communicator.nodes, communicator.world_size
     peers = {"scale_up": nodes[0][1:2], "scale_out": nodes[1][:1] if len(nodes) > 1 else ()}

@@ -50,9 +50,15 @@ def start() -> None:
 def _install() -> None:
     os.environ.update(_FRAMEWORKS)
     os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # the CPU runs each operation at once
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, Finder(_map_hpu_to_cpu))
     spawn: Any = multiprocessing.spawn
     spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
+
+
+def _map_hpu_to_cpu() -> None:
+    from hccl_py.integrations.habana.device import map_hpu_to_cpu  # imports torch
+
+    map_hpu_to_cpu()
 
 
 class _InChild:

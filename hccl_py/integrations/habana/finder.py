@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -24,6 +24,10 @@ class _StandIn(ModuleType):
 
 class Finder(MetaPathFinder, Loader):
     """Finds and loads the stand-ins; says of any other module of Habana that there is none."""
+
+    def __init__(self, on_torch: Callable[[], None]) -> None:
+        """Call `on_torch` when a program imports the stand-in for Habana's torch."""
+        self._on_torch = on_torch
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -46,11 +50,9 @@ class Finder(MetaPathFinder, Loader):
         """Give the stand-in its names."""
         module.__dict__.update(MODULES[module.__name__])
         if module.__name__ == _TORCH:
-            import torch  # noqa: F401  # does the next lines, unless its entry points are off
+            import torch  # noqa: F401  # does the next line, unless its entry points are off
 
-            from hccl_py.integrations.habana.device import map_hpu_to_cpu
-
-            map_hpu_to_cpu()
+            self._on_torch()
 
 
 def _missing(module: str, name: str) -> str:

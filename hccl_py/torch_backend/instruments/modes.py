@@ -9,7 +9,7 @@ program keeps the operator from its kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import _DisableTorchDispatch, _len_torch_dispatch_stack
@@ -23,9 +23,6 @@ from torch.utils._python_dispatch import (
 
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
-
-if TYPE_CHECKING:
-    from hccl_py.torch_backend.submit import CallingGroup
 
 OPERATORS = {
     "allreduce": "allreduce_",
@@ -67,7 +64,7 @@ class _Bottom(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (arguments[0], work) if len(function._schema.returns) > 1 else work
 
 
-def show_to_modes(group: CallingGroup, call: Call, calls: Sequence[tuple[Any, ...]]) -> None:
+def show_to_modes(group: Any, call: Call, calls: Sequence[tuple[Any, ...]]) -> None:
     """Run the operator of a call for the modes of this thread; `calls` are the communicator's.
 
     While a mode handles an operator, it is on no stack. So a call that a functional collective

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._profiler import _RecordFunctionFast
@@ -26,16 +26,11 @@ from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.instruments.modes import OPERATORS
 from hccl_py.torch_backend.work import FINISHED, HcclWork
 
-if TYPE_CHECKING:
-    from hccl_py.torch_backend.submit import CallingGroup
-
 _name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
 """Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
 
 
-def profiled(
-    group: CallingGroup, call: Call, method: str, submit: Callable[[], HcclWork]
-) -> HcclWork:
+def profiled(group: Any, call: Call, method: str, submit: Callable[[], HcclWork]) -> HcclWork:
     """Submit a call, as events of the profilers that run."""
     name = _name_of_user() or f"hccl:{method}"
     event = _record_function_with_args_enter(name, *call.inputs)

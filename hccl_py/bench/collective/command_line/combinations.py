@@ -131,7 +131,7 @@ def _strange_algorithm(given: argparse.Namespace) -> str:
     """What is wrong with the algorithms of --algorithm; empty if nothing is."""
     if not given.algorithm:
         return ""
-    from hccl_py.algorithms.custom import loaded
+    from hccl_py.algorithms.loading import loaded
     from hccl_py.transport.errors import InvalidArgumentError
 
     try:
