@@ -161,7 +161,7 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
     for _ in held:
         call = Call("allreduce", AllreduceOptions(), 2, Backends())
         call.device = torch.device("meta")
-        group.submit(call, "all_reduce", ())
+        group.submit(call, "all_reduce", (torch.ones(1),))
     assert not group.fast
     assert recorder in UNISSUED  # a graph's replay waits too
     drained = threading.Thread(target=group.drain)
