@@ -26,6 +26,7 @@ from hccl_py.memory.scaled import scaled
 from hccl_py.plan_cache import PlanCache
 from hccl_py.submit import EngineCalls, Result
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression, DType, ReduceOp
 from hccl_py.work import Work
@@ -103,7 +104,7 @@ class Collectives(Generic[Result]):
             address, data = self._copied(span, data, output), output
         elif compression is None and not state.gain.is_open:
             self._known.learn(("all_reduce", data, op), prepared)
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        limit_s = state.limit(timeout_s)
         if compression is not None and prepared.compressed and not isinstance(compression, str):
             reject_in_capture("what ErrorFeedback keeps", "compress by name, or call it outside")
             residual, both = compression.address(count), (data, compression)
@@ -137,7 +138,7 @@ class Collectives(Generic[Result]):
             address, data = self._copied(span, data, output), output
         elif output is None:
             self._known.learn(("broadcast", data, root), prepared)
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        limit_s = state.limit(timeout_s)
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     @_core.remembered
@@ -170,7 +171,7 @@ class Collectives(Generic[Result]):
             address, data = self._copied(span, data, output), output
         elif output is None:
             self._known.learn(("reduce", data, root, op), prepared)
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        limit_s = state.limit(timeout_s)
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     @_core.remembered
@@ -179,7 +180,7 @@ class Collectives(Generic[Result]):
         state = self._state
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
         self._known.learn(("barrier",), prepared, data=self._byte_address)
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        limit_s = state.limit(timeout_s)
         # No local of its own: the traceback of an error must not keep the engine.
         return self._calls.enter(
             self._calls.data, (state.core, prepared, limit_s, self._byte_address, self._byte)
@@ -205,7 +206,7 @@ class Collectives(Generic[Result]):
                 if whole.meets(source):
                     self._check_apart(both, cut(whole, n), [source])
                 prepared = state.plans["all_gather", kind, _SUM, total, None]
-                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                limit_s = state.limit(timeout_s)
                 self._known.learn(("all_gather", output, input), prepared, (n, 1, step))
                 return self._calls.enter(
                     self._calls.equal,
@@ -249,7 +250,7 @@ class Collectives(Generic[Result]):
                 if whole.meets(target):
                     self._check_apart(both, [target], cut(whole, n))
                 prepared = plans["reduce_scatter", kind, op, total, None]
-                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                limit_s = state.limit(timeout_s)
                 if not state.gain.is_open:
                     call = "reduce_scatter", output, input, op
                     self._known.learn(call, prepared, (1, n, step))
@@ -290,7 +291,7 @@ class Collectives(Generic[Result]):
             if is_equal and not given.meets(taken):
                 both, step = (output, input), total // n * kind.item_bytes
                 prepared = state.plans["all_to_all", kind, _SUM, total, None]
-                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                limit_s = state.limit(timeout_s)
                 self._known.learn(("all_to_all", output, input), prepared, (n, n, step))
                 return self._calls.enter(
                     self._calls.equal,
@@ -380,7 +381,7 @@ class Collectives(Generic[Result]):
         unit_bytes: int = 1,  # of an element as the engine sees it
     ) -> Result:
         state = self._state
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        limit_s = state.limit(timeout_s)
         given = [(block.address, block.num_bytes // unit_bytes) for block in sources]
         taken = [(block.address, block.num_bytes // unit_bytes) for block in targets]
         # Their owner may change a list while the call runs.
@@ -393,10 +394,11 @@ class Collectives(Generic[Result]):
         self, sends: bool, data: Buffer, peer: int | None, tag: int, timeout_s: float | None
     ) -> Result:
         if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
-            raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
+            raise wrong("tag", "a number of 0..2^64-1", tag)
         span = span_of(data, writable=not sends)
         state = self._state
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        # A frame less than to ask in any case: messages are small and many.
+        limit_s = state.timeout_s if timeout_s is None else state.limit(timeout_s)
         transfer = Transfer(sends, peer, tag, span.num_bytes)
         return self._calls.enter(
             self._calls.transfer, (state.core, transfer, limit_s, span.address, data)
@@ -431,9 +433,9 @@ class Collectives(Generic[Result]):
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size
         if type(rank) is int and 0 <= rank < n:
-            return  # without making a range
-        if rank not in range(n) or not hasattr(rank, "__index__"):  # 1.0 is in a range
-            raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
+            return  # without a look at numpy's numbers
+        if not hasattr(rank, "__index__") or np.ndim(rank) or not 0 <= rank < n:
+            raise wrong(name, f"a rank of 0..{n - 1}", rank)
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
         is_root = self._state.rank == root

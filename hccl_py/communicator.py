@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
+from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.settings import EMULATED_NETWORK
@@ -108,6 +109,10 @@ class Communicator(Collectives[None]):
             BootstrapError: not all ranks came, or one could not be connected; the message says
                 which, where and at what step.
         """
+        name = text("name", name)
+        timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
+        if identity is not None and not isinstance(identity, Identity):
+            raise wrong("identity", "an Identity", identity)
         rank, world_size = told_rank_and_size(rank, world_size, store, name, timeout_s)
         wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
@@ -121,10 +126,13 @@ class Communicator(Collectives[None]):
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
-        self._identity, self._compression = identity, compression
         of_rank_0 = Shared.parse(mesh.shared)
-        self._algorithms = algorithms
-        self._reproducible = of_rank_0.reproducible if world_size > 1 else wanted.is_reproducible
+        self._handed_on: dict[str, Any] = {
+            "identity": identity,
+            "compression": compression,
+            "algorithms": wanted.given_algorithms,
+            "reproducible": of_rank_0.reproducible if world_size > 1 else wanted.is_reproducible,
+        }
         self._num_shrinks = 0
         self._closing = threading.RLock()  # a signal's handler may close inside of close()
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
@@ -187,7 +195,7 @@ class Communicator(Collectives[None]):
 
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
-        self._state.timeout_s = timeout_s
+        self._state.timeout_s = seconds("timeout_s", timeout_s)
 
     def statistics(self) -> Statistics:
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""
@@ -203,7 +211,7 @@ class Communicator(Collectives[None]):
         below the system's temporary one. Returns the path of the JSON file, readable by its owner
         alone. Raises OSError if it could not be written.
         """
-        return self.flight_recorder.dump(folder)
+        return self.flight_recorder.dump(None if folder is None else path("folder", folder))
 
     def abort(self, reason: str = "abort() was called") -> None:
         """End every call under way, here and on all ranks, with an AbortedError.
@@ -217,7 +225,7 @@ class Communicator(Collectives[None]):
     def _abort(self, reason: str, cause: Cause) -> None:
         core = self._state.core
         if core is not None:
-            core.abort(reason, cause)
+            core.abort(str(reason), cause)
             self._state.reporter.await_diagnosis()
 
     def subset(
@@ -239,22 +247,18 @@ class Communicator(Collectives[None]):
             BootstrapError: a member did not come in time, or could not be connected.
         """
         chosen = check_members(self.world_size, self.rank, members)
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        connect = partial(
-            Communicator,
-            timeout_s=limit_s,
-            name=name,
-            identity=self._identity,
-            compression=self._compression,
-            algorithms=self._algorithms,
-            reproducible=self._reproducible,
-        )
+        name = text("name", name)
+        limit_s = self._state.limit(timeout_s)
+        connect = self._connector(name, limit_s)
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
             return connect(None, 0, 1)
         self._num_groups[name, chosen] += 1
         key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
         return open_group(self._state, chosen, key, limit_s, connect)
+
+    def _connector(self, name: str, timeout_s: float) -> "Callable[..., Communicator]":
+        return partial(Communicator, timeout_s=timeout_s, name=name, **self._handed_on)
 
     def split(
         self, color: int | None, key: int | None = None, *, timeout_s: float | None = None
@@ -299,17 +303,10 @@ class Communicator(Collectives[None]):
             AbortedError: the communicator was closed before.
         """
         excluded = check_excluded(self.world_size, self.rank, exclude)
+        timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
-        connect = partial(
-            Communicator,
-            timeout_s=timeout_s,
-            name=name,
-            identity=self._identity,
-            compression=self._compression,
-            algorithms=self._algorithms,
-            reproducible=self._reproducible,
-        )
+        connect = self._connector(name, timeout_s)
         core = self._state.require_engine()
         core.poll()
         if self._state.coordination is None:

@@ -16,6 +16,7 @@ from hccl_py.diagnosis.reporter import Reporter
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import seconds
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
@@ -48,6 +49,10 @@ class CommunicatorState:
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
     owner: "weakref.ref[Any] | None" = None  # the Communicator
+
+    def limit(self, timeout_s: float | None) -> float:
+        """Return the deadline of a call, in seconds."""
+        return self.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
 
     def require_engine(self) -> _core.Communicator:
         """Return the engine; raise AbortedError if there is none any more."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression, DType, ReduceOp
 
@@ -36,10 +37,10 @@ def is_compressible(collective: str, kind: ElementType, op: int, num_bytes: int)
 def compression_named(name: object, source: str = "compression") -> Compression:
     """Return the compression of this name; raise InvalidArgumentError if there is none."""
     for compression in Compression:
-        if name == compression.name.lower():
+        if isinstance(name, str) and name == compression.name.lower():
             return compression
     valid = ", ".join(one.name.lower() for one in Compression)
-    raise InvalidArgumentError(f"{source}: expected one of {valid}, got {name!r}")
+    raise wrong(source, f"one of {valid}", name)
 
 
 def default_compression(given: str | None) -> Compression:

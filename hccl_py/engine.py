@@ -11,6 +11,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, Terms, connect
 from hccl_py.transport.bootstrap.reconnect import Reconnector
+from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets
@@ -42,17 +43,20 @@ def connect_engine(
     def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
         nonlocal core
         arena = arena_of_this_process()
-        core = _core.Communicator.create(
-            progress=progress_thread(),
-            rank=rank,
-            world_size=world_size,
-            local_ranks=list(local_ranks),
-            num_channels=NUM_CHANNELS,
-            num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
-            slot_bytes=slot_bytes(world_size),
-            checksum=NetworkSettings.from_environment().checksum,
-            arena=arena,
-        )
+        try:
+            core = _core.Communicator.create(
+                progress=progress_thread(),
+                rank=rank,
+                world_size=world_size,
+                local_ranks=list(local_ranks),
+                num_channels=NUM_CHANNELS,
+                num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
+                slot_bytes=slot_bytes(world_size),
+                checksum=NetworkSettings.from_environment().checksum,
+                arena=arena,
+            )
+        except OSError as error:
+            raise BootstrapError(f"rank {rank}: {error}") from None
         return core.segment_fd(), core.doorbell_fd(), arena.fd()
 
     mesh = connect(

@@ -4,7 +4,6 @@ Fast path: no group is open in this process, the engine takes the call. Everythi
 failure, a closed communicator, a deadline that is no number) takes `_collect` or `_error`.
 """
 
-import numbers
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -14,7 +13,6 @@ from hccl_py.call_group import CALLS, Deferred
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.graphs.recording import CAPTURES, run_recorded
 from hccl_py.transport import _core
-from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.work import Native, NotBegun, Work
 
 Result = TypeVar("Result", covariant=True)
@@ -90,7 +88,6 @@ class EngineCalls(Generic[Result]):
 
     def _collect(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         _, call, limit_s, *_ = arguments
-        _require_seconds(limit_s)  # the engine would reject it only after other calls have begun
         work = Work(NotBegun(), self._state.errors, limit_s, call)
         begin = partial(self._begin, self._queued[entry], arguments)
         CALLS[get_ident()].append(Deferred(begin, work, self._blocking))
@@ -113,10 +110,4 @@ class EngineCalls(Generic[Result]):
         if isinstance(error, _core.CommunicatorFailed):
             return self._state.errors.of_call(error, limit_s, call)
         self._state.require_engine()
-        _require_seconds(limit_s)
         return error
-
-
-def _require_seconds(limit_s: object) -> None:
-    if not isinstance(limit_s, numbers.Real):
-        raise InvalidArgumentError(f"timeout_s: expected a number of seconds, got {limit_s!r}")

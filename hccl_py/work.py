@@ -6,9 +6,8 @@ from typing import Protocol
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.fingerprint import Call
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import LONGEST_S, seconds
 from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
-
-_UNLIMITED_S = 1e8
 
 
 class Native(Protocol):
@@ -102,8 +101,9 @@ class Work:
                 again. Or the call's own deadline passed.
             CommunicatorError: the call failed.
         """
+        limit_s = LONGEST_S if timeout_s is None else seconds("timeout_s", timeout_s)
         try:
-            finished = self.native.wait(_UNLIMITED_S if timeout_s is None else timeout_s)
+            finished = self.native.wait(limit_s)
         except _core.CommunicatorFailed as failure:
             raise self._errors.of_call(failure, self._timeout_s, self._call) from None
         if not finished:

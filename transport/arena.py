@@ -1,5 +1,6 @@
 """The one arena of this process: registered memory, which peers on the node map as they connect."""
 
+import logging
 import os
 import threading
 
@@ -8,9 +9,12 @@ from hccl_py.transport.process_lifecycle import Stage, register
 
 from .errors import InvalidArgumentError
 
+logger = logging.getLogger("hccl_py")
+
 VARIABLE = "HCCL_ARENA_BYTES"
 """Name of the environment variable: address space to reserve, 0 for no registered memory."""
 
+_MOST_BYTES = 1 << 47  # of addresses
 _LARGEST_DEFAULT = 256 << 30
 # Every rank of a node maps the arenas of all: 128 ranks have 128 TiB of addresses for 128 * 128.
 
@@ -27,7 +31,11 @@ def arena_of_this_process() -> _core.Arena:
     global _arena
     with _lock:
         if _arena is None:
-            _arena = _core.Arena.create(_wanted_bytes())
+            wanted = _wanted_bytes()
+            _arena = _core.Arena.create(wanted)
+            if wanted and not _arena.num_bytes():
+                why = _arena.unavailable()
+                logger.warning(f"hccl-py copies all messages, without registered memory: {why}")
         return _arena
 
 
@@ -36,7 +44,7 @@ def _wanted_bytes() -> int:
     if text is None:
         num_pages = os.sysconf("SC_PHYS_PAGES")  # negative where a sandbox forbids `sysinfo`
         return min(max(num_pages, 0) * os.sysconf("SC_PAGE_SIZE"), _LARGEST_DEFAULT)
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text[:20]) > _MOST_BYTES:
         raise InvalidArgumentError(f"{VARIABLE}: expected a number of bytes, got {text!r}")
     return int(text)
 

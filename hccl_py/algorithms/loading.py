@@ -9,6 +9,7 @@ from pathlib import Path
 from hccl_py.algorithms.custom import PLANS, CustomAlgorithm
 from hccl_py.algorithms.plan_file import loaded_plans
 from hccl_py.algorithms.tuner import VARIABLE, items, overrides
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -24,9 +25,7 @@ def in_effect(
     taken = {one.collective for one in named} | set(overrides(text))
     for one in given:
         if not isinstance(one, CustomAlgorithm):
-            raise InvalidArgumentError(
-                f"algorithms: expected functions under @hccl_py.algorithm(...), got {one!r}"
-            )
+            raise wrong("algorithms", "functions under @hccl_py.algorithm(...)", one)
     return (*named, *(one for one in given if one.collective not in taken))
 
 

@@ -11,6 +11,7 @@ from hccl_py.memory.buffers import span_of
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import LONGEST_S, flag
 from hccl_py.transport.errors import (
     AbortedError,
     CommunicatorError,
@@ -21,7 +22,6 @@ from hccl_py.work import Work, keep_until_done
 
 _UNDER_WAY, _RUNS_ELSEWHERE, _CLOSED = -1, -2, -3
 """Why the engine's Graph has submitted nothing; above zero: the call whose memory has moved."""
-_UNLIMITED_S = 1e8
 
 
 class Graph:
@@ -98,18 +98,18 @@ class Graph:
         """
         # A replay that needs no look at all this does not come here (bindings/known_calls.cc).
         self._check()
-        if not async_op:
+        if not flag("async_op", async_op):
             self._issue(self._native.run)
             return None
         self._require_one_batch()
         self._issue(self._native.start)
-        return Work(_Replay(self._native), _Errors(self), _UNLIMITED_S, 0)  # type: ignore[arg-type]
+        return Work(_Replay(self._native), _Errors(self), LONGEST_S, 0)  # type: ignore[arg-type]
 
     def _issue(self, issue: Callable[[], int]) -> None:
         try:
             outcome = issue()
             while outcome == _UNDER_WAY:
-                self._native.wait(_UNLIMITED_S)
+                self._native.wait(LONGEST_S)
                 outcome = issue()
         except _core.CommunicatorFailed as failure:
             raise self.failed(failure) from None

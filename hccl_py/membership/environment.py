@@ -5,7 +5,6 @@ starts one, exactly as `init_process_group` does. A program that has not importe
 it: rank 0 serves the store of a unique id there, until all ranks are connected.
 """
 
-import operator
 import os
 import socket
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from hccl_py.membership.unique_id import UniqueId, id_at, store_of_unique_id
 from hccl_py.schedulers.adopt import adopt
+from hccl_py.transport.arguments import whole_number, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
@@ -68,12 +68,7 @@ def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
     if rank is None:
         adopt()  # under srun and mpirun nobody has set RANK
         return _number("RANK"), _number("WORLD_SIZE")
-    try:
-        return operator.index(rank), operator.index(world_size)  # numpy's numbers too
-    except TypeError:
-        raise InvalidArgumentError(
-            f"rank and world_size: expected whole numbers, got {rank!r} and {world_size!r}"
-        ) from None
+    return whole_number("rank", rank), whole_number("world_size", world_size)
 
 
 def rendezvous_store(
@@ -84,6 +79,13 @@ def rendezvous_store(
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
     for everything together. With a `problem` nothing is opened but to tell it.
     """
+    is_id = store is None or isinstance(store, bytes | bytearray | memoryview)
+    if (
+        rank in range(world_size)
+        and not is_id
+        and not (hasattr(store, "set") and hasattr(store, "get"))
+    ):
+        raise wrong("store", "a unique id, or an object with set and get", store)
     if store is None and world_size > 1:
         if _is_hosted() or sys.modules.get("torch"):
             store = store_from_environment(rank, world_size, name, timeout_s)

@@ -18,6 +18,7 @@ from hccl_py.algorithms.tuning import VARIABLE as TUNING
 from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.compression import VARIABLE as COMPRESSION
 from hccl_py.compression import default_compression
+from hccl_py.transport import arguments
 from hccl_py.transport.bootstrap.mesh import Terms
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression
@@ -31,7 +32,8 @@ class Wanted:
 
     Attributes:
         encoding: of the arguments and the environment, as are the others, once they are read.
-        own: algorithms of users.
+        given_algorithms: those that the caller gave.
+        own: algorithms of users, from the environment too.
         is_reproducible: whether this rank asks for it.
     """
 
@@ -44,6 +46,7 @@ class Wanted:
     ) -> None:
         """Take what the caller gave; None: the environment decides. `member`: rank, world size."""
         self.encoding = Compression.NONE
+        self.given_algorithms: tuple[CustomAlgorithm, ...] = ()
         self.own: tuple[CustomAlgorithm, ...] = ()
         self.is_reproducible = False
         self._given = compression, algorithms, reproducible
@@ -57,14 +60,18 @@ class Wanted:
         """
         compression, algorithms, reproducible = self._given
         self.encoding = default_compression(compression)
-        self.is_reproducible = is_reproducible() if reproducible is None else reproducible
+        if reproducible is None:
+            reproducible = is_reproducible()
+        self.is_reproducible = arguments.flag("reproducible", reproducible)
         if self.is_reproducible and self.encoding is not Compression.NONE:
             raise InvalidArgumentError(
                 f"reproducible: expected no compression with it, got {self.encoding.name.lower()}; "
                 f"leave one of the two out ({REPRODUCIBLE}, {COMPRESSION})"
             )
         overrides(os.environ.get(ALGORITHM, ""))  # else the first call would find what is wrong
-        self.own = _in_effect(algorithms)
+        expected = "functions under @hccl_py.algorithm(...)"
+        self.given_algorithms = arguments.items("algorithms", algorithms, expected)
+        self.own = _in_effect(self.given_algorithms)
         names = ", ".join(map(str, self.own))
         tuning = self._tuning()
         settings = {

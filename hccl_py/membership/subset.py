@@ -14,6 +14,7 @@ import numpy as np
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.transport._core import Cause
+from hccl_py.transport.arguments import items, whole_number, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.control.store import StoreClient
@@ -40,13 +41,12 @@ _MOST = 1 << 62  # of colours and keys
 
 def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, ...]:
     """Return the ranks of the argument `name`, or raise InvalidArgumentError if one is none."""
-    found = tuple(ranks)
+    expected = f"ranks of 0..{world_size - 1}"
+    found = [whole_number(name, one, expected) for one in items(name, ranks, expected)]
     for one in found:
         if one not in range(world_size):
-            raise InvalidArgumentError(
-                f"{name}: expected ranks of 0..{world_size - 1}, got {one!r}"
-            )
-    return found
+            raise wrong(name, expected, one)
+    return tuple(found)
 
 
 def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[int, ...]:
@@ -141,12 +141,10 @@ def _failure(
 
 def packed(color: int | None, key: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Write what a rank said for the others to read: whether it has no colour, colour, key."""
-    for name, number in (("color", color or 0), ("key", key)):
+    for name, number in (("color", 0 if color is None else color), ("key", key)):
         if not isinstance(number, int | np.integer) or not -_MOST <= number <= _MOST:
-            raise InvalidArgumentError(
-                f"{name}: expected a whole number of at most 2^62"
-                f"{' or None' * (name == 'color')}, got {number!r}"
-            )
+            or_none = " or None" * (name == "color")
+            raise wrong(name, f"a whole number of at most 2^62{or_none}", number)
     return np.array([color is None, color or 0, key], np.int64)
 
 

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.bootstrap.unique_id_store import (
     ServerAddress,
     UniqueIdClient,
@@ -54,7 +55,10 @@ class UniqueId(bytes):
         Raises:
             InvalidArgumentError: it is no unique id, or a damaged one.
         """
-        content = b"" if isinstance(content, int | str) else bytes(content)
+        try:
+            content = b"" if isinstance(content, int | str) else bytes(content)
+        except (TypeError, ValueError):
+            raise wrong("unique_id", "bytes", content) from None
         if len(content) != cls.NUM_BYTES or not content.startswith(_MAGIC):
             raise InvalidArgumentError(
                 f"unique_id: expected the {cls.NUM_BYTES} bytes of hccl_py.get_unique_id() of this "

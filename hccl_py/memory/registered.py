@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from hccl_py.memory.element_types import learn
 from hccl_py.transport import _core
 from hccl_py.transport.arena import VARIABLE, arena_of_this_process
+from hccl_py.transport.arguments import items, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
+
+_MOST_BYTES = 1 << 47  # of addresses
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
@@ -34,14 +38,19 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
         InvalidArgumentError: the shape is none, or elements of that type are no plain memory.
         MemoryError: there is not as much memory, or none can be registered; the message says why.
     """
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    given = (shape,) if hasattr(shape, "__index__") else items("shape", shape, "whole numbers")
+    dimensions = tuple(whole_number("shape", dimension) for dimension in given)
     if any(dimension < 0 for dimension in dimensions):
         raise InvalidArgumentError(f"shape: expected no negative dimension, got {dimensions}")
-    of_torch = type(dtype).__module__ == "torch"
-    kind = dtype if of_torch else np.dtype(dtype)
-    if not of_torch and kind.hasobject:
-        raise InvalidArgumentError(f"dtype: expected numbers, got {kind}")
+    of_torch = (type(dtype).__module__, type(dtype).__name__) == ("torch", "dtype")
+    try:
+        kind = dtype if of_torch else np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise wrong("dtype", "a type of numpy or torch", dtype) from None
+    learn(kind, "dtype")
     num_bytes = math.prod(dimensions) * kind.itemsize
+    if num_bytes >= _MOST_BYTES:
+        raise MemoryError(f"no {num_bytes} bytes of registered memory: there are no such addresses")
     memory = allocate(num_bytes).array() if num_bytes else None
     if not of_torch:
         made = np.empty(0, kind) if memory is None else memory.view(kind)

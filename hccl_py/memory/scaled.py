@@ -10,6 +10,7 @@ from hccl_py.memory.arguments import check_op, wrong_op
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -53,6 +54,9 @@ def premul_sum(factor: Any) -> ScaledSum:
     Raises:
         InvalidArgumentError: it is none.
     """
-    if not isinstance(factor, numbers.Real):
-        raise InvalidArgumentError(f"factor: expected a real number, got {factor!r}")
-    return ScaledSum(float(factor))
+    try:
+        if isinstance(factor, numbers.Real):
+            return ScaledSum(float(factor))
+    except OverflowError:
+        pass
+    raise wrong("factor", "a real number", factor)

@@ -20,6 +20,7 @@ from torch import Tensor
 from hccl_py.memory.strided import Elements
 from hccl_py.torch_backend import ALIAS, NAME, owns
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES, is_fake, require_memory, unwrapped
+from hccl_py.transport.arguments import LONGEST_S, items, seconds, shown, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
@@ -63,7 +64,11 @@ def read_options(kind: type[Options], *given: object, opts: object = None, **nam
     for name, value in values:
         if value is not None:
             timed: Any = timedelta(seconds=seconds_of(value)) if name == "timeout" else value
-            setattr(options, name, timed)
+            try:
+                setattr(options, name, timed)
+            except TypeError:
+                argument = {field: given for given, field in _FIELDS.items()}[name]
+                raise wrong(argument, "what torch takes there", value) from None
     return options
 
 
@@ -74,14 +79,15 @@ def _field_of(value: object) -> str:
 
 
 def seconds_of(timeout: Any) -> float:
-    """Return a timeout in seconds; torch takes a number of them wherever it takes a timedelta."""
+    """Return a timeout in seconds; torch takes a number of them wherever it takes a timedelta.
+
+    Programs write "without end" as any long timedelta.
+    """
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
+        return min(timeout.total_seconds(), LONGEST_S)
     if isinstance(timeout, (int, float)):
-        return float(timeout)
-    raise InvalidArgumentError(
-        f"timeout: expected a datetime.timedelta or a number of seconds, got {timeout!r}"
-    )
+        return seconds("timeout", timeout)
+    raise wrong("timeout", "a datetime.timedelta or a number of seconds", timeout)
 
 
 class Backends(NamedTuple):
@@ -127,7 +133,7 @@ class Call:
     def timeout_s(self) -> float | None:
         """Return the options' timeout, None where it is unset and the group's counts."""
         timeout = UNSET_TIMEOUT if self.opts is None else self.opts.timeout
-        return None if timeout < timedelta(0) else timeout.total_seconds()
+        return None if timeout < timedelta(0) else seconds_of(timeout)
 
     def reduce_op(self) -> ReduceOp:
         """Return the operation, and keep the factor of PREMUL_SUM."""
@@ -141,10 +147,11 @@ class Call:
 
     def rank(self, argument: str, rank: int) -> int:
         """Return `rank` if it is one of the group."""
-        if 0 <= rank < self._world_size:
+        if isinstance(rank, int) and 0 <= rank < self._world_size:
             return rank
         raise self.invalid(
-            f"`{argument}` must be a rank of this group, 0 to {self._world_size - 1}, got {rank}"
+            f"`{argument}` must be a rank of this group, 0 to {self._world_size - 1}, "
+            f"got {shown(rank)}"
         )
 
     def invalid(self, message: str) -> InvalidArgumentError:
@@ -197,45 +204,63 @@ class Call:
         scaled = values * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
         if scaled.dtype != values.dtype:
             raise self.invalid(
-                f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
+                f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, "
+                f"got {shown(factor)}"
             )
         return scaled
 
     def only(self, argument: str, given: Tensors | None) -> Tensor:
         """Return the one tensor of `given`; torch passes one per device."""
-        if isinstance(given, Tensor):
-            return given
-        if given is None:
-            raise self.invalid(f"`{argument}` must be a tensor, got none")
-        if len(given) != 1:
-            raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(given)}")
-        return given[0]
+        if isinstance(given, (list, tuple)):
+            if len(given) != 1:
+                raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(given)}")
+            given = given[0]
+        if not isinstance(given, Tensor):
+            raise self.invalid(f"`{argument}` must be a tensor, got {type(given).__name__}")
+        return given
+
+    def listed(self, argument: str, given: Any) -> Sequence[Any]:
+        """Return a list of tensors, or of lists of them; nothing for None."""
+        if given is None or isinstance(given, (list, tuple)):
+            return given or ()
+        raise self.invalid(f"`{argument}` must be a list of tensors, got {type(given).__name__}")
 
     def blocks(self, argument: str, lists: Any) -> Sequence[Tensor]:
         """Return the tensors of `lists`, one per rank, or of the one such list in `lists`."""
-        nested = lists and len(lists) == 1 and not isinstance(lists[0], Tensor)
-        blocks: Sequence[Tensor] = lists[0] if nested else lists or ()
+        blocks: Sequence[Tensor] = self.listed(argument, lists)
+        if len(blocks) == 1 and not isinstance(blocks[0], Tensor):
+            blocks = self.listed(argument, blocks[0])
         self.one_per_rank(argument, blocks, "tensors")
+        for block in blocks:
+            self.only(argument, block)
         return blocks
 
-    def one_per_rank(self, argument: str, items: Sequence[Any], what: str) -> None:
+    def one_per_rank(self, argument: str, given: Any, what: str) -> None:
         """Raise unless there is an item for every rank."""
-        if len(items) != self._world_size:
+        given = self.listed(argument, given)
+        if len(given) != self._world_size:
             raise self.invalid(
-                f"`{argument}` must be {self._world_size} {what}, one per rank, got {len(items)}"
+                f"`{argument}` must be {self._world_size} {what}, one per rank, got {len(given)}"
             )
 
-    def no_blocks(self, argument: str, lists: Sequence[Any], root: int) -> None:
+    def no_blocks(self, argument: str, lists: Any, root: int) -> None:
         """Raise if `lists` holds tensors although this rank is not the root."""
-        if len(lists) > 1 or (len(lists) == 1 and len(lists[0]) > 0):
+        lists = self.listed(argument, lists)
+        if len(lists) > 1 or (len(lists) == 1 and len(self.listed(argument, lists[0])) > 0):
             raise self.invalid(f"`{argument}` must be given on the root (rank {root}) only")
 
-    def rows(self, argument: str, buffer: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    def sizes(self, argument: str, sizes: Any) -> list[int]:
+        """Return split sizes, which may be an array of numpy; none for None."""
+        expected = "whole numbers"
+        given = () if sizes is None else items(f"{self.name}: `{argument}`", sizes, expected)
+        return [whole_number(f"{self.name}: `{argument}`", one, expected) for one in given]
+
+    def rows(self, argument: str, buffer: Tensor, sizes: list[int]) -> Sequence[Tensor]:
         """Return `buffer` cut along dimension 0 into a part per rank, of `sizes` or equal ones."""
         shape, count = tuple(buffer.shape), self._world_size
         if not shape:
             raise self.invalid(f"`{argument}` must have at least one dimension, got a scalar")
-        if not len(sizes):  # an array of numpy, which has no truth value, will do
+        if not sizes:
             if shape[0] % count:
                 raise self.invalid(
                     f"`{argument}` must have a number of rows divisible by {count} "
@@ -247,18 +272,19 @@ class Call:
                 f"`{argument}_split_sizes` must be {count} sizes that add up to "
                 f"{shape[0]}, the rows of `{argument}`; got {list(sizes)}"
             )
-        parts: Sequence[Tensor] = buffer.detach().split(list(sizes))  # type: ignore[no-untyped-call]
+        parts: Sequence[Tensor] = buffer.detach().split(sizes)  # type: ignore[no-untyped-call]
         return parts
 
     def pairs(
-        self, name: str, items: Sequence[Any], other_name: str, others: Sequence[Tensor]
+        self, name: str, ones: Sequence[Any], other_name: str, others: Sequence[Tensor]
     ) -> Iterator[tuple[Any, Tensor]]:
         """Return the pairs of two lists, which must be as long as each other."""
-        if len(items) != len(others):
+        ones, others = self.listed(name, ones), self.listed(other_name, others)
+        if len(ones) != len(others):
             raise self.invalid(
-                f"`{name}` must have {len(others)} tensors as `{other_name}` has, got {len(items)}"
+                f"`{name}` must have {len(others)} tensors as `{other_name}` has, got {len(ones)}"
             )
-        return zip(items, others, strict=True)
+        return zip(ones, others, strict=True)
 
     def same_size(self, argument: str, tensor: Tensor, count: int, why: str) -> None:
         """Raise unless `tensor` has `count` elements."""

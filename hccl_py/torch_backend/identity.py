@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.diagnosis.exceptions import describe_error, ends_by_exception
+from hccl_py.membership.subset import check_ranks
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
@@ -230,13 +231,13 @@ class GroupIdentity(CallingGroup):
             InvalidArgumentError: these are not ranks of this group.
             DistBackendError: a rank did not come, or died.
         """
-        members = [int(rank) for rank in ranks]
+        members = check_ranks("ranks", self.size(), ranks)
         if self.rank() not in members:
             return None
         self._splits[tuple(members)] += 1
         part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
         name = group_name or f"{self._name}/{part}"
-        limit_s = None if timeout is None else timeout.total_seconds()
+        limit_s = None if timeout is None else seconds_of(timeout)
         made = self.subset(members, name, limit_s)
         group = self._derived(made, part, [self.global_ranks[rank] for rank in members], name)
         group.setGroupDesc(group_desc or f"{self._description}:split")

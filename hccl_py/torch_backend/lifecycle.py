@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from hccl_py.communicator import Communicator
 from hccl_py.graphs.recording import GUARDS
 from hccl_py.torch_backend import patches
+from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
@@ -33,7 +34,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     """
     patches.apply_all()
     ranks, name = options.global_ranks_in_group, options.group_id
-    timeout_s = options.timeout.total_seconds()
+    timeout_s = seconds_of(options.timeout)
     default = dist.group.WORLD if dist.is_initialized() else None
     try:
         if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):

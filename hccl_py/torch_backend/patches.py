@@ -40,6 +40,7 @@ from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
+from hccl_py.transport.arguments import shown
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.threads import SIGNAL_SLICE_S
 
@@ -148,7 +149,7 @@ def _split_group(
     world_ranks = dist.get_process_group_ranks(group)
     return dist.new_group(
         [world_ranks[rank] for rank in mine],
-        timeout=timeout or parent.options._timeout,
+        timeout=parent.options._timeout if timeout is None else timeout,
         # Without a name, `replace_gloo` gives it to hccl.
         backend=options.get("backend") or (None if parent.shown_as else dist.get_backend(group)),
         pg_options=pg_options,
@@ -159,12 +160,13 @@ def _split_group(
 
 
 def _checked_splits(splits: Any, world_size: int) -> Any:
-    lists = splits and all(split and not isinstance(split, int) for split in splits)
-    ranks = [rank for split in splits for rank in split] if lists else []
+    sequences = (list, tuple, range)
+    lists = isinstance(splits, sequences) and all(isinstance(one, sequences) for one in splits)
+    ranks = [rank for split in splits for rank in split] if lists and all(splits) else []
     if not ranks or len(set(ranks) & set(range(world_size))) < len(ranks):
         raise InvalidArgumentError(
             "split_group: expected `split_ranks` to be lists of ranks of the parent group, 0 to "
-            f"{world_size - 1}, each at most once, such as [[0, 1], [2, 3]]; got {splits!r}"
+            f"{world_size - 1}, each at most once, such as [[0, 1], [2, 3]]; got {shown(splits)}"
         )
     return splits
 

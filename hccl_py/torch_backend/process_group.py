@@ -86,7 +86,8 @@ class ProcessGroupHccl(GroupIdentity):
 
     def _all_reduce(self, call: Call, tensors: Sequence[Tensor]) -> Work:
         op = call.reduce_op()
-        arguments = [(call.in_out("tensors", tensor), op) for tensor in tensors]
+        listed = call.listed("tensors", tensors)
+        arguments = [(call.in_out("tensors", tensor), op) for tensor in listed]
         return self.submit(call, "all_reduce", *arguments)
 
     def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
@@ -340,7 +341,8 @@ class ProcessGroupHccl(GroupIdentity):
             (type(opts) is AllToAllOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-            and not (len(output_split_sizes) or len(input_split_sizes))
+            and (type(output_split_sizes) is list and type(input_split_sizes) is list)
+            and not (output_split_sizes or input_split_sizes)
             and (output.dim() and input.dim())
             and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
         ):
@@ -351,13 +353,14 @@ class ProcessGroupHccl(GroupIdentity):
             except HcclError as error:
                 raise_failure(error)
         call = self._call("all_to_all_single", AllToAllOptions, opts, *older, **named)
+        sent = call.sizes("input_split_sizes", input_split_sizes)
+        received = call.sizes("output_split_sizes", output_split_sizes)
         source = call.input("input", input)
         target = call.output("output", output, like=input)
-        inputs = call.rows("input", source, input_split_sizes)
-        outputs = call.rows("output", target, output_split_sizes)
+        inputs, outputs = call.rows("input", source, sent), call.rows("output", target, received)
         own = inputs[self._rank].numel()
         call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
-        if len(input_split_sizes) or len(output_split_sizes):
+        if sent or received:
             return self.submit(call, "all_to_all", (outputs, inputs))
         return self.submit(call, "all_to_all", (target, source))
 

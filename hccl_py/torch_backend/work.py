@@ -107,7 +107,7 @@ class HcclWork(dist.Work):
         """
         if self._settled:
             return True
-        limit_s = seconds_of(timeout) if timeout else 0.0
+        limit_s = 0.0 if timeout is None else seconds_of(timeout)
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
         try:
             for native in self._natives:

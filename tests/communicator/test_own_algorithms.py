@@ -252,7 +252,7 @@ def test_forced_algorithm_of_the_table_goes_before_one_in_code(
 def test_subset_proves_it_for_its_own_ranks() -> None:
     with ThreadRanks("aab") as ranks:
         for comm in ranks.communicators:
-            comm._algorithms = (wrong,)
+            comm._handed_on["algorithms"] = (wrong,)
         failures = ranks.failures(lambda comm: comm.subset(range(3), "same ranks"))
         assert all("is wrong for 3 ranks" in str(error) for error in failures)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import traceback
 from collections.abc import Callable
+from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -164,3 +168,66 @@ def check_subclasses(rank: int, world_size: int) -> None:
 
 def test_subclasses_of_tensor_are_unwrapped_or_rejected() -> None:
     run_ranks(check_subclasses, 2, backend="hccl")
+
+
+def one_rank_calls() -> dict[str, Callable[[object], object]]:
+    """Return calls of one argument that may be anything, by `method: argument`."""
+    group, t, cut = dist.group.WORLD, torch.ones(4), torch.zeros(4)
+    return {
+        "allreduce: tensors": lambda v: group.allreduce(v),
+        "allreduce: timeout": lambda v: group.allreduce([t], timeout=v),
+        "broadcast: src|root": lambda v: group.broadcast(t, root=v),
+        "coalesced: tensors": lambda v: group.allreduce_coalesced(v),
+        "allgather: tensor_list": lambda v: group.allgather(v, [t]),
+        "allgather: tensor": lambda v: group.allgather([[cut]], v),
+        "allgather_coalesced: output_tensor_lists": lambda v: group.allgather_coalesced(v, [t]),
+        "all_gather_single: output": lambda v: group.all_gather_single(v, t),
+        "reduce_scatter: input_list": lambda v: group.reduce_scatter([cut], v),
+        "reduce_scatter_single: input": lambda v: group.reduce_scatter_single(cut, v),
+        "alltoall: input_tensor_list": lambda v: group.alltoall([cut], v),
+        "alltoall: output_tensor_list": lambda v: group.alltoall(v, [t]),
+        "all_to_all_single: input_split_sizes": lambda v: group.all_to_all_single(cut, t, [], v),
+        "gather: gather_list": lambda v: group.gather(v, [t], 0),
+        "scatter: scatter_list": lambda v: group.scatter([cut], v, 0),
+        "send: dst": lambda v: group.send([t], v),
+        "send: tag": lambda v: group.send([t], 0, v),
+        "recv: src": lambda v: group.recv([t], v),
+        "wait: timeout": lambda v: group.allreduce([t]).wait(v),
+        "set_timeout: timeout": lambda v: group.set_timeout(v),
+        "monitored_barrier: timeout": lambda v: dist.monitored_barrier(timeout=v),
+        "split_group: ranks": lambda v: group.split_group(v),
+        "split_group of dist: split_ranks": lambda v: dist.split_group(split_ranks=v),
+    }
+
+
+def check_any_argument(rank: int, n: int) -> None:
+    group = dist.group.WORLD
+    for name, call in one_rank_calls().items():
+        for bad in (None, math.nan, math.inf, -1, 1 << 70, "30", object(), np.zeros((7, 2))):
+            try:
+                call(bad)
+            except InvalidArgumentError as error:
+                names = name.partition(": ")[2].split("|")
+                assert any(one in str(error) for one in names), (name, bad, str(error))
+                assert "\n" not in str(error), (name, bad)
+            except Exception as error:  # of torch itself
+                last = traceback.extract_tb(error.__traceback__)[-1].filename
+                assert "hccl_py" not in last, (name, bad, error)
+            group.set_timeout(60.0)
+
+
+def test_any_argument_is_taken_or_named_in_one_line() -> None:
+    run_ranks(check_any_argument, 1, backend="hccl")
+
+
+def check_endless(rank: int, n: int) -> None:
+    dist.init_process_group("hccl", timeout=timedelta(days=36500))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == n
+    dist.new_group([0, 1], timeout=timedelta(days=36500))
+    dist.destroy_process_group()
+
+
+def test_endless_timeout_of_torch_is_the_longest() -> None:
+    run_ranks(check_endless, 2)

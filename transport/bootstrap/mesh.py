@@ -143,7 +143,7 @@ def connect(
             all ranks.
 
     Raises:
-        InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
+        InvalidArgumentError: rank, world_size or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
     # An empty secret is refused below, which the others are to hear.
@@ -161,8 +161,6 @@ def connect(
     with contextlib.ExitStack() as opened, failure.sharing():
         if not 0 <= rank < world_size:
             raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
-        if not timeout_s > 0:
-            raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
         deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
         require_system_calls()
         identity = identity or Identity.of_this_process()

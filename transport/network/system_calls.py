@@ -37,7 +37,7 @@ def can_share_memory() -> bool:
     try:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         with open(os.memfd_create("hccl-probe", flags), "wb") as file:
-            os.ftruncate(file.fileno(), 1)
+            os.ftruncate(file.fileno(), 0)  # which no limit of file sizes forbids
             fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
     except OSError as error:
         if error.errno not in _FORBIDDEN:

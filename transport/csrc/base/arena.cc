@@ -79,16 +79,17 @@ std::optional<uint64_t> ArenaWindow::offset_of(const std::byte* address, size_t 
 
 std::shared_ptr<Arena> Arena::create(size_t num_bytes) {
   num_bytes = round_up(num_bytes, huge_page);
-  std::shared_ptr<Arena> arena(new Arena(memory_file(num_bytes, "hccl-arena"), num_bytes));
-  if (num_bytes == 0) {
-    arena->unavailable_ = "it is turned off";
-    return arena;
-  }
   try {
-    arena->window_ = std::make_shared<ArenaWindow>(arena->fd(), num_bytes);
+    std::shared_ptr<Arena> arena(new Arena(memory_file(num_bytes, "hccl-arena"), num_bytes));
+    if (num_bytes == 0) {
+      arena->unavailable_ = "it is turned off";
+    } else {
+      arena->window_ = std::make_shared<ArenaWindow>(arena->fd(), num_bytes);
+    }
     return arena;
   } catch (const std::system_error& error) {
-    arena = create(0);
+    if (num_bytes == 0) throw;
+    std::shared_ptr<Arena> arena = create(0);
     arena->unavailable_ = std::to_string(num_bytes) + " bytes of address space: " + error.what();
     return arena;
   }

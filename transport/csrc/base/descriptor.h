@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -59,12 +60,22 @@ constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) /
 // nothing behind. A peer that could shrink its memory later could kill us with SIGBUS.
 inline constexpr int seals_of_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+// What limits the size of shared memory, to be said of an error; nothing if it is another one.
+inline std::string why_too_large(int error) {
+  rlimit limit;
+  if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0) return {};
+  return " (this process may make files of up to " + std::to_string(limit.rlim_cur) +
+         " bytes: raise ulimit -f)";
+}
+
 // Throws std::system_error.
 inline Descriptor sealed_memory(size_t num_bytes, const char* name) {
   Descriptor memory(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, seals_of_size) != 0) {
-    throw_errno(std::string("shared memory ") + name);
+    int error = errno;
+    std::string what = "shared memory " + std::string(name) + " of " + std::to_string(num_bytes);
+    throw_errno(what + " bytes" + why_too_large(error), error);
   }
   return memory;
 }
