@@ -124,8 +124,8 @@ class PendingConnection:
             yield EVENT_WRITE
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                kind = NotListeningError if code == errno.ECONNREFUSED else RejectedError
-                raise kind(os.strerror(code))
+                kinds = {errno.ECONNREFUSED: NotListeningError, errno.ECONNRESET: ResetError}
+                raise kinds.get(code, RejectedError)(os.strerror(code))
             self.step = "hello"
             yield from self._secure(server_side=False)
             yield from self.connect(wanted)
