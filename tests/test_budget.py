@@ -1,0 +1,71 @@
+"""Nothing grows unpaid: how many lines each room may have, without its tests.
+
+A change that needs more raises its row in the same commit and says why, or cuts elsewhere. A row is
+lowered when its room got smaller. `python tests/test_budget.py` prints the rooms beside their rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACT = ROOT / "hccl_py/communicator.py"
+SUFFIXES = {".py", ".cc", ".h", ".html"}
+
+BUDGET = {
+    "transport/bootstrap": 3_000,
+    "transport/control": 1_960,
+    "transport/network transport/providers transport/verbs transport/*": 4_150,
+    "transport/csrc": 10_830,
+    "hccl_py/communicator.py": 450,
+    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_190,
+    "hccl_py/*": 1_970,
+    "hccl_py/plan hccl_py/algorithms": 3_980,
+    "hccl_py/diagnosis hccl_py/observe": 2_840,
+    "hccl_py/csrc": 11_180,
+    "hccl_py/torch_backend": 4_210,
+    "hccl_py/schedulers hccl_py/integrations": 2_710,
+    "launcher": 11_040,
+    "hccl_py/bench": 6_360,
+    "hccl_py/plan_command hccl_py/simulation hccl_py/synthesis hccl_py/emulation": 4_610,
+    "hccl_py/horovod": 3_630,
+    "benchmarks": 4_080,
+}
+"""Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
+
+
+def files(place: str) -> set[Path]:
+    path = ROOT / place.removesuffix("/*")
+    if path.is_file():
+        return {path}
+    found = path.glob("*") if place.endswith("/*") else path.rglob("*")
+    # The public class has a row of its own in the folder of others.
+    return {one for one in found if one.suffix in SUFFIXES and one != CONTRACT}
+
+
+def members(row: str) -> set[Path]:
+    return set().union(*map(files, row.split()))
+
+
+def lines(row: str) -> int:
+    return sum(len(path.read_text().splitlines()) for path in members(row))
+
+
+@pytest.mark.parametrize("row", BUDGET)
+def test_room_is_within_its_budget(row: str) -> None:
+    assert lines(row) <= BUDGET[row]
+
+
+def test_every_file_is_in_one_room() -> None:
+    product = {CONTRACT}.union(*map(files, ("hccl_py", "transport", "launcher", "benchmarks")))
+    homes = Counter(path for row in BUDGET for path in members(row))
+    assert homes == Counter(product)
+
+
+if __name__ == "__main__":
+    for row in BUDGET:
+        print(f"{lines(row):6} of {BUDGET[row]:6}  {row}")
+    print(f"{sum(map(lines, BUDGET)):6}  all")
