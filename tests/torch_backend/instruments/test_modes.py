@@ -40,10 +40,10 @@ def call_all(rank: int, n: int) -> None:
                 work.wait()
     for pair in [(part, part.clone())], [(whole, part)], [(part, whole)]:
         with dist._coalescing_manager():
-            for output, source in pair * 2:
+            for output, source in [*pair, *((output.clone(), source) for output, source in pair)]:
                 if output.numel() == source.numel():
                     dist.all_reduce(output)
-                elif output is whole:
+                elif output.numel() > source.numel():
                     dist.all_gather_single(output, source)
                 else:
                     dist.reduce_scatter_single(output, source)
