@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import parser_of_command
-from hccl_py.bench.command_line.values import parse_positive
+from hccl_py.command_line import parse_positive
 from hccl_py.schedulers.ports import free_port
 
 _COMMAND = Path(sys.executable).with_name("hccl-launch")

@@ -17,7 +17,7 @@ from operator import methodcaller
 import numpy as np
 
 from benchmarks.harness import parser_of_command
-from hccl_py.bench.command_line.values import parse_size
+from hccl_py.command_line import parse_size
 from hccl_py.communicator import Communicator
 
 _NUM_ROUNDS = 201

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.bench.collective.output.document import facts
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parse_input, parse_output, parse_positive
+from hccl_py.command_line import Parser, parse_input, parse_output, parse_positive
 
 Document = dict[str, Any]
 """What a run found, as --json writes it: `results` and `failures` beside facts and settings."""

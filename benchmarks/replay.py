@@ -19,7 +19,7 @@ import torch.distributed as dist
 import hccl_py
 from benchmarks.harness import parser_of_command
 from hccl_py import Communicator
-from hccl_py.bench.command_line.values import parse_positive
+from hccl_py.command_line import parse_positive
 
 _NUM_ROUNDS = 41
 _ROUND_S = 0.004

@@ -22,12 +22,12 @@ from benchmarks.overlap.report import introduction, tables
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.command_line import read
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import (
+from hccl_py.command_line import (
+    Parser,
+    names_of,
     parse_numbers,
     parse_positive,
     parse_seconds,
-    parser_of,
 )
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _digits() -> Digits:
 def _parser() -> Parser:
     parser = parser_of_command("benchmarks.overlap", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    names = parser_of({name: name for name in MODELS}, tuple(MODELS))
+    names = names_of(MODELS)
     add("--ranks", type=parse_numbers, default=(2, 4), metavar="LIST", help="ranks (2,4)")
     add(
         "--models",

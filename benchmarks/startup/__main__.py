@@ -26,8 +26,7 @@ from benchmarks.startup.rank import (
 from benchmarks.startup.report import introduction, tables
 from hccl_py import get_unique_id
 from hccl_py.bench.collective.ranks import free_ports
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parser_of
+from hccl_py.command_line import Parser, names_of
 
 _START_S = 300.0
 _IMPORTS = ("import hccl_py", "from hccl_py import Communicator")
@@ -196,7 +195,7 @@ def _parser() -> Parser:
     )
     add(
         "--contenders",
-        type=parser_of({name: name for name in CONTENDERS}, CONTENDERS),
+        type=names_of(CONTENDERS),
         default=(COMMUNICATOR,),
         metavar="LIST",
         help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",

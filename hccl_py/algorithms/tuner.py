@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.sizes import read_size
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
+from hccl_py.quantities import read_size
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from hccl_py.quantities import RATE, SIZE, TIME, Kind, read_quantity
 from hccl_py.transport.errors import InvalidArgumentError
 
 if sys.version_info >= (3, 11):
@@ -22,23 +23,16 @@ else:
 _MOST_NODES = 256
 
 
-class _Unit(NamedTuple):
-    """The units of a quantity, and from where to where it may be.
+_Unit = tuple[Kind, tuple[str, str]]
+"""A kind of quantity and its bounds.
 
-    Beyond that a time, or what a wire sends in a time, would not fit into its numbers.
-    """
+Beyond them a time, or what a wire sends in a time, would not fit into its numbers.
+"""
 
-    units: Mapping[str, float]
-    least: str
-    most: str
-
-
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "KiB": 1024.0, "MiB": 1024.0**2}
-_BANDWIDTH = _Unit({"kbit/s": 125.0, "Mbit/s": 125e3, "Gbit/s": 125e6}, "1 kbit/s", "1000 Gbit/s")
-_LATENCY = _Unit(_SECONDS, "0 s", "10 s")
-_CUT = _Unit(_SECONDS, "1 us", "86400 s")
-_BURST = _Unit(_BYTES, "1 B", "1024 MiB")
+_BANDWIDTH: _Unit = RATE, ("1 kbit/s", "1000 Gbit/s")
+_LATENCY: _Unit = TIME, ("0 s", "10 s")
+_CUT: _Unit = TIME, ("1 us", "86400 s")
+_BURST: _Unit = SIZE, ("1 B", "1024 MiB")
 _DEFAULT_BURST = "16 KB"
 _KEYS = {"nodes", "ranks_per_node", "faults", "network", "link"}
 _FAULT = "expected 'at step N: cut A-B for TIME' (nodes) or 'at step N: kill rank R'"
@@ -143,7 +137,7 @@ def _cluster(content: dict[str, Any]) -> Cluster:
     if "bandwidth" not in network:
         raise InvalidArgumentError('network.bandwidth: expected it, such as "1 Gbit/s"')
     burst = _quantity("network.burst", network.get("burst", _DEFAULT_BURST), _BURST)
-    card = Speed(_quantity("network.bandwidth", network["bandwidth"], _BANDWIDTH), burst)
+    bits_per_s = _quantity("network.bandwidth", network["bandwidth"], _BANDWIDTH)
     latency_s = _quantity("network.latency", network.get("latency", "0 us"), _LATENCY)
     links, latencies_s = _links(content.get("link", []), count, burst)
     faults = content.get("faults", [])
@@ -152,7 +146,7 @@ def _cluster(content: dict[str, Any]) -> Cluster:
     return Cluster(
         num_nodes=count,
         ranks_per_node=None if ranks is None else _count("ranks_per_node", ranks, 1, 1 << 16),
-        card=card,
+        card=Speed(bits_per_s / 8, burst),
         latency_s=latency_s,
         links=links,
         latencies_s=latencies_s,
@@ -181,8 +175,8 @@ def _links(
         if not link.keys() & {"bandwidth", "latency"}:
             raise InvalidArgumentError(f"{where}: expected a bandwidth, a latency or both")
         if "bandwidth" in link:
-            rate = _quantity(f"{where}: bandwidth", link["bandwidth"], _BANDWIDTH)
-            links[pair] = Speed(rate, burst_bytes)
+            bits = _quantity(f"{where}: bandwidth", link["bandwidth"], _BANDWIDTH)
+            links[pair] = Speed(bits / 8, burst_bytes)
         if "latency" in link:
             latencies_s[pair] = _quantity(f"{where}: latency", link["latency"], _LATENCY)
     return links, latencies_s
@@ -237,22 +231,8 @@ def _count(where: str, value: Any, least: int, most: int) -> int:
 
 
 def _quantity(where: str, text: Any, unit: _Unit) -> float:
-    """Return it in seconds, bytes, or bytes per second."""
-    found = re.fullmatch(
-        r"(-?\d+(?:\.\d+)?)\s*([A-Za-z/]+)", text.strip() if type(text) is str else ""
-    )
-    if found is None or found[2] not in unit.units:
-        names = ", ".join(unit.units)
-        raise InvalidArgumentError(f"{where}: expected a number and one of {names}, got {text!r}")
-    value = float(found[1]) * unit.units[found[2]]
-    if not _value(unit.least, unit) <= value <= _value(unit.most, unit):
-        raise InvalidArgumentError(
-            f"{where}: expected {unit.least} to {unit.most}, got {text!r}"
-            + ", which is negative" * (value < 0)
-        )
-    return value
-
-
-def _value(text: str, unit: _Unit) -> float:
-    number, name = text.split()
-    return float(number) * unit.units[name]
+    """Return it in seconds, bytes, or bits per second."""
+    try:
+        return read_quantity(text, *unit)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{where}: {error}") from None

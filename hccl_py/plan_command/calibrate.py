@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hccl_py.algorithms.tuning import Tuning, read
-from hccl_py.bench.command_line.values import parse_seconds
+from hccl_py.command_line import parse_seconds
 from hccl_py.plan.language import Nodes
 from hccl_py.simulation.costs import COSTS, Costs, LinkCosts, written
 from hccl_py.simulation.fitting import Sample, fit

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.custom import CustomAlgorithm, WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import parse_size
+from hccl_py.command_line import Parser, parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
 from hccl_py.transport.errors import InvalidArgumentError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import names_for
-from hccl_py.bench.command_line.values import parse_picture, parse_positive, parse_size, parse_sizes
+from hccl_py.command_line import parse_picture, parse_positive, parse_size, parse_sizes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import PlanError
 from hccl_py.plan_command.prediction_report import Predicted, draw, replay_lines, row, table_head

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
-from hccl_py.bench.command_line.values import parse_natural
+from hccl_py.command_line import parse_natural
 from hccl_py.synthesis.network_file import read_network
 from hccl_py.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError

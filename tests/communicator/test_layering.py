@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 LAYERS = [
+    ("quantities", "command_line"),
     ("transport",),
     ("schedulers",),
     ("plan",),
@@ -63,7 +64,7 @@ FOR_LAUNCHER = {
 sockets, files in folders of several users, what a rank of a program for Gaudi begins with, and
 which emulated nodes a file has."""
 
-TORCH_BACKEND = 5
+TORCH_BACKEND = 6
 """From this layer on, torch may be imported."""
 
 LAZY_TORCH = {"hccl_py.memory.registered", "hccl_py.membership.environment"}

@@ -62,7 +62,7 @@ def on_emulated_nodes(layout: Layout, folder: Path) -> Times:
     file.write_text(
         f"nodes = {layout.num_nodes}\nranks_per_node = {layout.ranks_per_node}\n"
         f'[network]\nbandwidth = "{layout.rate_mbit} Mbit/s"\n'
-        f'burst = "{layout.rate_mbit * 1e3 / 8 * BURST_S:g} KB"\n'
+        f'burst = "{layout.rate_mbit * 1e6 / 8 * BURST_S:.0f} B"\n'
     )
     done = run(*COMMAND, "--emulate", file, PROGRAM, *layout.calls)
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,7 @@ def test_what_if_changes_the_world() -> None:
     ("words", "problem"),
     [
         (["--what-if", "straggler=17"], "straggler=RANK:TIME"),
-        (["--what-if", "link=0-1:10"], "expected a positive number of kbit"),
+        (["--what-if", "link=0-1:10"], "expected a rate such as 1gbit"),
         (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
         (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
         (["--trace", ".", "--size", "1M"], "leave --size out"),

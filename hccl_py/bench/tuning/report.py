@@ -12,9 +12,9 @@ import numpy as np
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.tuner import Cores, choose
 from hccl_py.algorithms.tuning import FORMAT, Tuning, parse
-from hccl_py.bench.command_line.values import parse_size
 from hccl_py.bench.tuning.fit import Numbers, errors
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
+from hccl_py.command_line import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
 
 _NEAR = 1.1

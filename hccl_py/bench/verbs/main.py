@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
-from hccl_py.bench.command_line.parser import Parser
 from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Setup, Trial
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.verbs.report import Report, Row
+from hccl_py.command_line import Parser, whole
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.secret import read_secret
@@ -77,7 +77,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--local", action="store_true", help="run both ends on this host")
     parser.add_argument(
-        "-p", "--port", type=_number(1, 65535), default=_PORT, help="(default: %(default)s)"
+        "-p", "--port", type=whole(1, 65535), default=_PORT, help="(default: %(default)s)"
     )
     parser.add_argument(
         "-d",
@@ -92,13 +92,13 @@ def _parser() -> Parser:
         "--op", choices=("write", "send", "read"), default="write", help="(default: write)"
     )
     parser.add_argument("--latency", action="store_true", help="one message at a time")
-    size = _number(0, _LARGEST_BYTES)
+    size = whole(0, _LARGEST_BYTES)
     parser.add_argument("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")
     parser.add_argument("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
-    parser.add_argument("-n", "--iterations", type=_number(1), help="messages per round")
-    depth = _number(1, _DEEPEST)
+    parser.add_argument("-n", "--iterations", type=whole(1), help="messages per round")
+    depth = whole(1, _DEEPEST)
     parser.add_argument("-t", "--tx-depth", type=depth, default=128, help="requests under way")
-    parser.add_argument("--rounds", type=_number(1), default=5, help="medians are over these")
+    parser.add_argument("--rounds", type=whole(1), default=5, help="medians are over these")
     parser.add_argument(
         "--unregistered", action="store_true", help="plain memory also where shm reads in place"
     )
@@ -108,22 +108,6 @@ def _parser() -> Parser:
         help="in turns with a plain C++ socket pair; for shm: memcpy by one thread",
     )
     return parser
-
-
-def _number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Make what argparse calls to read a number within bounds."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            bounds = f"{least} or more" if most is None else f"{least} to {most}"
-            raise argparse.ArgumentTypeError(f"expected a number, {bounds}, got {text!r}")
-        return value
-
-    return parse
 
 
 def _secret() -> bytes:

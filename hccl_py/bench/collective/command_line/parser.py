@@ -22,10 +22,10 @@ from hccl_py.bench.collective.command_line.vocabulary import (
     REDUCTIONS,
 )
 from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
-from hccl_py.bench.collective.oracle import ITEM_SIZES
-from hccl_py.bench.command_line.parser import Parser
-from hccl_py.bench.command_line.values import (
-    parse_factor,
+from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
+from hccl_py.command_line import (
+    Parser,
+    names_of,
     parse_natural,
     parse_output,
     parse_picture,
@@ -34,7 +34,7 @@ from hccl_py.bench.command_line.values import (
     parse_seconds,
     parse_size,
     parse_sizes,
-    parser_of,
+    whole,
 )
 
 
@@ -93,7 +93,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--test",
-        type=parser_of(COLLECTIVES, tuple(CASES), NO_COLLECTIVES),
+        type=names_of(CASES, aliases=COLLECTIVES, elsewhere=NO_COLLECTIVES),
         default=("all_reduce",),
         metavar="LIST",
         help=f"all, or any of {', '.join(CASES)}, with commas between them (all_reduce)",
@@ -150,14 +150,16 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         *("-d", "--datatype", "--data_type"),
-        type=parser_of(DATA_TYPES, tuple(ITEM_SIZES)),
+        type=names_of(ITEM_SIZES, aliases=DATA_TYPES),
         default=("float32",),
         metavar="LIST",
-        help=f"element type, all or any of {', '.join(DATA_TYPES)} (float)",
+        help=f"element type, all or any of {', '.join((*ITEM_SIZES, *DATA_TYPES))} (float)",
     )
     add(
         *("-o", "--op", "--reduction_op"),
-        type=parser_of(REDUCTIONS, ALL_REDUCTIONS, NO_REDUCTIONS),
+        type=names_of(
+            REDUCE_OPS, aliases=REDUCTIONS, every=ALL_REDUCTIONS, elsewhere=NO_REDUCTIONS
+        ),
         metavar="LIST",
         help="reduction, all or any of sum, prod, min, max, avg, band, bor, bxor (sum)",
     )
@@ -188,7 +190,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("-b", "--minbytes", type=parse_size, metavar="SIZE", help="first size, such as 64K (4)")
     add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="last size (64M)")
-    add("-f", "--stepfactor", type=parse_factor, metavar="N", help="from one size to the next (16)")
+    add("-f", "--stepfactor", type=whole(2), metavar="N", help="from one size to the next (16)")
     add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="add this to the size instead")
     add("--size_range", nargs=2, type=parse_size, metavar=("MIN", "MAX"), help="-b MIN -e MAX -f 2")
     add(
@@ -210,7 +212,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--compare",
-        type=parser_of({name: name for name in BASELINES}, tuple(BASELINES), IN_CHECKOUT),
+        type=names_of(BASELINES, elsewhere=IN_CHECKOUT),
         default=(),
         metavar="LIST",
         help="measure gloo beside hccl, in turns in the same processes (MPICH, Open MPI and UCC: "
@@ -218,7 +220,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--compression",
-        type=parser_of({name: name for name in COMPRESSIONS}, COMPRESSIONS),
+        type=names_of(COMPRESSIONS),
         default=(),
         metavar="LIST",
         help="measure hccl with this compression between nodes beside hccl: bf16, int8 or both",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hccl_py.bench.command_line.values import parse_size
+from hccl_py.command_line import parse_size
 
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
 _DEFAULT_FACTOR = 16

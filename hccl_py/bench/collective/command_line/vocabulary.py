@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
 
-COLLECTIVES = {**{name: name for name in CASES}, "all2all": "all_to_all", "sendrecv": "send_recv"}
-"""Values of --test, hccl_demo's and nccl-tests' too -> ours."""
+COLLECTIVES = {"all2all": "all_to_all", "sendrecv": "send_recv"}
+"""Values of --test as hccl_demo and nccl-tests have them -> ours."""
 
 NO_COLLECTIVES = {"scale_validation": "give --validate to measure every pair of ranks"}
 """Tests of hccl_demo that are an option of their own here."""
 
-DATA_TYPES = {
-    **{name: name for name in ITEM_SIZES},
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-}
-"""Values of -d, nccl-tests' and torch's -> torch's."""
+DATA_TYPES = {"half": "float16", "float": "float32", "double": "float64"}
+"""Values of -d as nccl-tests has them -> torch's."""
 
-REDUCTIONS = {**{name: name for name in REDUCE_OPS}, "prod": "product"}
-"""Values of --op, nccl-tests' and torch's -> ours."""
+REDUCTIONS = {"prod": "product"}
+"""Values of --op as nccl-tests has them -> ours."""
 
 ALL_REDUCTIONS = ("sum", "product", "min", "max", "avg")
 """What --op all stands for: what every element type knows."""
 
 NO_REDUCTIONS = {
     name: f"--op is the reduction, as in nccl-tests: give --test {name} for the collective"
-    for name in COLLECTIVES
+    for name in (*CASES, *COLLECTIVES)
 }
 """Collectives, where a reduction is asked for."""
 

@@ -1,0 +1,165 @@
+"""What the commands share: a parser that answers a mistake in one line, and readers of values.
+
+Each reader raises `argparse.ArgumentTypeError` with what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from hccl_py.quantities import RATE, read_quantity, read_size
+
+_Value = TypeVar("_Value")
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of argparse that answers a mistake in one line and takes no abbreviations."""
+
+    def __init__(self, **keywords: Any) -> None:
+        """Take what argparse takes."""
+        super().__init__(**keywords | {"allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and leave with exit code 2."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+    def read(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """Read the arguments; an unknown option is answered with the one it resembles."""
+        given, unknown = self.parse_known_args(argv)
+        if unknown:
+            names = list(self._options())
+            close = difflib.get_close_matches(unknown[0].partition("=")[0], names, 1, 0.5)
+            self.error(
+                f"unrecognized: {' '.join(unknown)}" + (f"; is it {close[0]}?" if close else "")
+            )
+        return given
+
+    def _options(self) -> Iterator[str]:
+        """Name the options of this parser and of its commands."""
+        yield from self._option_string_actions
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from command._option_string_actions
+
+
+def reader(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Have argparse print the message of a ValueError, instead of one of its own."""
+
+    def parse(text: str) -> _Value:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def list_of(parse: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]:
+    """Make a reader of values with commas between them."""
+    return lambda text: tuple(map(parse, text.split(",")))
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Make a reader of whole numbers within bounds."""
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def parse(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdigit() else least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, got {text!r}")
+        return number
+
+    return parse
+
+
+parse_positive = whole(1)
+parse_natural = whole(0)
+parse_numbers = list_of(parse_positive)
+parse_size = reader(read_size)
+parse_sizes = list_of(parse_size)
+parse_rate = reader(lambda text: read_quantity(text, RATE) / 1e6)
+"""Reads a rate, in Mbit/s."""
+
+
+def parse_seconds(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
+    return seconds
+
+
+def parse_output(text: str) -> Path:
+    """Read the path of a file to write; a wrong one is found before the work, not after it."""
+    path = Path(text).expanduser()
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file to write, got the folder {text}")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"there is no folder {path.parent}: make it, or name another file"
+        )
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} must not be written: name another file")
+    return path
+
+
+def parse_picture(text: str) -> Path:
+    """Read the path of a picture to write, for which matplotlib is needed."""
+    if Path(text).suffix.lower() not in _PICTURES:
+        raise argparse.ArgumentTypeError(
+            f"expected a name that ends in {', '.join(_PICTURES)}, got {text!r}"
+        )
+    if find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'hccl-py[bench]'")
+    return parse_output(text)
+
+
+def parse_input(text: str) -> Path:
+    """Read the path of a file that exists."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
+def names_of(
+    known: Iterable[str],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    every: Sequence[str] = (),
+    elsewhere: Mapping[str, str] | None = None,
+) -> Callable[[str], tuple[str, ...]]:
+    """Make a reader of names with commas between them.
+
+    Args:
+        known: the names.
+        aliases: other spellings, with the names that they stand for.
+        every: the names that `all` stands for; by default all that are known.
+        elsewhere: names that belong to another option, with what to give instead.
+    """
+    known = tuple(known)
+    meanings = {name: name for name in known} | dict(aliases or {})
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = (every or known) if text == "all" else text.split(",")
+        for name in names:
+            if name not in meanings:
+                instead = (elsewhere or {}).get(name)
+                raise argparse.ArgumentTypeError(
+                    f"expected one or more of all, {', '.join(known)}, got {name!r}"
+                    + (f"; {instead}" if instead else "")
+                )
+        return tuple(dict.fromkeys(meanings[name] for name in names))
+
+    return parse
