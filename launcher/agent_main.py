@@ -60,11 +60,13 @@ def _run(told: dict[str, Any], folder: Path) -> int:
         bind=Bind(told["bind"]),
         output=OutputOptions.of(OutputWords(*told["output"])),
         has_stdin=False,
+        has_user=told["has_user"],
     )
     head = join.HeadAddress(
         agent_index=told["index"],
         num_agents=told["num_agents"],
         name=(told["head"], told["port"]),
+        address=told["head"],
         secret=told["secret"],
         connect_timeout_s=told["connect_timeout_s"],
         ends_with_stdin=True,

@@ -15,10 +15,12 @@ from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
+from hccl_py.launcher.processes import kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.usage_error import UsageError
 
 _STOPS = signal.SIGINT, signal.SIGTERM
+_KILL_S = 0.5
 
 
 def launch(words: Sequence[str]) -> int:
@@ -45,6 +47,7 @@ def launch(words: Sequence[str]) -> int:
         say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt as stopped:
+        kill_descendants(_KILL_S)  # such as ssh, which may wait for a name
         number = signal.Signals(*stopped.args)
         say(f"stopped by {number.name}")
         return 128 + number

@@ -5,14 +5,18 @@ Threads of the engine are started likewise, in C++.
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 from types import TracebackType
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 SIGNAL_SLICE_S = 0.2
 """How long the main thread may wait without a look at its signals."""
+_masks: WeakKeyDictionary[Thread, Iterable[int]] = WeakKeyDictionary()
+"""The signals that the starter of a thread had blocked."""
 
 
 def start_without_signals(thread: Thread) -> None:
@@ -22,8 +26,23 @@ def start_without_signals(thread: Thread) -> None:
     thread's system call with EINTR, and leaves the main thread asleep in its own.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _masks[thread] = before
     try:
         thread.start()  # it inherits the mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def in_users_code() -> Iterator[None]:
+    """Run a user's code on a thread of the library: a process that it starts inherits the mask."""
+    mask = _masks.get(threading.current_thread())
+    if mask is None:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -15,6 +15,7 @@ from hccl_py.schedulers import pmi, pmix
 from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.scheduled import Scheduled
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.threads import call_interruptibly
 
 _LOOPBACK = "127.0.0.1"
 _PORT_OF_PODS = 29500
@@ -96,7 +97,7 @@ def _first_node(found: Scheduled) -> str:
         problem = f"rank 0 runs on {found.nodes[found.node_rank]}"
     else:
         try:
-            socket.getaddrinfo(node, None)
+            call_interruptibly(lambda: socket.getaddrinfo(node, None))
             return node
         except OSError as error:
             problem = f"{socket.gethostname()} cannot resolve that name ({error})"

@@ -8,6 +8,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 _TEXTS = ("master_addr", "job_id")
 _COMMON = {"master_addr": "MASTER_ADDR", "master_port": "MASTER_PORT"}
+NODE_OPTIONS = "--nnodes {} --node-rank {} --master-addr HOST on each node"
+"""The options of hccl-launch where nobody else says which node this is."""
 # A number in range of the other, where both are known.
 _BOUNDS = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes"))
 

@@ -4,24 +4,31 @@
 AWS Batch User Guide, "Environment variables" of multi-node parallel jobs; the README of
 sagemaker-training-toolkit; Volcano's guides to the plugins `env` and `svc`;
 `api/leaderworkerset/v1` of kubernetes-sigs/lws; "Distributed Jobs on Many Nodes" in SkyPilot's
-documentation; the reference of environment variables of dstack.
+documentation; the reference of environment variables of dstack; "Understand the CLUSTER_SPEC
+variable" in the documentation of Vertex AI.
 
 `ALLOCATIONS` run one process on the first of their nodes, or do not say where node 0 is. With
 several nodes such a process is refused, with the options that say the rest. Sources: LSF's
 "Environment variables set for job execution"; qsub(1B) of OpenPBS and Torque; qsub(1) of Grid
 Engine; oarsub(1); Cobalt's qsub(1); the HTCondor manual, "Parallel Applications"; "Use
-multi-instance tasks" in the documentation of Azure Batch.
+multi-instance tasks" in the documentation of Azure Batch; flux-environment(7).
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hccl_py.schedulers.scheduled import Scheduled, Task, from_variables, number
+from hccl_py.schedulers.scheduled import (
+    NODE_OPTIONS,
+    Scheduled,
+    Task,
+    from_variables,
+    number,
+)
 from hccl_py.transport.errors import InvalidArgumentError
 
 _Environ = Mapping[str, str]
-_NO_HEAD = "--nnodes {} --node-rank {} --master-addr HOST on each node"
 
 
 class Row(NamedTuple):
@@ -54,6 +61,8 @@ def read_node(environ: _Environ) -> Scheduled | None:
         known["master_addr"] = known["nodes"][0]
     task = known.pop("task", Task.NODE)
     found = from_variables(environ, row.source, task, row.names, is_pod=row.is_pod, **known)
+    if found.num_nodes == 1 and found.node_rank is None:
+        return None
     marker = next(filter(environ.get, row.marker.split()))
     return found._replace(variables={"node_rank": marker, **found.variables})
 
@@ -74,6 +83,8 @@ def _first(rows: tuple[Row, ...], environ: _Environ) -> Row | None:
 
 def _aws_batch(environ: _Environ) -> dict[str, Any]:
     """The main node need not be node 0, and is the only one that is not told its address."""
+    if not environ.get("AWS_BATCH_JOB_NODE_INDEX"):
+        return {}
     texts = {"AWS_BATCH_JOB_MAIN_NODE_INDEX": "0", "AWS_BATCH_JOB_NUM_NODES": "1", **environ}
     main, node, nodes = (
         number(texts, f"AWS_BATCH_JOB_{name}")
@@ -85,8 +96,6 @@ def _aws_batch(environ: _Environ) -> dict[str, Any]:
 
 def _sage_maker(environ: _Environ) -> dict[str, Any]:
     """SM_HOSTS is a list in JSON, in the same order on all hosts."""
-    import json
-
     try:
         nodes = tuple(json.loads(environ["SM_HOSTS"]))
         node = nodes.index(environ.get("SM_CURRENT_HOST", ""))
@@ -102,10 +111,28 @@ def _volcano(environ: _Environ) -> dict[str, Any]:
     """A job may have several tasks, each with a list of hosts and numbers from 0."""
     lists = [value for name, value in environ.items() if re.fullmatch("VC_.+_HOSTS", name)]
     if len(lists) != 1:
-        return {"task": Task.NONE, "options": _NO_HEAD.format("N", "I")}
+        return {"task": Task.NONE, "options": NODE_OPTIONS.format("N", "I")}
     nodes = tuple(lists[0].split(","))
     index = "VC_TASK_INDEX" if environ.get("VC_TASK_INDEX") else "VK_TASK_INDEX"
     return {"nodes": nodes, "num_nodes": len(nodes), "node_rank": number(environ, index)}
+
+
+def _cluster_spec(environ: _Environ) -> dict[str, Any]:
+    """The hosts of each pool, and which one this is; TensorFlow's variable says the same."""
+    name = "CLUSTER_SPEC" if environ.get("CLUSTER_SPEC") else "TF_CONFIG"
+    try:
+        given = json.loads(environ[name])
+        cluster, task = given["cluster"], given["task"]
+        pools = sorted(cluster, key=lambda pool: (pool not in _FIRST_POOLS, pool))
+        hosts = [host.rpartition(":")[0] or host for pool in pools for host in cluster[pool]]
+        before = sum(len(cluster[pool]) for pool in pools[: pools.index(task["type"])])
+        node = before + int(task["index"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InvalidArgumentError(
+            f'{name}: expected {{"cluster": {{"workerpool0": ["HOST:PORT"], ...}}, "task": '
+            f'{{"type": "workerpool0", "index": 0}}}}, got {environ[name]!r}'
+        ) from None
+    return {"nodes": tuple(hosts), "num_nodes": len(hosts), "node_rank": node}
 
 
 def _lines(name: str) -> Callable[[_Environ], dict[str, Any]]:
@@ -113,10 +140,11 @@ def _lines(name: str) -> Callable[[_Environ], dict[str, Any]]:
     return lambda environ: {"nodes": tuple(environ.get(name, "").split())}
 
 
+_FIRST_POOLS = ("chief", "master")  # of TensorFlow; the pools of Vertex AI are numbered
 NODES = (
     Row(
         "AWS Batch",
-        "AWS_BATCH_JOB_NODE_INDEX",
+        "AWS_BATCH_JOB_NODE_INDEX AWS_BATCH_JOB_NUM_NODES",
         {
             "num_nodes": "AWS_BATCH_JOB_NUM_NODES",
             "master_addr": "MASTER_ADDR AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
@@ -137,19 +165,20 @@ NODES = (
     ),
     Row(
         "SkyPilot",
-        "SKYPILOT_NODE_RANK",
+        "SKYPILOT_NODE_RANK SKYPILOT_NUM_NODES",
         {"node_rank": "SKYPILOT_NODE_RANK", "num_nodes": "SKYPILOT_NUM_NODES"},
         _lines("SKYPILOT_NODE_IPS"),
     ),
     Row(
         "dstack",
-        "DSTACK_NODE_RANK",
+        "DSTACK_NODE_RANK DSTACK_NODES_NUM",
         {
             "node_rank": "DSTACK_NODE_RANK",
             "num_nodes": "DSTACK_NODES_NUM",
             "master_addr": "MASTER_ADDR DSTACK_MASTER_NODE_IP",
         },
     ),
+    Row("Vertex AI", "CLUSTER_SPEC TF_CONFIG", {}, _cluster_spec, is_pod=True),
 )
 
 
@@ -174,7 +203,7 @@ def _lsf(environ: _Environ) -> dict[str, Any]:
     if not hosts:
         known = _hosts_of_file("LSB_DJOB_HOSTFILE")(environ)
     if environ.get("LSF_PM_TASKID"):
-        known["options"] = _NO_HEAD.format(len(hosts) or "N", "$((LSF_PM_TASKID - 1))")
+        known["options"] = NODE_OPTIONS.format(len(hosts) or "N", "$((LSF_PM_TASKID - 1))")
     return known
 
 
@@ -217,6 +246,18 @@ ALLOCATIONS = (
         "HTCondor",
         "_CONDOR_NPROCS",
         {"num_nodes": "_CONDOR_NPROCS"},
-        options=_NO_HEAD.format("$_CONDOR_NPROCS", "$_CONDOR_PROCNO"),
+        options=NODE_OPTIONS.format("$_CONDOR_NPROCS", "$_CONDOR_PROCNO"),
+    ),
+    Row(
+        "Flux",
+        "FLUX_JOB_NNODES FLUX_JOB_SIZE FLUX_JOB_ID FLUX_ENCLOSING_ID FLUX_URI",
+        {"num_nodes": "FLUX_JOB_NNODES"},
+        options=NODE_OPTIONS.format("N", "I"),
+    ),
+    Row(  # a container that got a part of its variables
+        "Slurm",
+        "SLURM_JOB_NUM_NODES SLURM_NNODES",
+        {"num_nodes": "SLURM_JOB_NUM_NODES SLURM_NNODES"},
+        options=NODE_OPTIONS.format("$SLURM_NNODES", "$SLURM_NODEID"),
     ),
 )

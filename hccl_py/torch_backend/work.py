@@ -29,6 +29,7 @@ from hccl_py.transport.errors import (
     HcclError,
     InvalidArgumentError,
 )
+from hccl_py.transport.threads import in_users_code
 
 TensorsFuture = Future[list[Tensor]]
 
@@ -187,9 +188,11 @@ class HcclWork(dist.Work):
             try:
                 self.wait()
             except Exception as error:  # raised where the future is waited for
-                future.set_exception(error)  # type: ignore[arg-type]
+                with in_users_code():  # the callbacks
+                    future.set_exception(error)  # type: ignore[arg-type]
             else:
-                future.set_result(results)
+                with in_users_code():
+                    future.set_result(results)
 
     def _settle(self) -> None:
         with self._lock:

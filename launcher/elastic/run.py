@@ -33,6 +33,7 @@ from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, U
 from hccl_py.launcher.job.agent import watch_signals
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts.settings import program_of, slots_of
@@ -71,7 +72,7 @@ def _prepare_meeting(args: argparse.Namespace, endpoint: tuple[str, int]) -> Non
     """Complete the options of c10d's rendezvous, and wait for the node of the endpoint."""
     args.rdzv_backend, args.node_rank = "c10d", 0  # any other number would be a warning
     # Where rank 0 runs, the others reach it there: never by the name of the machine.
-    args.local_addr = args.local_addr or address_towards(endpoint[0], None)
+    args.local_addr = args.local_addr or address_towards(address_of(endpoint[0]), None)
     if not is_here(endpoint[0]):
         wait_for_store(endpoint, args.connect_timeout)
 

@@ -6,21 +6,18 @@ resolver is asked. Behind a ProxyJump only the proxy knows the address, so such 
 
 import os
 import pwd
-import queue
 import shutil
 import socket
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.lookups import in_threads
 
-_MOST_THREADS = 32
 _TIMEOUT_S = 10.0
 
 
@@ -54,7 +51,7 @@ def locate(
         HostsError: some names have no address; the message has all of them. Or a host needs ssh,
             which is not installed.
     """
-    found = _in_parallel(lambda host: _locate(host, ssh), hosts, timeout_s)
+    found = in_threads(lambda host: _locate(host, ssh), hosts, timeout_s)
     silent = f"no answer of the name server within {timeout_s:.0f} s"
     problems = [
         f"{host.name} ({silent if result is None else result})"
@@ -108,31 +105,3 @@ def _is_bindable(family: int, address: tuple[object, ...]) -> bool:
         except OSError:
             return False
         return True
-
-
-def _in_parallel(
-    look_up: Callable[[Host], Location | str], hosts: Sequence[Host], timeout_s: float
-) -> list[Location | str | None]:
-    """Call a function for every host; None where it has not returned in time.
-
-    The resolver cannot be interrupted. Its threads are daemons: an executor's would keep the
-    launcher from ending.
-    """
-    results: list[Location | str | None] = [None] * len(hosts)
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(hosts)):
-        waiting.put(index)
-
-    def work() -> None:
-        with suppress(queue.Empty):
-            while True:
-                index = waiting.get_nowait()
-                results[index] = look_up(hosts[index])
-
-    deadline_s = time.monotonic() + timeout_s
-    threads = [threading.Thread(target=work, daemon=True) for _ in hosts[:_MOST_THREADS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
-    return results

@@ -33,7 +33,7 @@ NEVER = (
     *("HYDRA_*", "HYDI_*", "MPI_*", "KUBERNETES_*", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_*"),
     *("SM_HOSTS", "SM_CURRENT_HOST", "VC_*", "VK_*", "LWS_*", "SKYPILOT_*", "DSTACK_*"),
     *("LSB_*", "LSF_*", "PBS_*", "SGE_*", "NHOSTS", "PE_HOSTFILE", "OAR_*", "COBALT_*"),
-    *("AZ_BATCH_*", "_CONDOR_*"),
+    *("AZ_BATCH_*", "_CONDOR_*", "FLUX_*", "CLUSTER_SPEC", "TF_CONFIG"),
 )
 """Patterns of variables that belong to one process or host: only `-x NAME` alone passes them on."""
 

@@ -7,15 +7,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program, rank_variables
+from hccl_py.launcher.job.program import Program, RankStart, rank_variables
 from hccl_py.launcher.job.rank_input import RankInput
-from hccl_py.launcher.job.ranks import Ranks, RankStart
+from hccl_py.launcher.job.ranks import Ranks
 from hccl_py.launcher.job.reasons import OutOfMemory
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.number_ranges import name_ranks
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Of what ranks say when they fail: two texts of each, of 12 bytes for a character at most, have to
 # fit into one message.
 _MOST_CHARS = 128 << 10
+_MOST_SHEBANG_BYTES = 256  # of which the kernel reads as many
 
 
 class ToHead(Protocol):
@@ -136,12 +138,9 @@ class Agent:
         try:
             self._ranks.start(starts, None if self._input is None else self._input.reader)
         except OSError as error:
-            what = error.filename or program.command[0]
-            hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
             where = f" on {socket.gethostname()}" * (len(attempt.node_sizes) > 1)
-            why = f"cannot start a rank{where}: {what}: {error.strerror}{hint}"
-            is_missing = error.errno == errno.ENOENT and what == program.command[0]
-            self._head.send("stop", [why, NOT_FOUND if is_missing else CANNOT_RUN])
+            what, exit_code = why_not_run(error, program.command[0])
+            self._head.send("stop", [f"cannot start a rank{where}: {what}", exit_code])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
         if self._input is not None:
@@ -212,6 +211,24 @@ class Agent:
             ]
             ended = [self._attempt.number, tuple(failures), free_port()]
             self._head.send("ended", ended)
+
+
+def why_not_run(error: OSError, program: str) -> tuple[str, int]:
+    """Return why the kernel does not run a program, in words, and a shell's exit code for it."""
+    from shutil import which  # it imports every kind of archive
+
+    what = error.filename or program
+    is_missing = error.errno == errno.ENOENT and what == program
+    hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
+    code = NOT_FOUND if is_missing else CANNOT_RUN
+    if what == program and (found := which(program)):  # what runs the program is at fault
+        with suppress(OSError), open(found, "rb") as file:
+            line = file.readline(_MOST_SHEBANG_BYTES).decode(errors="replace")
+            if line.startswith("#!"):
+                what += f": interpreter {line[2:].strip()}"
+            elif is_missing:
+                what += ": its loader (readelf -l names it)"
+    return f"{what}: {error.strerror}{hint}", code
 
 
 def watch_signals(

@@ -16,7 +16,7 @@ from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import PRINT_S, Streams
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
+from hccl_py.transport.network.interfaces import address_towards, describe_target
 
 _PROBE_S, _LOOK_S = 2.0, 1.0
 _SHORT_PROBE_S, _SHORT_LOOK_S = 0.2, 0.3
@@ -31,6 +31,7 @@ class HeadAddress(NamedTuple):
         agent_index: of this agent among all; None: in the order of arrival.
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
+        address: of that host.
         connect_timeout_s: how long to try.
         gives_way: the process that listens there may belong to an earlier job. Once nobody listens,
             this agent ends with TRY_AGAIN.
@@ -41,6 +42,7 @@ class HeadAddress(NamedTuple):
     agent_index: int | None
     num_agents: int
     name: tuple[str, int]
+    address: str
     secret: str
     connect_timeout_s: float
     gives_way: bool = False
@@ -55,15 +57,9 @@ class JoinedAgent:
     """An agent and its link to the head; a service of the loop."""
 
     def __init__(self, loop: JobLoop, program: Program, head: HeadAddress) -> None:
-        """Begin to dial.
-
-        Raises:
-            OSError: the name of the head does not resolve.
-        """
+        """Begin to dial."""
         self._loop, self._program, self._head = loop, program, head
-        host, port = head.name
-        found = socket.getaddrinfo(name_to_look_up(host), port, type=socket.SOCK_STREAM)
-        self._target = str(found[0][4][0]), port
+        self._target = head.address, head.name[1]
         self._began_s = time.monotonic()
         self._lines = WaitingLines(self._began_s)
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")

@@ -11,6 +11,7 @@ from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.head.head import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
+from hccl_py.launcher.job.streams import Prompting
 from hccl_py.launcher.output.screen import Screen
 
 _SILENT_S, _LOOK_S = 15.0, 1.0
@@ -88,7 +89,8 @@ class _AgentStream:
     ) -> None:
         self._descriptor, self._read = descriptor, read
         self._screen, self._agent = screen, agent
-        self._begun = b""  # a line without an end
+        self.prompt = b""  # a line without an end
+        self.read_s = 0.0
         self.is_open = True
 
     def fileno(self) -> int:
@@ -96,14 +98,20 @@ class _AgentStream:
 
     def on_readable(self) -> None:
         data = self._read()
-        self._agent.heard_s = time.monotonic()
+        self.read_s = self._agent.heard_s = time.monotonic()
         if data is not None:
-            whole, end, self._begun = (self._begun + data).rpartition(b"\n")
-            self._screen.write(whole + end)
+            whole, end, self.prompt = (self.prompt + data).rpartition(b"\n")
+            if whole or end:
+                self._screen.write(whole + end, self)
             return
-        self._screen.write(self._begun + b"\n" * bool(self._begun))
+        if self.prompt:
+            self._screen.write(self.prompt + b"\n", self)
         self.is_open = False
         self._agent.on_end_of_stream()
+
+    def take_unfinished(self) -> bytes:
+        text, self.prompt = self.prompt, b""
+        return text
 
 
 class _SshAgent:
@@ -117,8 +125,10 @@ class _SshAgent:
         streams = server.streams
         self._out = _AgentStream(self._remote.stdout, self._remote.read_stdout, streams.out, self)
         self._err = _AgentStream(self._remote.stderr, self._remote.read_stderr, streams.err, self)
-        for stream in (self._out, self._err):
+        for stream, screen in ((self._out, streams.out), (self._err, streams.err)):
             streams.read(stream)
+            if part.index == 0 and part.message["has_user"]:
+                streams.prompts.follow(Prompting(stream, screen, b"", stream))
 
     @property
     def is_open(self) -> bool:

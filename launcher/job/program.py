@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.accelerators import framework_variables
-from hccl_py.launcher.placement.binding import Bind
+from hccl_py.launcher.placement.binding import Bind, Place
 
 WORKER = str(Path(__file__).parents[1] / "worker.py")
 """What a Python rank begins with."""
@@ -28,6 +28,7 @@ class Program(NamedTuple):
         output: where the lines of ranks go.
         is_alone: the job is a single rank, which gets this terminal itself.
         has_stdin: the standard input of this process is the user's, for rank 0.
+        has_user: rank 0 may ask the user something: its prompts are shown at once.
     """
 
     command: tuple[str, ...]
@@ -40,6 +41,18 @@ class Program(NamedTuple):
     output: OutputOptions
     is_alone: bool = False
     has_stdin: bool = True
+    has_user: bool = False
+
+
+class RankStart(NamedTuple):
+    """A rank to start, with its whole environment."""
+
+    attempt: int
+    rank: int
+    slot: Slot
+    place: Place
+    environment: Mapping[str, str]
+    prefix: bytes  # of its lines
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:

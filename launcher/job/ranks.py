@@ -11,31 +11,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.program import Program, RankStart
 from hccl_py.launcher.job.streams import RankStreams, Streams
-from hccl_py.launcher.placement.binding import Place, bound_to
+from hccl_py.launcher.placement.binding import bound_to
 from hccl_py.launcher.processes import kill_descendants
 from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
 
 _PR_SET_PDEATHSIG, _PR_SET_PTRACER = 1, 0x59616D61
 _KILL_S = 3.0
 _prctl = ctypes.CDLL(None).prctl
-
-
-class RankStart(NamedTuple):
-    """A rank to start, with its whole environment."""
-
-    attempt: int
-    rank: int
-    slot: Slot
-    place: Place
-    environment: Mapping[str, str]
-    prefix: bytes  # of its lines
 
 
 class _Rank:
@@ -104,10 +92,9 @@ class Ranks:
                     preexec_fn=_in_rank,
                 )
             streams = None
-            if process.stdout is not None and process.stderr is not None:
-                streams = RankStreams(self._streams, self._program.output, start.prefix)
+            if not is_alone:
                 try:
-                    streams.begin(start.attempt, start.rank, start.slot.local_rank, process)
+                    streams = RankStreams(self._streams, self._program, start, process)
                 except OSError:
                     process.kill()
                     process.wait()

@@ -5,11 +5,11 @@ import selectors
 import subprocess
 import time
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program, RankStart
 from hccl_py.launcher.output.lines import LineReader
-from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.output.routes import Route
 from hccl_py.launcher.output.screen import Screen, open_screens
@@ -32,6 +32,60 @@ class Reader(Protocol):
         """Read once; close at the end."""
 
 
+class PromptReader(Reader, Protocol):
+    """A pipe on which a line may begin that waits for the user's answer.
+
+    Attributes:
+        read_s: when something came last.
+    """
+
+    read_s: float
+
+    @property
+    def prompt(self) -> bytes:
+        """What there is of a line without an end, unless it is a progress bar."""
+
+    def take_unfinished(self) -> bytes:
+        """Return what there is of a line without an end, which has been shown then."""
+
+
+class Prompting(NamedTuple):
+    """A pipe whose prompts are shown on a screen, after a prefix; `source` writes its lines."""
+
+    reader: PromptReader
+    screen: Screen
+    prefix: bytes
+    source: object
+
+
+class Prompts:
+    """Shows the beginnings of rank 0's lines that do not go on for a moment: the user answers."""
+
+    def __init__(self) -> None:
+        """Follow nothing yet."""
+        self._followed: list[Prompting] = []
+
+    def follow(self, prompting: Prompting) -> None:
+        """Show the prompts of one more pipe."""
+        self._followed.append(prompting)
+
+    def next_s(self) -> float:
+        """Return when to call `show`."""
+        waiting = [one.reader.read_s for one in self._waiting()]
+        return min(waiting) + _PROMPT_S if waiting else float("inf")
+
+    def show(self) -> None:
+        """Show the prompts that are due."""
+        now_s = time.monotonic()
+        for reader, screen, prefix, source in self._waiting():
+            if now_s >= reader.read_s + _PROMPT_S:
+                screen.prompt(prefix, reader.take_unfinished(), source)
+
+    def _waiting(self) -> list[Prompting]:
+        self._followed = [one for one in self._followed if one.reader.is_open]
+        return [one for one in self._followed if one.reader.prompt]
+
+
 class Streams:
     """Standard output and error of this process; a service of the loop.
 
@@ -46,7 +100,7 @@ class Streams:
         self._readers: list[Reader] = []
         self._watched: set[Reader] = set()
         self._writable: set[Screen] = set()
-        self._asking: RankStreams | None = None
+        self.prompts = Prompts()
         loop.add(self)
 
     @property
@@ -104,10 +158,6 @@ class Streams:
         self._readers.append(reader)
         self._watch(reader)
 
-    def follow_prompts(self, rank: "RankStreams") -> None:
-        """Show the questions of the rank that has the terminal, which have no line end."""
-        self._asking = rank
-
     def close(self) -> None:
         """Wait a moment until everything is printed."""
         for screen in (self.out, self.err):
@@ -117,14 +167,11 @@ class Streams:
         """See `loop.Service`."""
         # Services whose turn comes later have printed, too.
         is_new = any(one.is_waiting and one not in self._writable for one in (self.out, self.err))
-        if is_new:
-            return 0.0
-        return self._asking.next_prompt_s() if self._asking is not None else float("inf")
+        return 0.0 if is_new else self.prompts.next_s()
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        if self._asking is not None and self._asking.next_prompt_s() <= time.monotonic():
-            self._asking.prompt()
+        self.prompts.show()
         for screen in {self.out, self.err}:
             self._wait_to_write(screen)
         for reader in tuple(self._readers):
@@ -170,62 +217,43 @@ class Streams:
 class RankStreams:
     """Both streams of one rank."""
 
-    def __init__(self, streams: Streams, options: OutputOptions, prefix: bytes) -> None:
-        """Print lines with a prefix, which may be empty."""
-        self._streams, self._options, self._prefix = streams, options, prefix
-        self._readers: list[LineReader] = []
-        self._output: RankOutput | None = None
-        self._asked: dict[LineReader, Screen] = {}  # the streams that a user sees and answers
-        self.log_path = ""
-
-    def begin(
-        self, attempt: int, rank: int, local_rank: int, process: "subprocess.Popen[bytes]"
+    def __init__(
+        self,
+        streams: Streams,
+        program: Program,
+        start: RankStart,
+        process: "subprocess.Popen[bytes]",
     ) -> None:
         """Read from both pipes of a process; raise OSError if there can be no log."""
+        self._streams, options = streams, program.output
         pipes = []
         for end in (process.stdout, process.stderr):
             assert end is not None
             pipes.append(os.dup(end.fileno()))
             end.close()
-        log = None
-        if self._options.log_dir is not None:
-            log = LogFile(self._options.log_dir, attempt, rank)
-            self.log_path = str(log.path)
-        self._output = RankOutput(self._prefix, log)
-        screens = self._streams.out, self._streams.err
+        log = LogFile(options.log_dir, start.attempt, start.rank) if options.log_dir else None
+        self.log_path = str(log.path) if log else ""
+        self._output = RankOutput(start.prefix, log)
+        self._readers: list[LineReader] = []
+        screens = streams.out, streams.err
         for stream, (pipe, screen) in enumerate(zip(pipes, screens, strict=True), start=1):
-            route = self._options.routes.route(local_rank, stream)
-            show = partial(screen.write, source=self)
-            reader = self._output.reader(pipe, route, show)
+            route = options.routes.route(start.slot.local_rank, stream)
+            reader = self._output.reader(pipe, route, partial(screen.write, source=self))
             self._readers.append(reader)
-            self._streams.read(reader)
-            if rank == 0 and Route.SCREEN in route and screen.is_terminal and os.isatty(0):
-                self._asked[reader] = screen
-                self._streams.follow_prompts(self)
-
-    def next_prompt_s(self) -> float:
-        """Return when to call `prompt`."""
-        waiting = [one.read_s for one in self._asked if one.is_open and one.unfinished]
-        return min(waiting) + _PROMPT_S if waiting else float("inf")
-
-    def prompt(self) -> None:
-        """Show lines that did not go on for a moment."""
-        now_s = time.monotonic()
-        for reader, screen in self._asked.items():
-            if reader.is_open and reader.unfinished and now_s >= reader.read_s + _PROMPT_S:
-                screen.prompt(self._prefix + reader.take_unfinished(), self)
+            streams.read(reader)
+            if start.rank == 0 and program.has_user and Route.SCREEN in route:
+                streams.prompts.follow(Prompting(reader, screen, start.prefix, self))
 
     @property
     def num_lines(self) -> int:
         """How many lines the rank has printed."""
-        return self._output.num_lines if self._output is not None else 0
+        return self._output.num_lines
 
     def end(self) -> list[str]:
         """Read what the rank has written, and return its last lines.
 
         What it started may still write to the same pipes.
         """
-        assert self._output is not None
         for reader in self._readers:
             self._streams.forget(reader)
         self._output.drain()
@@ -238,5 +266,4 @@ class RankStreams:
         """Read what is left, and close everything. Idempotent."""
         for reader in self._readers:
             self._streams.forget(reader)
-        if self._output is not None:
-            self._output.close()
+        self._output.close()

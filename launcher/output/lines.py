@@ -54,6 +54,11 @@ class LineReader:
         """What there is of a line without an end."""
         return _newest_state(self._begun)
 
+    @property
+    def prompt(self) -> bytes:
+        """The same, unless it is a progress bar."""
+        return b"" if _is_bar(self._begun) else self._begun
+
     def take_unfinished(self) -> bytes:
         """Return what there is of a line without an end, which has been shown then."""
         text, self._begun = self._begun, b""

@@ -56,12 +56,17 @@ class Screen:
         """Whether nobody should write more until the reader has caught up."""
         return len(self._waiting) >= _FULL_BYTES
 
-    def prompt(self, text: bytes, source: object) -> None:
-        """Write what has no line end yet; whole lines of other sources begin below it."""
+    def prompt(self, prefix: bytes, text: bytes, source: object) -> None:
+        """Write what has no line end yet; whole lines of other sources begin below it.
+
+        The prefix is left out where the text goes on in the line of the same source.
+        """
         if not self.is_lost:
-            before = _CLEAR_LINE * bool(self._status) + b"\n" * self._must_break(source)
+            if self._prompted_by is not source:
+                before = _CLEAR_LINE * bool(self._status) + b"\n" * self._must_break(source)
+                text = before + prefix + text
             self._prompted_by = source
-            self._waiting += before + text
+            self._waiting += text
             self.on_writable()
 
     def _must_break(self, source: object) -> bool:

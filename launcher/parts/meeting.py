@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import TRY_AGAIN
 from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import (
     CONTROL_PORT_OFFSET,
@@ -26,7 +27,7 @@ from hccl_py.launcher.parts.settings import (
 )
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import describe_target, name_to_look_up
+from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.secret import SECRET
 
 
@@ -71,7 +72,7 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
                 return first_node(options, folder, slots, bound)()
             # The process that listens may belong to an earlier job that is about to end.
             left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))
-            code = other_node(left, folder, slots, gives_way=was_taken)()
+            code = other_node(left, folder, slots, address, gives_way=was_taken)()
             if code != TRY_AGAIN:
                 return code
 
@@ -114,11 +115,15 @@ def first_node(
 
 
 def other_node(
-    options: Options, folder: Path, slots: tuple[Slot, ...], gives_way: bool = False
+    options: Options,
+    folder: Path,
+    slots: tuple[Slot, ...],
+    address: str = "",
+    gives_way: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs a node whose head is on another host."""
+    """Return what runs a node whose head is on another host, at `address` if that is known."""
     assert options.head is not None
-    resolve(options.head)
+    address = address or resolve(options.head)
     program = program_of(options, folder, slots)
     target = options.head
 
@@ -129,6 +134,7 @@ def other_node(
             agent_index=options.node_rank,
             num_agents=options.num_nodes,
             name=target,
+            address=address,
             secret=os.environ.get(SECRET, ""),
             connect_timeout_s=options.connect_timeout_s,
             gives_way=gives_way,
@@ -146,15 +152,12 @@ def resolve(target: tuple[str, int]) -> str:
             f"hccl-launch takes the port above; got {target[1] - CONTROL_PORT_OFFSET}"
         )
     try:
-        name = name_to_look_up(target[0])
-        found = socket.getaddrinfo(name, target[1], type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        return address_of(target[0])
+    except OSError as error:
         raise UsageError(
-            f"{target[0]} does not resolve to an address ({reason}): "
+            f"{target[0]} does not resolve to an address ({error}): "
             "give a name that all nodes know, or an address"
         ) from error
-    return str(found[0][4][0])
 
 
 def _listen(address: str, port: int) -> socket.socket:

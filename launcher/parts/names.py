@@ -5,6 +5,7 @@ import sys
 import time
 
 from hccl_py.launcher.exit_codes import MISSING_NODE
+from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.own_lines import keep_trying, say
 
 
@@ -13,7 +14,7 @@ def wait_until_known(name: str, timeout_s: float) -> float:
     until_s = time.monotonic() + timeout_s
     what = f"{socket.gethostname()}: {name} does not resolve to an address"
     try:
-        keep_trying(lambda: socket.getaddrinfo(name, None), what, timeout_s)
+        keep_trying(lambda: address_of(name), what, timeout_s)
     except TimeoutError as error:
         say(
             f"error: {error}: is there a headless Service with publishNotReadyAddresses, and has "

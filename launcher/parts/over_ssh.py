@@ -15,6 +15,7 @@ from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.parts.settings import (
     bind,
+    has_user,
     program_of,
     settings_of,
 )
@@ -77,6 +78,7 @@ def part(
             "is_python": options.is_python,
             "bind": options.bind.value,
             "output": options.output,
+            "has_user": has_user(),
             "port": bound.getsockname()[1],
             "secret": secret,
             "stop_s": options.stop_s,

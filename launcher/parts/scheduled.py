@@ -12,9 +12,11 @@ from hccl_py.launcher.parts import meeting, names
 from hccl_py.launcher.scratch import remove
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
-from hccl_py.schedulers.scheduled import Scheduled, Task
+from hccl_py.schedulers.scheduled import NODE_OPTIONS, Scheduled, Task
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.secret import SECRET
+
+_NODE_OPTIONS = NODE_OPTIONS.format("N", "I")
 
 
 def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
@@ -55,7 +57,10 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str], fold
     try:
         os.execvp("srun", command)
     except OSError as error:
-        raise UsageError(f"cannot run srun: {error.strerror}") from error
+        raise UsageError(
+            f"{found.source}: cannot run srun, which starts the other nodes ({error.strerror}): "
+            f"give {_NODE_OPTIONS}, or --standalone to use this machine alone"
+        ) from error
 
 
 def nodes_to_start(options: Options, found: Scheduled) -> tuple[str, ...]:
@@ -66,11 +71,11 @@ def nodes_to_start(options: Options, found: Scheduled) -> tuple[str, ...]:
     """
     if options.nodes_given and options.num_nodes == 1:
         return ()
-    if found.options:
+    if found.options or (found.num_nodes or 1) > 1 and not found.nodes:
         size = f"has {found.num_nodes}" if found.num_nodes else "may have several"
         raise UsageError(
             f"{found.source}: the job {size} nodes, and no variable says how their processes meet: "
-            f"give {found.options}, or --standalone to use this machine alone"
+            f"give {found.options or _NODE_OPTIONS}, or --standalone to use this machine alone"
         )
     nodes = options.num_nodes if options.nodes_given else len(found.nodes)
     if len(found.nodes) < 2 or nodes < 2:
@@ -113,10 +118,11 @@ def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...
         raise UsageError(f"--nnodes {options.num_nodes}: {found.source} has {num_nodes} nodes")
     index = node_rank if options.node_rank is None else options.node_rank
     if index is None:
-        raise UsageError(f"{found.source} does not say which node this is: give --node-rank")
+        raise UsageError(f"{found.source} does not say which node this is: give {_NODE_OPTIONS}")
     count = num_nodes or options.num_nodes
     if not options.nodes_given and num_nodes is None:
-        raise UsageError(f"{found.source} does not say how many nodes there are: give --nnodes")
+        what = f"{found.source} does not say how many nodes there are"
+        raise UsageError(f"{what}: give {_NODE_OPTIONS}")
     if index >= count:
         raise UsageError(f"{found.source} says that this is node {index} of {count}, from 0")
     return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
@@ -139,4 +145,4 @@ def _found_place(options: Options, found: Scheduled) -> Rendezvous:
         where = found._replace(master_port=port)
         return find_rendezvous(where, os.environ, options.connect_timeout_s)
     except HcclError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{error}; or give {_NODE_OPTIONS}") from error

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +59,16 @@ def planned_program(options: Options, folder: Path, slots: Sequence[Slot]) -> Pr
         folder=folder,
         bind=options.bind,
         output=OutputOptions.of(options.output),
+        has_user=has_user(),
     )
+
+
+def has_user() -> bool:
+    """Return whether somebody, or a program, may answer what rank 0 asks."""
+    try:
+        return os.isatty(0) or not stat.S_ISCHR(os.fstat(0).st_mode)
+    except OSError:
+        return False
 
 
 def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "HeadSettings":

@@ -310,7 +310,9 @@ def test_program_that_is_missing_or_not_executable_has_the_shells_exit_code(
     assert (done.returncode, done.stderr.count("\n")) == (126, 1)
     path.write_text("#!/no/such/interpreter\n")
     path.chmod(0o755)
-    assert launch("--no-python", path).returncode == 127
+    done = launch("--no-python", path)
+    assert done.returncode == 127
+    assert f"{path}: interpreter /no/such/interpreter: No such file" in done.stderr
     assert launch("--no-python", tmp_path).returncode == 126
 
 
@@ -480,6 +482,38 @@ def test_question_of_rank_0_is_seen_on_the_terminal_before_it_is_answered(script
             printed += chunk
     os.close(ours)
     assert printed.replace(b"\r\n", b"\n") == b"your name? Ada\nhello Ada\n"
+
+
+ASKS = """
+import sys
+if os.environ["RANK"] == "0":
+    print("menu")
+    say("hello " + input("your name? "))
+    import pdb; pdb.set_trace()
+    say("end")
+"""
+
+
+def test_prompts_of_rank_0_are_seen_by_a_program_before_it_answers(script: Script) -> None:
+    command = [*COMMAND, "--nproc", "2", str(script(ASKS))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        answer(process, b"menu\nyour name? ", b"Ada\n")
+        answer(process, b"(Pdb) ", b"p 6 * 7\n")
+        answer(process, b"42\n(Pdb) ", b"c\n")
+        out, _ = process.communicate(timeout=HANG_S)
+    assert (process.returncode, out) == (0, b"end\n")
+
+
+def answer(process: subprocess.Popen[bytes], question: bytes, text: bytes) -> None:
+    """Read up to a question, and answer it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    printed = b""
+    while not printed.endswith(question):
+        assert (chunk := os.read(process.stdout.fileno(), 1024)), printed
+        printed += chunk
+    process.stdin.write(text)
+    process.stdin.flush()
 
 
 READS = "import sys\nfor line in sys.stdin: say(f'{rank} read {line.strip()}')\nsay(f'{rank} end')"

@@ -165,6 +165,34 @@ def test_rank_0_reads_standard_input_on_any_host(
     assert {"0 end", "1 end"} <= set(done.stdout.splitlines())
 
 
+ASKS = """
+import os
+if os.environ["RANK"] == "0":
+    print("hello", input("your name? "))
+    import pdb; pdb.set_trace()
+"""
+
+
+@pytest.mark.parametrize("names", ["node-b:2,node-c:1", "node-a:1,node-c:1"])
+def test_prompts_of_rank_0_are_seen_before_they_are_answered(
+    hosts: SshHosts, tmp_path: Path, names: str
+) -> None:
+    words = command(hosts, "--hosts", names, write(tmp_path, ASKS))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for question, answer in ((b"your name? ", b"Ada\n"), (b"(Pdb) ", b"c\n")):
+            printed = b""
+            while not printed.endswith(question):
+                assert (chunk := os.read(process.stdout.fileno(), 1024)), printed
+                printed += chunk
+            process.stdin.write(answer)
+            process.stdin.flush()
+        process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert b"hello Ada\n" in printed
+
+
 def test_warnings_and_stops_reach_the_ranks_of_all_hosts(hosts: SshHosts, tmp_path: Path) -> None:
     body = """
 import os, signal, sys, time

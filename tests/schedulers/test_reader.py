@@ -22,6 +22,8 @@ from hccl_py.torch_backend import _STARTED_BY
 
 RECORDED = Path(__file__).with_name("recorded")
 
+NODE_OPTIONS = "--nnodes N --node-rank I --master-addr HOST on each node"
+
 EXPECTED: dict[str, dict[str, Any]] = {
     "open_mpi": dict(
         source="Open MPI",
@@ -127,9 +129,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         master_addr="train-worker-0.train",
         is_pod=True,
     ),
-    "volcano_two_tasks": dict(
-        task=Task.NONE, options="--nnodes N --node-rank I --master-addr HOST on each node"
-    ),
+    "volcano_two_tasks": dict(task=Task.NONE, options=NODE_OPTIONS),
     "volcano_pytorch_plugin": dict(node_rank=1, num_nodes=3, master_addr="train-master-0.train"),
     "leader_worker_set": dict(
         source="LeaderWorkerSet",
@@ -143,7 +143,18 @@ EXPECTED: dict[str, dict[str, Any]] = {
         source="SkyPilot", task=Task.NODE, node_rank=1, num_nodes=2, master_addr="10.0.0.4"
     ),
     "dstack": dict(source="dstack", node_rank=1, num_nodes=2, master_addr="10.0.0.4"),
-    "flux": dict(rank=3, world_size=4, local_rank=1),
+    "flux": dict(source="Flux", rank=3, world_size=4, local_rank=1),
+    "flux_alone_on_its_node": dict(rank=1, world_size=2, node_rank=1, local_world_size=1),
+    "flux_batch_script": dict(source="Flux", task=Task.NONE, num_nodes=2, options=NODE_OPTIONS),
+    "slurm_in_part": dict(source="Slurm", task=Task.NONE, num_nodes=2),
+    "vertex_ai": dict(
+        source="Vertex AI",
+        task=Task.NODE,
+        node_rank=2,
+        num_nodes=3,
+        master_addr="cmle-training-workerpool0-ab-0",
+    ),
+    "tf_config": dict(source="Vertex AI", node_rank=1, num_nodes=3, master_addr="c-0"),
     "lsf": dict(
         source="LSF",
         task=Task.NONE,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
 from thread_ranks import wait_until
+
+from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.sockets import bind_listener
 
 UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP}
 # Of the processor's own: glibc keeps two for itself, and a fault ends the process in any case.
@@ -39,14 +45,48 @@ def start_every_thread(rank: int, world_size: int) -> None:
     made = threads() - before
     # The control thread, the flight recorder's, that of futures and the engine's.
     assert len(made) >= 4, made
-    for thread in made:
-        assert blocked_signals(thread) >= ALL, (thread, ALL - blocked_signals(thread))
+    for thread in made:  # that of futures may still be in a callback
+        wait_until(lambda one=thread: blocked_signals(one) >= ALL, "all signals are blocked")  # type: ignore[misc]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's own mask stays"
     dist.destroy_process_group()
 
 
 def test_threads_of_the_library_block_all_signals() -> None:
     run_ranks(start_every_thread, 2)
+
+
+def start_a_process_in_a_callback(rank: int, world_size: int) -> None:
+    dist.init_process_group("hccl")
+    is_attached = torch.ones(1)
+    if rank == 1:  # the call cannot end before the callback is attached
+        dist.recv(is_attached, 0)
+    work = dist.all_reduce(torch.ones(100_000), async_op=True)
+    assert work is not None
+    masks = work.get_future().then(lambda _: subprocess.check_output(["cat", "/proc/self/status"]))
+    if rank == 0:
+        dist.send(is_attached, 1)
+    assert b"SigBlk:\t0000000000000000\n" in masks.wait()
+    dist.destroy_process_group()
+
+
+def test_process_that_a_callback_starts_blocks_no_signal() -> None:
+    run_ranks(start_a_process_in_a_callback, 2)
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise TimeoutError("the handler's own")
+
+
+def test_error_of_a_signal_handler_is_not_taken_for_a_port_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    monkeypatch.setattr(socket.socket, "bind", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    try:
+        with pytest.raises(TimeoutError):
+            bind_listener(Endpoint("", "127.0.0.1"), None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def dump_after_signals_with_handlers(rank: int, world_size: int) -> None:

@@ -25,6 +25,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.threads import is_of_signal_handler
 
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
@@ -59,6 +60,8 @@ class ControlPlane:
                 try:
                     bound = bind_listener(Endpoint("", host), ports)
                 except (BootstrapError, OSError) as error:
+                    if is_of_signal_handler(error):
+                        raise
                     return replace(found, problem=str(error))
                 self._bound[host] = bound, bound.getsockname()[1]
             return replace(found, host=host, port=self._bound[host][1])

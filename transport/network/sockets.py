@@ -15,6 +15,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint, Identity
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.threads import is_of_signal_handler
 
 BACKLOG = 4096
 _UCRED = struct.Struct("=iII")
@@ -93,6 +94,8 @@ def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socke
                 bound.listen(BACKLOG)
         except OSError as error:
             bound.close()
+            if is_of_signal_handler(error):
+                raise
             if ports and error.errno == errno.EADDRINUSE:
                 continue
             raise BootstrapError(

@@ -67,6 +67,41 @@ def test_one_of_several_nodes_is_refused_with_the_options_to_give(
     assert "--hostfile $PBS_NODEFILE" in line
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "FLUX_JOB_NNODES=2",
+        "FLUX_URI=local:///run/flux/local",
+        "SKYPILOT_NUM_NODES=2",
+        "SKYPILOT_NODE_RANK=1",
+        "AWS_BATCH_JOB_NUM_NODES=2",
+        "AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=1",
+        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2",
+        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=a,b PATH=/no/srun",
+        "SLURM_NNODES=2",
+        "DSTACK_NODES_NUM=2",
+    ],
+)
+def test_scheduler_that_says_too_little_is_refused_with_the_options_of_a_node(
+    variables: str, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("=", 1))
+    done = launch(script)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    for option in ("--nnodes", "--node-rank", "--master-addr"):
+        assert option in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["FLUX_JOB_NNODES=1", "SKYPILOT_NUM_NODES=1"])
+def test_only_node_of_a_scheduler_is_a_world(
+    variable: str, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable.split("=", 1))
+    assert launch(script).stdout == "0 0 0 1\n"
+
+
 @pytest.mark.parametrize("how", [("--standalone",), ("--nnodes", "1"), ("--node-rank", "0")])
 def test_option_that_says_which_nodes_there_are_counts(
     how: tuple[str, ...], port: int, script: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.sockets import BACKLOG, bind_listener
 from hccl_py.transport.providers.interface import Site
 from hccl_py.transport.providers.zmq.lane import QUEUED_MESSAGES, ZmqLane, state
+from hccl_py.transport.threads import is_of_signal_handler
 
 _HANDSHAKE_MS = 10_000
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 50, 1000
@@ -56,6 +57,8 @@ class ZmqProvider:
                     self._listen((peer, index))
         except (zmq.ZMQError, OSError, BootstrapError) as error:
             self.close()
+            if is_of_signal_handler(error):
+                raise
             raise BootstrapError(
                 f"rank {site.rank}: cannot listen on {site.address}, where zmq needs "
                 f"{site.num_lanes} ports for each pair of ranks: {error}"
