@@ -8,11 +8,11 @@ it: rank 0 serves the store of a unique id there, until all ranks are connected.
 import os
 import socket
 import sys
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
+from hccl_py.membership.lives import life_at
 from hccl_py.membership.unique_id import UniqueId, id_at, store_of_unique_id
 from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.arguments import whole_number, wrong
@@ -25,7 +25,6 @@ from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
-_names: Counter[str] = Counter()
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
 _NO_RANK = -1
 _TELL_S = 5.0
@@ -88,9 +87,9 @@ def rendezvous_store(
         raise wrong("store", "a unique id, or an object with set and get", store)
     if store is None and world_size > 1:
         if _is_hosted() or sys.modules.get("torch"):
-            store = store_from_environment(rank, world_size, name, timeout_s)
-        else:
-            store = id_from_environment(rank, name)
+            host = store_from_environment(rank, world_size, name, timeout_s)
+            return life_at(host, rank, world_size, timeout_s)
+        store = id_from_environment(rank, name)
     if isinstance(store, bytes | bytearray | memoryview):
         return store_of_unique_id(store, rank, world_size, timeout_s, problem)
     return nullcontext(store)
@@ -115,10 +114,9 @@ def id_from_environment(rank: int, name: str) -> UniqueId:
 
 
 def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:
-    """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every communicator.
+    """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every name.
 
-    Rank 0 hosts the store unless a launcher does. All ranks create the communicators of one `name`
-    in the same order.
+    Rank 0 hosts the store unless a launcher does.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -149,8 +147,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     # A launcher's store keeps what a failed attempt left in it. Where rank 0 hosts the store there
     # is none of that, and the count is not the same on nodes that restarted because another did.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
-    _names[name] += 1
-    return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[key])
+    return PrefixStore(f"hccl/{attempt}/{name}", _stores[key])
 
 
 def _is_hosted() -> bool:

@@ -10,12 +10,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
 from hccl_py.graphs.recording import GUARDS
+from hccl_py.membership.lives import life_at
 from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
-from hccl_py.torch_backend.lives import life_of_group
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
@@ -41,7 +41,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
             made = default.subset(ranks, name, timeout_s)
         else:
             member = options.group_rank, options.group_size
-            with life_of_group(options.store, *member, timeout_s) as store:
+            with life_at(options.store, *member, timeout_s) as store:
                 made = Communicator(store, *member, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from quiet_clock import HANG_S
 from ranks import run_ranks
 
-from hccl_py.torch_backend import lives
+from hccl_py import Communicator, get_unique_id
+from hccl_py.membership import lives
+from hccl_py.schedulers.ports import free_port
 
-SIZES = (3, 2, 3, 3, 2, 2, 1, 3)
+LIVES = ((0, 1, 2), (0, 1), (0, 1, 2), (1, 2), (1, 2), (0, 1, 2), (0,), (2, 0), (0, 2, 1))
+"""Who takes part, by rank."""
+DOORS = ("env", "file", "communicator", "mixed")
 
 
 def live(rank: int, size: int, where: str, value: float = 1.0) -> float:
@@ -27,15 +34,48 @@ def live(rank: int, size: int, where: str, value: float = 1.0) -> float:
     return float(data[0])
 
 
-def live_often(rank: int, _size: int, where: str) -> list[float]:
-    return [live(rank, size, where) for size in SIZES if rank < size]
+def live_apart(rank: int, size: int, store: Any = None) -> float:
+    data = np.ones(3)
+    with Communicator(store, rank, size, timeout_s=HANG_S) as comm:
+        comm.all_reduce(data)
+    return float(data[0])
 
 
-@pytest.mark.parametrize("scheme", ["env", "file"])
-def test_lives_of_any_number_of_ranks_follow_one_another(scheme: str, tmp_path: Path) -> None:
-    where = f"file://{tmp_path}/store" if scheme == "file" else ""
-    expected = [[float(size) for size in SIZES if rank < size] for rank in range(3)]
-    assert run_ranks(live_often, 3, where) == expected
+def live_often(place: int, _size: int, door: str, where: str) -> list[float]:
+    if door == "no torch":
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+    sums = []
+    for number, members in enumerate(LIVES):
+        if place not in members:
+            continue
+        member = members.index(place), len(members)
+        if door in ("env", "file") or (door == "mixed" and number % 2):
+            sums.append(live(*member, where))
+        else:
+            sums.append(live_apart(*member, get_unique_id() if door == "comm id" else None))
+    return sums
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_lives_of_any_ranks_follow_one_another(door: str, tmp_path: Path) -> None:
+    env = {}
+    if door in ("no torch", "comm id"):
+        env = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": ""}
+    if door == "comm id":
+        env["HCCL_COMM_ID"] = f"127.0.0.1:{free_port()}"
+    where = f"file://{tmp_path}/store" if door == "file" else ""
+    expected = [[float(len(one)) for one in LIVES if place in one] for place in range(3)]
+    assert run_ranks(live_often, 3, door, where, env=env) == expected
+
+
+def live_at_its_own_name_of_rank_0(rank: int, size: int, apart: bool) -> float:
+    os.environ["MASTER_ADDR"] = "127.0.0.1" if rank else "localhost"
+    return live_apart(rank, size) if apart else live(rank, size, "")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rank_0_may_know_itself_as_localhost(apart: bool) -> None:
+    assert run_ranks(live_at_its_own_name_of_rank_0, 2, apart) == [2.0, 2.0]
 
 
 def live_in_a_job(place: int, _size: int, where: str, jobs: list[str]) -> str:
@@ -82,4 +122,4 @@ def test_file_left_over_by_a_job_that_was_killed_serves_the_next(tmp_path: Path)
     where = f"file://{tmp_path}/store"
     run_ranks(leave_a_file, 2, where, victims=[0, 1])
     assert (tmp_path / "store").exists()
-    assert run_ranks(live_often, 3, where)[0] == [float(size) for size in SIZES]
+    assert run_ranks(live_often, 3, "file", where)[0][:2] == [3.0, 2.0]

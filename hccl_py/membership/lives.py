@@ -1,0 +1,290 @@
+"""The lives of a name at one store: who meets whom, where the store outlives them.
+
+Under torchrun, and in a file, a store keeps what earlier ranks of the same name left in it, and a
+second job may come to it. Rank 0 opens a life under a new name, the others join one that is open
+for as many ranks, and rank 0 closes it once all are connected. So lives of any ranks may follow one
+another. A rank that does not know which it is opens a life of nobody, which is there to tell why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.network.sockets import bind_unix, has_ended
+from hccl_py.transport.threads import is_of_signal_handler
+
+_OPEN = "hccl/open"
+_FIRST_TURN_S, _TURN_S = 0.001, 0.02
+_STRANGER_S = 5.0
+"""How long a rank leaves a life alone that may be another's: of a rank 0 of another parent process,
+of another number of ranks, or with another process in its own place."""
+
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+
+_joined: deque[tuple[str, int]] = deque(maxlen=4096)
+"""The last lives that this process took part in, as which rank; rank 0 may not have closed them."""
+
+
+class _Life(NamedTuple):
+    """A life, and the rank 0 that opened it; its name is that of a socket which lives as long."""
+
+    name: str
+    opener: Identity
+    job: tuple[str, ...]
+    world_size: int
+
+    @property
+    def was_here(self) -> bool:
+        """Whether this process took part in it."""
+        return any(name == self.name for name, _ in _joined)
+
+    def has_ended(self, here: Identity) -> bool:
+        return has_ended(self.opener, self.name, here)
+
+    def is_of_another_job(self, here: Identity) -> bool:
+        """Tell whether it seems so; on another machine the parent processes say nothing."""
+        mine = _job()
+        if len(mine) == len(self.job) == 1:
+            return mine != self.job and self.opener.machine == here.machine
+        # Rank 0 may know itself as localhost.
+        alike = [
+            one == other or {one, other} & _LOCAL
+            for one, other in zip(mine, self.job, strict=False)
+        ]
+        return len(mine) != len(self.job) or not all(alike)
+
+
+def _packed(lives: list[_Life]) -> bytes:
+    return json.dumps([(*one[:1], asdict(one.opener), *one[2:]) for one in lives]).encode()
+
+
+def _parsed(packed: bytes) -> list[_Life]:
+    return [
+        _Life(name, Identity(**opener), tuple(job), world_size)
+        for name, opener, job, world_size in json.loads(packed or b"[]")
+    ]
+
+
+class _Part:
+    """What a store has under keys of one prefix; its other attributes are the store's."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self.underlying_store = store
+        self._prefix = prefix
+
+    def set(self, key: str, value: Any) -> Any:
+        return self.underlying_store.set(self._prefix + key, value)
+
+    def get(self, key: str) -> Any:
+        return self.underlying_store.get(self._prefix + key)
+
+    def check(self, keys: list[str]) -> Any:
+        return self.underlying_store.check([self._prefix + key for key in keys])
+
+    def compare_set(self, key: str, expected: Any, value: Any) -> Any:
+        return self.underlying_store.compare_set(self._prefix + key, expected, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.underlying_store, name)
+
+
+@contextlib.contextmanager
+def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterator[Any]:
+    """Hand out the part of a store that belongs to this life alone.
+
+    A rank that is none of the world's gets the open life, or one of nobody: to tell why.
+
+    Raises:
+        BootstrapError: rank 0 did not come, or two processes claim to be rank 0.
+    """
+    here = Identity.of_this_process()
+    lives = _Lives(store, here, rank, world_size, Deadline(timeout_s))
+    if rank in range(1, world_size):
+        yield lives.part(lives.join())
+        return
+    with bind_unix() as bound:
+        name = bound.getsockname()[1:].decode()
+        mine = _Life(name, here, _job(), world_size if rank == 0 else 0)
+        if rank != 0:
+            yield lives.part(lives.join_any(mine))
+            return
+        lives.open(mine)
+        yield lives.part(mine)
+        # After a failure it stays open: ranks that come later are to hear of it.
+        lives.close(mine)
+
+
+class _Lives:
+    """The open lives at a store, as one rank sees them."""
+
+    def __init__(
+        self, store: Any, here: Identity, rank: int, world_size: int, deadline: Deadline
+    ) -> None:
+        self._store = store
+        self._here = here
+        self._rank, self._size = rank, world_size
+        self._deadline = deadline
+        self._began_s = time.monotonic()
+        self._seen_s: dict[str, float] = {}  # when this rank first saw a life
+
+    def open(self, mine: _Life) -> None:
+        """Open the life of this rank 0, once no other is in its way."""
+        told: list[str] = []
+        in_the_way: list[_Life] = []
+
+        def with_mine(others: list[_Life]) -> list[_Life]:
+            told[:] = [self._problem(one) for one in others if self._is_to_tell(one)]
+            others = [one for one in others if not self._is_over(one)]
+            in_the_way[:] = [one for one in others if self._is_alike(one)]
+            return others if in_the_way else [*others, mine]
+
+        self._change(with_mine)
+        while in_the_way:
+            other = in_the_way[0]
+            if self._deadline.expired or not (other.was_here or self._is_new(other)):
+                with self._failure(other).sharing():
+                    raise BootstrapError(
+                        f"two processes claim rank 0 at one store: pid {other.opener.pid} on "
+                        f"{other.opener.host} and pid {self._here.pid} on {self._here.host}; give "
+                        "each job a store, such as a file, of its own"
+                    )
+            self._take_turn()  # that life is about to connect, or to close; this one comes after it
+            self._change(with_mine)
+        _joined.append((mine.name, self._rank))
+        for problem in filter(None, told):
+            with self._failure(mine).sharing():
+                raise BootstrapError(problem)
+
+    def close(self, mine: _Life) -> None:
+        """Let nobody join it any more."""
+        self._change(lambda others: [one for one in others if one != mine])
+
+    def join(self) -> _Life:
+        """Wait for the life of this rank, and join it."""
+        life = None
+        while True:
+            try:
+                if life is None:
+                    wait_s = max(self._deadline.remaining_s, _TURN_S)
+                    self._store.wait([_OPEN], timedelta(seconds=wait_s))
+                lives = _parsed(bytes(self._store.get(_OPEN)))
+            except RuntimeError as error:
+                if is_of_signal_handler(error):
+                    raise
+                raise self._did_not_arrive(f"(store: {error})") from error
+            life = next(filter(self._concerns, lives[::-1]), None)
+            if life is not None:
+                _joined.append((life.name, self._rank))
+                return life
+            if self._deadline.expired:
+                found = [
+                    f"pid {one.opener.pid} on {one.opener.host}, with {one.world_size} ranks"
+                    for one in lives
+                ]
+                raise self._did_not_arrive(f"(at the store: {'; '.join(found) or 'nobody'})")
+            self._take_turn()
+
+    def join_any(self, mine: _Life) -> _Life:
+        """Join a life that is open, or else open `mine`, which is nobody's."""
+        taken = mine
+
+        def with_mine(others: list[_Life]) -> list[_Life]:
+            nonlocal taken
+            kept = [one for one in others if not self._is_over(one)]
+            usable = [one for one in kept if not self._problem(one)]
+            taken = usable[-1] if usable else mine
+            return kept if usable else [*kept, mine]
+
+        self._change(with_mine)
+        _joined.append((taken.name, self._rank))
+        return taken
+
+    def part(self, life: _Life) -> _Part:
+        """Return the part of the store that is a life's."""
+        return _Part(self._store, f"hccl/{life.name}/")
+
+    def _change(self, change: Callable[[list[_Life]], list[_Life]]) -> None:
+        """Change which lives are open; `change` is called again where others did meanwhile."""
+        found, wanted = b"", _packed(change([]))
+        while (answer := bytes(self._store.compare_set(_OPEN, found, wanted))) != wanted:
+            found, wanted = answer, _packed(change(_parsed(answer)))
+
+    def _is_over(self, life: _Life) -> bool:
+        """Tell whether a life may make room; one that failed stays, for those who come later."""
+        is_failed, is_alike = bool(self._problem(life)), self._is_alike(life)
+        if life.has_ended(self._here):
+            return is_alike or not is_failed
+        return is_failed and is_alike and (life.was_here or not life.world_size)
+
+    def _is_alike(self, life: _Life) -> bool:
+        """Tell whether a life is for as many ranks of this job, or nobody's."""
+        return life.world_size in (self._size, 0) and not life.is_of_another_job(self._here)
+
+    def _is_to_tell(self, life: _Life) -> bool:
+        return not life.world_size and not life.was_here and self._is_alike(life)
+
+    def _is_new(self, life: _Life) -> bool:
+        """Tell whether a life that seems to be another's may still turn out to be so."""
+        now_s = time.monotonic()
+        return now_s < self._seen_s.setdefault(life.name, now_s) + _STRANGER_S
+
+    def _concerns(self, life: _Life) -> bool:
+        """Tell whether this rank joins a life, be it to hear why the life failed."""
+        if (life.name, self._rank) in _joined:
+            return False
+        is_new, has_ended = self._is_new(life), life.has_ended(self._here)
+        by_hand = len(life.job) == len(_job()) == 1  # in several terminals, perhaps
+        if life.is_of_another_job(self._here) and (is_new or has_ended or not by_hand):
+            return False
+        # A life that this rank has no part in is over soon, or failed by what all are to hear.
+        if not has_ended and self._rank < life.world_size:
+            place = f"hccl/{life.name}/member/{self._rank}"
+            if not is_new or (life.world_size == self._size and not self._store.check([place])):
+                return True
+        may_hear = life.world_size in (self._size, 0) or not is_new
+        return may_hear and bool(self._store.check([f"hccl/{life.name}/{FAILURE}"]))
+
+    def _problem(self, life: _Life) -> str:
+        return self._failure(life).first()
+
+    def _failure(self, life: _Life) -> SharedFailure:
+        return SharedFailure(SealedStore(self.part(life), read_secret()), 0, life.world_size)
+
+    def _did_not_arrive(self, where: str) -> BootstrapError:
+        return BootstrapError(
+            f"rank {self._rank}: rendezvous failed {self._deadline}: rank 0 of {self._size} did "
+            f"not arrive; look at its log, and whether all {self._size} ranks were started, at a "
+            f"store, such as a file, of their own {where}"
+        )
+
+    def _take_turn(self) -> None:
+        waited_s = time.monotonic() - self._began_s
+        time.sleep(min(_FIRST_TURN_S + waited_s / 10, max(_TURN_S, self._size / 2000)))
+
+
+def _job() -> tuple[str, ...]:
+    """Return what ranks of one job have alike: where they meet, or else their parent process."""
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    given = tuple(os.environ.get(name, "") for name in names)
+    if any(given):
+        return given
+    parent: Any = os.getppid()
+    with contextlib.suppress(OSError, IndexError):  # its start, as numbers are used again
+        record = Path(f"/proc/{parent}/stat").read_text(errors="replace")
+        parent = f"{parent} {record.rpartition(')')[2].split()[19]}"
+    return (str(parent),)
