@@ -4,6 +4,7 @@ numpy arrays and torch tensors are read through their own attributes; torch is n
 it is there already when somebody has a tensor. Everything else goes through `exporters.py`.
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,15 +13,16 @@ import numpy as np
 
 from hccl_py.memory.element_types import Span, learn, type_of_dtype
 from hccl_py.memory.exporters import span_of_exporter
+from hccl_py.memory.tensor_kinds import has_storage, without_span
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
 # Names of this module are found faster than attributes of others; every call comes here.
 _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
 _ndarray = np.ndarray
-_address_of = _core.address_of
 _MaskedArray = np.ma.MaskedArray
-_CERTAIN = 1 << 36  # what a tensor without storage calls its address is its offset, in bytes
+_reader = _core.ArrayReader()
+_read = _reader.read
 
 
 def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
@@ -28,55 +30,57 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
 
     Raise InvalidArgumentError for others, and for read-only ones that the call writes to.
     """
-    if isinstance(buffer, _ndarray):
-        if type(buffer) is not _ndarray and isinstance(buffer, _MaskedArray):
-            raise InvalidArgumentError(
-                f"{name}: expected an array without a mask, got a numpy masked array, whose mask "
-                "would stay behind; pass .filled(value), or .data and .mask one by one"
-            )
-        try:
-            address = _address_of(buffer, writable)
-        except (ValueError, BufferError):
-            if writable and not buffer.flags.writeable:
-                raise InvalidArgumentError(
-                    f"{name}: expected a writable array, got a read-only one"
-                ) from None
-            if not buffer.flags.c_contiguous:
-                raise _not_memory(buffer, name) from None
-            address = buffer.ctypes.data  # dates and the like, which are no Python buffers
+    found = _read(buffer)
+    if found is not None:  # an array or a tensor as most are
+        address, count = found
         kind = type_of_dtype(buffer.dtype) or learn(buffer.dtype, name)
-        return _new_span(Span, (address, buffer.size, kind))
-    try:
-        if buffer.is_cpu and buffer.is_contiguous():
-            kind = type_of_dtype(buffer.dtype) or learn(buffer.dtype, name)
-            # A tensor may stand for the conjugate or the negative of what is in its memory.
-            if not (buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())):
-                address, count = buffer.data_ptr(), buffer.numel()
-                if (address > _CERTAIN or not count or has_storage(buffer)) and not (
-                    buffer.is_nested
-                ):
-                    return _new_span(Span, (address, count, kind))
-    except (AttributeError, RuntimeError, NotImplementedError, ValueError) as error:
-        # No tensor at all, or one without plain memory.
-        if isinstance(error, InvalidArgumentError):
-            raise
-    if hasattr(type(buffer), "data_ptr"):  # a tensor
-        raise _not_memory(buffer, name)
+        return _new_span(Span, (address, count, kind))
+    span = _span_of_array(buffer, name, writable)
+    if span is None:
+        span = _span_of_tensor(buffer, name)
+    if span is not None:
+        _reader.learn(buffer)
+        return span
     span = span_of_exporter(buffer, name, writable)
     if span is None:
         raise _not_memory(buffer, name)
     return span
 
 
-def has_storage(tensor: Any) -> bool:
-    """Return whether a dense tensor has memory for its elements: not all kinds of torch have.
+def _span_of_array(array: Any, name: str, writable: bool) -> Span | None:
+    """Return where an array of numpy lies; None for anything else."""
+    if not isinstance(array, _ndarray):
+        return None
+    if isinstance(array, _MaskedArray):
+        raise InvalidArgumentError(
+            f"{name}: expected an array without a mask, got a numpy masked array, whose mask "
+            "would stay behind; pass .filled(value), or .data and .mask one by one"
+        )
+    if writable and not array.flags.writeable:
+        raise InvalidArgumentError(
+            f"{name}: expected a writable array, got a read-only one; pass a .copy()"
+        )
+    if not array.flags.c_contiguous:
+        raise _not_memory(array, name)
+    return Span(array.ctypes.data, array.size, learn(array.dtype, name))
 
-    Their storages were freed, are too short, or never were, as in a tensor that is to be all zeros.
-    """
-    storage = tensor.untyped_storage()
-    steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + steps + 1) * tensor.itemsize
-    return bool(tensor.numel() == 0 or (storage.data_ptr() and end <= storage.nbytes()))
+
+def _span_of_tensor(tensor: Any, name: str) -> Span | None:
+    """Return where a tensor of torch lies; None for anything else."""
+    if not hasattr(type(tensor), "data_ptr"):
+        return None
+    try:
+        if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_nested:
+            kind = learn(tensor.dtype, name)
+            count = tensor.numel()
+            has_memory = not count or has_storage(tensor, count)
+            # A tensor may stand for the conjugate or the negative of what is in its memory.
+            if has_memory and not (tensor.is_neg() or (kind.parts == 2 and tensor.is_conj())):
+                return Span(tensor.data_ptr(), count, kind)
+    except (AttributeError, RuntimeError, NotImplementedError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+    raise _not_memory(tensor, name)
 
 
 def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -> list[Span]:
@@ -127,19 +131,14 @@ def wrong_type(name: str, span: Span, other_name: str, other: Span) -> InvalidAr
 
 def _not_memory(buffer: Any, name: str) -> InvalidArgumentError:
     expected = f"{name}: expected a contiguous CPU torch tensor or C-contiguous numpy array"
-    kind = type(buffer).__name__
-    try:
-        shape = f"{kind} of shape {tuple(buffer.shape)}"
-    except (RuntimeError, ValueError, TypeError):  # a nested tensor, an uninitialized parameter
-        shape = kind
-    except AttributeError:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(buffer, torch.Tensor):
+        return InvalidArgumentError(f"{expected}, got {without_span(buffer)}")
+    if isinstance(buffer, _ndarray):
         return InvalidArgumentError(
-            f"{expected}, or what has the buffer protocol or __dlpack__, got {kind}"
+            f"{expected}, got one of shape {buffer.shape} with strides {buffer.strides} (bytes); "
+            "pass numpy.ascontiguousarray of it"
         )
-    device = str(getattr(buffer, "device", "cpu"))
-    if device != "cpu":
-        return InvalidArgumentError(f"{expected}, got one on {device}; copy it with .cpu()")
     return InvalidArgumentError(
-        f"{expected}, got {shape} that is not; make a plain copy first (.contiguous(), "
-        ".resolve_conj(), .clone(), .to_dense(), numpy.ascontiguousarray)"
+        f"{expected}, or what has the buffer protocol or __dlpack__, got {type(buffer).__name__}"
     )

@@ -8,7 +8,7 @@ device, and `Call.copies` lists what to write back at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.memory.strided import Elements
+from hccl_py.memory.tensor_kinds import is_fake, without_memory
 from hccl_py.torch_backend import ALIAS, NAME, owns
-from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES, is_fake, require_memory, unwrapped
+from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES, unwrapped
 from hccl_py.transport.arguments import LONGEST_S, items, seconds, shown, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
@@ -310,7 +311,10 @@ class Call:
         if type(tensor) not in PLAIN_TYPES:
             if not isinstance(tensor, Tensor):
                 raise self.invalid(f"`{argument}` must be a tensor, got {type(tensor).__name__}")
-            tensor = self._plain(argument, unwrapped, tensor)
+            try:
+                tensor = unwrapped(tensor)
+            except TypeError as error:
+                raise self._not_plain(argument, str(error)) from None
             self.fake = self.fake or is_fake(tensor)
         if self._backends.others:
             self.require_own_device(tensor)
@@ -324,8 +328,8 @@ class Call:
                 self.fake = True
             else:
                 self._take_device(argument, tensor.device)
-        if tensor.is_cpu and not self.fake:
-            self._plain(argument, require_memory, tensor)
+        if tensor.is_cpu and not self.fake and (found := without_memory(tensor)):
+            raise self._not_plain(argument, found)
         if like is not None and tensor.dtype != like.dtype:
             raise self.invalid(
                 f"all tensors must have one dtype: `{argument}` has {tensor.dtype}, "
@@ -348,11 +352,8 @@ class Call:
             )
         self.device = device
 
-    def _plain(self, argument: str, check: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-        try:
-            return check(tensor)
-        except TypeError as error:
-            raise self.invalid(f"`{argument}` must be a plain tensor, got {error}") from None
+    def _not_plain(self, argument: str, found: str) -> InvalidArgumentError:
+        return self.invalid(f"`{argument}` must be a plain tensor, got {found}")
 
     def _is_dense(self, tensor: Tensor) -> bool:
         return self.fake or not (

@@ -229,13 +229,13 @@ def strange() -> list[tuple[Any, str]]:
     return [
         (read_only, "data: expected a writable array, got a read-only one"),
         (big_endian, "byte order"),
-        (np.ones(4, np.float32)[::2], "that is not; make a plain copy first"),
+        (np.ones(4, np.float32)[::2], "ascontiguousarray"),
         (np.broadcast_to(np.float32(1), 2), "read-only"),
-        (torch.ones(4)[::2], "that is not; make a plain copy first"),
-        (torch.ones(1, dtype=torch.complex64).conj().imag, "resolve_conj"),  # is contiguous
+        (torch.ones(4)[::2], "contiguous"),
+        (torch.ones(1, dtype=torch.complex64).conj().imag, "resolve_neg"),  # is contiguous
         (torch.ones(2, dtype=torch.complex64).conj(), "resolve_conj"),
         (torch.ones(2, device="meta"), "got one on meta"),
-        (torch.ones(2).to_sparse(), "that is not"),
+        (torch.ones(2).to_sparse(), "to_dense"),
     ]
 
 

@@ -67,7 +67,10 @@ which emulated nodes a file has."""
 TORCH_BACKEND = 6
 """From this layer on, torch may be imported."""
 
-LAZY_TORCH = {"hccl_py.memory.registered", "hccl_py.membership.environment"}
+LAZY_TORCH = {
+    *("hccl_py.memory.registered", "hccl_py.memory.tensor_kinds"),
+    "hccl_py.membership.environment",
+}
 """Below it, these may import torch inside a function: who never calls it needs no torch."""
 
 HOROVOD = "hccl_py.horovod"

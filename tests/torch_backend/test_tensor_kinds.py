@@ -6,6 +6,7 @@ What has no memory of its own must never reach the engine. A crash ends a rank, 
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,11 +62,16 @@ def kinds() -> Iterator[tuple[str, Tensor]]:
     yield "quantised by row", torch.quantize_per_channel(rows, *scales, 0, torch.quint8)
     yield "sparse", rows.to_sparse()
     yield "sparse rows", rows.to_sparse_csr()
+    yield "sparse columns", rows.to_sparse_csc()
+    yield "sparse blocks", rows.to_sparse_bsr((1, 1))
     yield "meta", t.to("meta")
     yield "fake", FakeTensorMode().from_tensor(t)
     yield "freed", freed(torch.ones(N))
     yield "freed view", freed(torch.ones(2 * N)[N:])
     yield "far view of freed", freed(torch.ones(1 << 20)[-N:])
+    yield "cut", freed(torch.ones(N), 8)
+    yield "cut view", freed(torch.ones(2 * N)[N:], 6 * N)
+    yield "parameter that was cut", torch.nn.Parameter(freed(torch.ones(N), 8))
     yield "masked", masked_tensor(t, t > 2)
     yield "wrapper", Logging(t)
     yield "uninitialized", torch.nn.UninitializedParameter()
@@ -131,13 +137,14 @@ def plain_calls(comm: Communicator) -> dict[str, Callable[[Any], object]]:
 
 
 def outcome(call: Callable[[Tensor], object], tensor: Tensor) -> str:
-    """Return "done", "refused", or what torch itself raised; fail for a bare error of hccl-py."""
+    """Return "done", why it was refused, or what torch raised; fail for an error without words."""
     try:
         call(tensor)
     except InvalidArgumentError as error:
         assert "\n" not in str(error)
-        return "refused"
+        return f"refused: {error}"
     except Exception as error:
+        assert not isinstance(error, Warning), error
         last = traceback.extract_tb(error.__traceback__)[-1].filename
         assert "hccl_py" not in last, f"a bare {type(error).__name__}: {error}"
         return f"torch: {type(error).__name__}"
@@ -151,7 +158,10 @@ def check_kinds(rank: int, n: int) -> dict[str, dict[str, str]]:
     for door, calls in zip(("torch", "communicator"), doors, strict=True):
         for call in calls.values():  # known from here on
             outcome(call, torch.ones(N))
-        for kind, tensor in kinds():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # several kinds are no finished work of torch
+            tensors = list(kinds())
+        for kind, tensor in tensors:
             name = f"{door}: {kind}"
             # A sparse all_reduce is allowed. A message without memory is only noted: none comes.
             left_out = {
@@ -159,30 +169,86 @@ def check_kinds(rank: int, n: int) -> dict[str, dict[str, str]]:
                 "meta": ["send", "recv"],
                 "fake": ["send", "recv"],
             }
-            found[name] = {
-                key: outcome(call, tensor)
-                for key, call in calls.items()
-                if key not in left_out.get(kind, ())
-            }
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                found[name] = {
+                    key: outcome(call, tensor)
+                    for key, call in calls.items()
+                    if key not in left_out.get(kind, ())
+                }
             total = torch.ones(1)
             comm.all_reduce(total)
             assert total.item() == n, f"after {name}"
     return found
 
 
-NO_MEMORY = """functional, functional view, nested, jagged, mkldnn, quantised, quantised by row,
-    sparse, sparse rows, freed, freed view, far view of freed, masked"""
+WORDS = {
+    "functional": "outside of the trace",
+    "functional view": "outside of the trace",
+    "nested": r".values()",
+    "jagged": r".values()",
+    "mkldnn": "layout torch._mkldnn; pass .to_dense()",
+    "quantised": ".int_repr()",
+    "quantised by row": ".int_repr()",
+    "sparse": "layout torch.sparse_coo; pass .to_dense()",
+    "sparse rows": "layout torch.sparse_csr; pass .to_dense()",
+    "sparse columns": "layout torch.sparse_csc; pass .to_dense()",
+    "sparse blocks": "layout torch.sparse_bsr; pass .to_dense()",
+    "freed": "freed or cut",
+    "freed view": "freed or cut",
+    "far view of freed": "freed or cut",
+    "cut": "freed or cut",
+    "cut view": "freed or cut",
+    "parameter that was cut": "freed or cut",
+    "masked": ".get_data()",
+    "uninitialized": "run the module once",
+}
+"""What is refused through both doors, and what of the error says what it is and what to do."""
+
+WORDS_OF_COMMUNICATOR = {
+    "of zeros": ".clone()",
+    "meta": "one on meta",
+    "fake": "outside of the trace",
+    "wrapper": "Logging, which is no plain memory",
+    "expanded": ".contiguous()",
+    "overlapping": ".contiguous()",
+    "negated": ".resolve_neg()",
+    "conjugated": ".resolve_conj()",
+    "gapped": ".contiguous()",
+    "transposed": ".contiguous()",
+}
 
 
 def test_kinds_of_tensors_are_right_or_refused_through_both_doors() -> None:
     # One rank, which is the root: all ranks alike would refuse.
     results = run_ranks(check_kinds, 1, backend="hccl")
-    for kind in NO_MEMORY.replace("\n", " ").split(","):
-        for door in ("torch", "communicator"):
-            assert "done" not in results[0][f"{door}: {kind.strip()}"].values(), kind
+    words = {f"{door}: {kind}": WORDS[kind] for door in ("torch", "communicator") for kind in WORDS}
+    words |= {f"communicator: {kind}": one for kind, one in WORDS_OF_COMMUNICATOR.items()}
+    for kind, one in words.items():
+        for call, found in results[0][kind].items():
+            if not found.startswith("torch: "):
+                assert found.startswith("refused"), (kind, call, found)
+                assert one in found, (kind, call)
     for door in ("torch", "communicator"):
         assert set(results[0][f"{door}: parameter"].values()) == {"done"}
         assert set(results[0][f"{door}: copied on write"].values()) == {"done"}
+
+
+def check_cut_between_calls(rank: int, n: int) -> None:
+    """One and the same tensor, known to each call, is as long as its storage, and then longer."""
+    comm = dist.group.WORLD.communicator
+    for calls in (torch_calls(n, rank), plain_calls(comm)):
+        for name, call in calls.items():
+            tensor = torch.ones(N)
+            assert [outcome(call, tensor) for _ in range(2)] == ["done"] * 2, name
+            freed(tensor, (N - 1) * tensor.itemsize)
+            assert outcome(call, tensor).startswith("refused"), name
+            freed(tensor, N * tensor.itemsize)
+            assert outcome(call, tensor) == "done", name
+
+
+def test_tensor_that_is_cut_between_two_calls_is_refused() -> None:
+    run_ranks(check_cut_between_calls, 1, backend="hccl")
 
 
 def check_transforms(rank: int, n: int) -> None:

@@ -1,7 +1,7 @@
 #include "bindings/arrays.h"
 
-#include <cinttypes>
-#include <cstdio>
+#include <array>
+#include <stdexcept>
 
 namespace nb = nanobind;
 
@@ -73,14 +73,17 @@ bool is_laid_out_as_known(const nb::object& numpy) {
   return matches(array, 2, numpy_c_contiguous | numpy_writeable) && matches(transposed, 2, 0);
 }
 
-// Where the first of the process's mappings begins: Linux places later ones above it.
-uintptr_t lowest_address() {
-  uintptr_t lowest = 1;
-  if (FILE* maps = std::fopen("/proc/self/maps", "re")) {
-    if (std::fscanf(maps, "%" SCNxPTR, &lowest) != 1) lowest = 1;
-    std::fclose(maps);
+uintptr_t word(uintptr_t object, size_t index) {
+  return reinterpret_cast<const uintptr_t*>(object)[index];
+}
+
+// The first word that is, in each of two objects, what is wanted of it.
+size_t find_word(const std::array<uintptr_t, 2>& objects, const std::array<uintptr_t, 2>& wanted) {
+  constexpr size_t most_words = 8;  // no object that is looked into is shorter
+  for (size_t i = 0; i < most_words; ++i) {
+    if (word(objects[0], i) == wanted[0] && word(objects[1], i) == wanted[1]) return i;
   }
-  return lowest;
+  throw std::out_of_range("no such word");
 }
 
 }  // namespace
@@ -99,10 +102,36 @@ bool is_contiguous(const DLTensor& tensor) {
 ArrayReader::ArrayReader()
     : ndarray_(nb::none()),
       is_neg_(nb::steal(PyUnicode_InternFromString("is_neg"))),
-      is_conj_(nb::steal(PyUnicode_InternFromString("is_conj"))),
-      lowest_(lowest_address()) {
+      is_conj_(nb::steal(PyUnicode_InternFromString("is_conj"))) {
   nb::module_ numpy = nb::module_::import_("numpy");
   if (is_laid_out_as_known(numpy)) ndarray_ = numpy.attr("ndarray");
+}
+
+std::optional<TorchStorage> TorchStorage::find() {
+  std::array<uintptr_t, 2> tensors, storages, begins, sizes{4099, 70001};
+  std::array<nb::object, 2> kept;
+  try {
+    for (size_t i = 0; i < kept.size(); ++i) {
+      nb::object memory = nb::module_::import_("numpy").attr("zeros")(sizes[i], "uint8");
+      kept[i] = nb::module_::import_("torch").attr("from_numpy")(memory);
+      tensors[i] = nb::cast<uintptr_t>(kept[i].attr("_cdata"));
+      storages[i] = nb::cast<uintptr_t>(kept[i].attr("untyped_storage")().attr("_cdata"));
+      begins[i] = nb::cast<uintptr_t>(memory.attr("ctypes").attr("data"));
+      if (word(reinterpret_cast<uintptr_t>(kept[i].ptr()), tensor_) != tensors[i]) return {};
+    }
+    size_t storage = find_word(tensors, storages);
+    return TorchStorage(storage, find_word(storages, begins), find_word(storages, sizes));
+  } catch (const std::exception&) {  // also of Python, from whatever changes torch here and now
+    return {};
+  }
+}
+
+bool TorchStorage::holds(PyObject* tensor, const std::byte* address, size_t num_bytes) const {
+  uintptr_t storage = word(word(reinterpret_cast<uintptr_t>(tensor), tensor_), storage_);
+  uintptr_t begin = storage == 0 ? 0 : word(storage, begin_);
+  if (begin == 0) return false;
+  size_t offset = reinterpret_cast<uintptr_t>(address) - begin, size = word(storage, size_);
+  return offset <= size && num_bytes <= size - offset;
 }
 
 void ArrayReader::learn(PyTypeObject* type) {
@@ -114,7 +143,9 @@ void ArrayReader::learn(PyTypeObject* type) {
   if (!object.is(ndarray_)) {
     // Not what a subclass inherits. Of the interface's other users none is known to be writable.
     nb::object own = object.attr("__dict__").attr("get")("__dlpack_c_exchange_api__");
-    if (own.is_none() || !nb::hasattr(object, "is_neg") || !nb::hasattr(object, "is_conj")) return;
+    if (own.is_none() || !nb::hasattr(object, "_cdata")) return;
+    if (!storage_) storage_ = TorchStorage::find();
+    if (!storage_) return;
     nb::object capsule = object.attr("__dlpack_c_exchange_api__");
     void* found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
     if (found == nullptr) throw nb::python_error();
@@ -143,9 +174,8 @@ bool ArrayReader::read(PyObject* object, ArrayView& view) const {
   view.count = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) view.count *= static_cast<size_t>(tensor.shape[i]);
   view.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-  // Tensors of functorch and the like have no memory, nor have those whose storage was freed: what
-  // they call their address is an offset.
-  if (view.count > 0 && reinterpret_cast<uintptr_t>(view.address) < lowest_) return false;
+  size_t num_bytes = view.count * ((tensor.dtype.bits * tensor.dtype.lanes + 7) / 8);
+  if (num_bytes > 0 && !storage_->holds(object, view.address, num_bytes)) return false;
   view.element = uintptr_t{tensor.dtype.code} << 24 | uintptr_t{tensor.dtype.bits} << 16 |
                  uintptr_t{tensor.dtype.lanes};
   // A tensor may stand for the conjugate or the negative of what is in its memory.

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace hccl {
@@ -22,6 +23,26 @@ struct ArrayView {
   // Equal for arrays of one Python type only if their elements are of one type: numpy's dtype
   // object, or the number of DLPack's.
   uintptr_t element = 0;
+};
+
+// Where torch's tensors keep how long their storage is, which none of torch's C interfaces tells: a
+// storage may be cut or freed while a tensor looks into it.
+class TorchStorage {
+ public:
+  // Looks for it in tensors whose storages are known; nothing if this torch lays them out
+  // otherwise.
+  static std::optional<TorchStorage> find();
+  bool holds(PyObject* tensor, const std::byte* address, size_t num_bytes) const;
+
+ private:
+  static constexpr size_t tensor_ = sizeof(PyObject) / sizeof(uintptr_t);
+
+  TorchStorage(size_t storage, size_t begin, size_t size)
+      : storage_(storage), begin_(begin), size_(size) {}
+
+  // Indices of words: of a pointer in the tensor, of the other two in the storage that it points
+  // to.
+  size_t storage_, begin_, size_;
 };
 
 class ArrayReader {
@@ -44,7 +65,7 @@ class ArrayReader {
 
   nanobind::object ndarray_;           // none: not laid out like that
   nanobind::object is_neg_, is_conj_;  // names
-  uintptr_t lowest_;                   // no memory lies below it
+  std::optional<TorchStorage> storage_;
   std::vector<Type> types_;
   std::vector<nanobind::object> kept_;
 };

@@ -35,7 +35,7 @@ bool replay(nanobind::handle graph);
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 
-// memory.cc: Arena and Region, and dlpack_view, which says what is in a DLPack capsule.
+// memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
 void bind_memory(nanobind::module_& module);
 
 // overlap.cc: find_overlap, which of a call's blocks must not share memory and do.

@@ -1,15 +1,17 @@
 // Registered memory in Python: the arena of the process, and pieces of it that live as long as what
-// is made of them. And what a DLPack capsule holds.
+// is made of them. And where arrays, tensors and DLPack capsules have their memory.
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "base/arena.h"
@@ -121,6 +123,19 @@ void bind_memory(nb::module_& module) {
       .def("array", &as_array)
       .def("is_retired", [](const Region& r) { return r.arena->is_retired(r.address); })
       .def("show_at", &Region::show, Released());
+  nb::class_<ArrayReader>(module, "ArrayReader")
+      .def(nb::init<>())
+      .def("learn", [](ArrayReader& r, nb::handle object) { r.learn(Py_TYPE(object.ptr())); })
+      // Address and count.
+      .def(
+          "read",
+          [](const ArrayReader& r,
+             nb::handle object) -> std::optional<std::tuple<uint64_t, size_t>> {
+            ArrayView view;
+            if (!r.read(object.ptr(), view)) return std::nullopt;
+            return {{reinterpret_cast<uintptr_t>(view.address), view.count}};
+          },
+          nb::arg().none());
   // The memory lives as long as the capsule, which stays its owner.
   module.def("dlpack_view", [](nb::handle capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
