@@ -31,7 +31,7 @@ BUDGET = {
     "launcher": 11_130,
     "hccl_py/bench": 6_150,
     "hccl_py/plan_command hccl_py/simulation hccl_py/synthesis hccl_py/emulation": 4_590,
-    "hccl_py/horovod": 3_630,
+    "hccl_py/horovod": 3_210,
     "benchmarks": 4_080,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""

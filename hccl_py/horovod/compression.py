@@ -1,35 +1,57 @@
-"""What gradients travel as. `Compression` of each framework has its own float16."""
+"""The element types that gradients travel as: a framework's `Compression.none` and `.fp16`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
 class Compressor:
-    """Makes a tensor smaller for its way; programs may bring compressors of their own."""
+    """Leaves tensors as they are; programs may bring subclasses that make them smaller."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return what travels, and what `decompress` needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the tensor as it was."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """See `Compressor`."""
+        """Return the tensor that travels, and what `decompress` needs."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """See `Compressor`."""
+        """Return the tensor as it was."""
         return tensor
+
+
+@dataclass(frozen=True)
+class Compression:
+    """The values of `compression=` for one framework."""
+
+    fp16: type[Compressor]
+    none: type[Compressor] = Compressor
+
+
+def compression(
+    cast: Callable[[Any, Any], Any], float16: object, is_floating: Callable[[Any], bool]
+) -> Compression:
+    """Return the values of `compression=`.
+
+    Args:
+        cast: returns a tensor in another element type.
+        float16: that type.
+        is_floating: whether a tensor has floating-point numbers; others travel as they are.
+    """
+
+    class FP16Compressor(Compressor):
+        """Sends floating-point tensors as float16."""
+
+        @staticmethod
+        def compress(tensor: Any) -> tuple[Any, Any]:
+            """See `Compressor`."""
+            return cast(tensor, float16) if is_floating(tensor) else tensor, tensor.dtype
+
+        @staticmethod
+        def decompress(tensor: Any, ctx: Any) -> Any:
+            """See `Compressor`."""
+            return cast(tensor, ctx)
+
+    return Compression(FP16Compressor)
 
 
 def compressed(

@@ -65,7 +65,10 @@ class State:
 
 
 class ObjectState(State):
-    """Python objects, each an attribute. `commit` keeps the objects themselves, not copies."""
+    """Python objects, each an attribute. `commit` keeps the objects themselves, not copies.
+
+    Subclasses add tensors, which they copy.
+    """
 
     def __init__(
         self,
@@ -74,23 +77,36 @@ class ObjectState(State):
         **objects: Any,
     ) -> None:
         super().__init__(bcast_object, get_rank)
-        self._saved = objects
+        self._saved, self._copies = objects, self._copied()
         self.restore()
 
     def save(self) -> None:
         """See `State`."""
         self._saved = {name: getattr(self, name) for name in self._saved}
+        self._copies = self._copied()
 
     def restore(self) -> None:
         """See `State`."""
         for name, value in self._saved.items():
             setattr(self, name, value)
+        self._load(self._copies)
 
     def sync(self) -> None:
-        """See `State`."""
+        """See `State`. The state that all ranks have then is committed."""
+        self._broadcast()
+        self._copies = self._copied()
         if self._saved:
             self._saved = self._bcast_object(self._saved)
             self.restore()
+
+    def _copied(self) -> Any:
+        """Return copies of the tensors."""
+
+    def _load(self, copies: Any) -> None:
+        """Overwrite the tensors with copies, which stay as they are."""
+
+    def _broadcast(self) -> None:
+        """Overwrite the tensors with those of rank 0."""
 
 
 def run(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -113,13 +129,13 @@ def run(function: Callable[..., Result]) -> Callable[..., Result]:
                 if not isinstance(error.__cause__, PeerLostError | CollectiveTimeoutError):
                     raise
             state.restore()
-            _go_on_without_the_lost()
+            _shrink()
             state.on_reset()
 
     return wrapper
 
 
-def _go_on_without_the_lost() -> None:
+def _shrink() -> None:
     """Shrink the job to the ranks that are left. Process sets are gone."""
     old = global_process_set.communicator
     # A rank may compute for long before it learns of the loss.

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.horovod.array_calls import allgather, broadcast
+from hccl_py.horovod.collectives.arrays import ARRAYS
+from hccl_py.horovod.collectives.move import Broadcast, Gather
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 
 
@@ -18,9 +19,10 @@ def broadcast_object(
     """Return the object of `root_rank`, on the root the very same, elsewhere a copy."""
     is_root = process_set.root(root_rank) == process_set.communicator.rank
     content = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
-    length = int(broadcast(np.array(content.size, np.int64), root_rank, name, process_set))
-    given = content if is_root else np.empty(length, np.uint8)
-    received = broadcast(given, root_rank, name, process_set)
+    call = Broadcast(root_rank, process_set)
+    (length,), _ = call.start(ARRAYS, [np.array(content.size, np.int64)]).wait()
+    given = content if is_root else np.empty(int(length), np.uint8)
+    (received,), _ = call.start(ARRAYS, [given]).wait()
     return obj if is_root else pickle.loads(received.tobytes())
 
 
@@ -29,6 +31,6 @@ def allgather_object(
 ) -> list[Any]:
     """Return the objects of all ranks, by rank."""
     content = np.frombuffer(pickle.dumps(obj), np.uint8)
-    lengths = allgather(np.array([content.size]), name, process_set)
-    *parts, _ = np.split(allgather(content, name, process_set), np.cumsum(lengths))
+    (joined,), lengths = Gather(process_set).start(ARRAYS, [content]).wait()
+    *parts, _ = np.split(joined, np.cumsum(lengths))
     return [pickle.loads(part.tobytes()) for part in parts]

@@ -128,6 +128,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have called it."""
+    with internal_errors():
+        process_set.communicator.barrier()
+
+
 def _close(process_set: ProcessSet) -> None:
     communicator, process_set._communicator = process_set._communicator, None
     process_set.process_set_id = None

@@ -61,9 +61,8 @@ def reduction(
             raise InvalidArgumentError(
                 "The op parameter supersedes average. Please provide only one of them."
             )
-        warnings.warn(
-            "Parameter `average` has been replaced with `op`.", DeprecationWarning, stacklevel=3
-        )
+        text = "Parameter `average` has been replaced with `op`."
+        warnings.warn(text, DeprecationWarning, stacklevel=4)  # where the program calls
         op = Average if average else Sum
     try:
         chosen = Op(Average if op is None else op)

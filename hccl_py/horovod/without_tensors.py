@@ -1,75 +1,37 @@
 """The names of Horovod's API that are the same for every library of tensors."""
 
-from hccl_py.horovod.array_calls import barrier
-from hccl_py.horovod.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from hccl_py.horovod.errors import HorovodInternalError
-from hccl_py.horovod.join import join
-from hccl_py.horovod.objects import allgather_object, broadcast_object
-from hccl_py.horovod.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from hccl_py.horovod.reductions import Adasum, Average, Max, Min, Product, Sum
-from hccl_py.horovod.world import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
-    "allgather_object",
-    "barrier",
-    "broadcast_object",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-]
+from hccl_py.horovod.built import ccl_built as ccl_built
+from hccl_py.horovod.built import cuda_built as cuda_built
+from hccl_py.horovod.built import ddl_built as ddl_built
+from hccl_py.horovod.built import gloo_built as gloo_built
+from hccl_py.horovod.built import gloo_enabled as gloo_enabled
+from hccl_py.horovod.built import mpi_built as mpi_built
+from hccl_py.horovod.built import mpi_enabled as mpi_enabled
+from hccl_py.horovod.built import mpi_threads_supported as mpi_threads_supported
+from hccl_py.horovod.built import nccl_built as nccl_built
+from hccl_py.horovod.built import rocm_built as rocm_built
+from hccl_py.horovod.errors import HorovodInternalError as HorovodInternalError
+from hccl_py.horovod.join import join as join
+from hccl_py.horovod.objects import allgather_object as allgather_object
+from hccl_py.horovod.objects import broadcast_object as broadcast_object
+from hccl_py.horovod.process_sets import ProcessSet as ProcessSet
+from hccl_py.horovod.process_sets import add_process_set as add_process_set
+from hccl_py.horovod.process_sets import barrier as barrier
+from hccl_py.horovod.process_sets import global_process_set as global_process_set
+from hccl_py.horovod.process_sets import remove_process_set as remove_process_set
+from hccl_py.horovod.reductions import Adasum as Adasum
+from hccl_py.horovod.reductions import Average as Average
+from hccl_py.horovod.reductions import Max as Max
+from hccl_py.horovod.reductions import Min as Min
+from hccl_py.horovod.reductions import Product as Product
+from hccl_py.horovod.reductions import Sum as Sum
+from hccl_py.horovod.world import cross_rank as cross_rank
+from hccl_py.horovod.world import cross_size as cross_size
+from hccl_py.horovod.world import init as init
+from hccl_py.horovod.world import is_homogeneous as is_homogeneous
+from hccl_py.horovod.world import is_initialized as is_initialized
+from hccl_py.horovod.world import local_rank as local_rank
+from hccl_py.horovod.world import local_size as local_size
+from hccl_py.horovod.world import rank as rank
+from hccl_py.horovod.world import shutdown as shutdown
+from hccl_py.horovod.world import size as size

@@ -25,7 +25,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
-import hccl_py.horovod.torch as hvd
 from hccl_py import AbortedError, Communicator, capture, get_unique_id, group
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.deadline import Deadline
@@ -322,15 +321,6 @@ def fsdp1(step: Callable[[Any], Wait]) -> Callable[[], Wait]:
     return prepare
 
 
-def horovods(call: Callable[[], object]) -> Callable[[], Wait]:
-    def prepare() -> Wait:
-        hvd.init()
-        hvd.barrier()
-        return call
-
-    return prepare
-
-
 WAITS: dict[str, Callable[[], Wait]] = {
     "ddp backward": ddp(backward),
     "fsdp backward": fsdp(backward),
@@ -393,9 +383,6 @@ WAITS: dict[str, Callable[[], Wait]] = {
     "native close": native(leave),
     "replay": replay,
     "replay, async": replay_async,
-    "horovod": horovods(lambda: hvd.allreduce(torch.ones(3))),
-    "horovod objects": horovods(lambda: hvd.broadcast_object("one", 1)),
-    "horovod async": horovods(lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(3)))),
 }
 """What both ranks do first; it returns what rank 0 then does, while rank 1 does not come."""
 FIRST = 4

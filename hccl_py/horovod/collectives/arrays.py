@@ -40,43 +40,35 @@ class Arrays(Protocol[Array]):
         """Copy back what `pack` packed."""
 
 
-class NumpyArrays:
+class _NumpyArrays:
     """numpy's arrays, and what numpy makes arrays of."""
 
     def ready(self, array: npt.ArrayLike) -> npt.NDArray[Any]:
-        """See `Arrays`."""
         return np.asarray(array, order="C")
 
     def output(self, array: npt.ArrayLike) -> npt.NDArray[Any]:
-        """See `Arrays`."""
         return np.empty_like(array, order="C", subok=False)
 
     def empty(self, shape: Sequence[int], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """See `Arrays`."""
         return np.empty(shape, like.dtype)
 
     def beside(self, made: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
-        """See `Arrays`."""
         return made
 
     def assign(self, target: npt.NDArray[Any], source: npt.ArrayLike) -> None:
-        """See `Arrays`."""
         np.copyto(target, source)
 
     def scale(self, array: npt.NDArray[Any], factor: float) -> None:
-        """See `Arrays`."""
         np.multiply(array, factor, out=array, casting="unsafe")
 
     def pack(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """See `Arrays`."""
         return np.concatenate([each.reshape(-1) for each in arrays])
 
     def unpack(self, flat: npt.NDArray[Any], arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """See `Arrays`."""
         begin = 0
         for each in arrays:
             np.copyto(each, flat[begin : begin + each.size].reshape(each.shape))
             begin += each.size
 
 
-ARRAYS = NumpyArrays()
+ARRAYS: Arrays[Any] = _NumpyArrays()

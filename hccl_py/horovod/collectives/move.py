@@ -175,7 +175,8 @@ def _splits(splits: npt.ArrayLike | None, length: int, n: int) -> Sizes:
                 f"splits: expected numbers of rows, as {n} ranks cannot share {length} equally"
             )
         return np.full(n, length // n, np.int64)
-    sizes = np.asarray(splits).reshape(-1)
+    # A tensor of a device gives numpy no array, but a list.
+    sizes = np.asarray(getattr(splits, "tolist", lambda: splits)()).reshape(-1)
     whole = np.issubdtype(sizes.dtype, np.integer)
     if not whole or len(sizes) != n or (sizes < 0).any() or sizes.sum() > length:
         raise InvalidArgumentError(

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hccl_py.horovod.array_calls import allreduce
+from hccl_py.horovod import allreduce
 from hccl_py.horovod.tensorflow.calls import broadcast_variables
 from hccl_py.horovod.world import rank, size
 from hccl_py.transport.errors import InvalidArgumentError

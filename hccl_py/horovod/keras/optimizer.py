@@ -10,7 +10,7 @@ from keras.src.trainers import trainer
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
-from hccl_py.horovod.tensorflow.compression import Compression
+from hccl_py.horovod.tensorflow.calls import Compression
 from hccl_py.horovod.tensorflow.gradients import GradientReducer
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -73,6 +73,20 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
     reducer = GradientReducer(chosen, compression, sparse_as_dense, process_set)
     object.__setattr__(made, "_hccl_reducer", reducer)
     return made
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[type] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> Any:
+    """Load a compiled model, and make its optimizer a DistributedOptimizer."""
+    known = {kind.__name__: kind for kind in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    model.jit_compile = False
+    return model
 
 
 class _Distributed:

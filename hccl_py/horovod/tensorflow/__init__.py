@@ -1,50 +1,42 @@
 """Horovod's API for TensorFlow 2: `import hccl_py.horovod.tensorflow as hvd`. It imports no torch.
 
-calls        the collectives on tensors, with gradients
-gradients    DistributedGradientTape; compression: what gradients travel as
+calls        runs the collectives on tensors, with gradients
+gradients    DistributedGradientTape
 elastic      training goes on when a rank is lost
 
 `hccl_py.horovod.keras` has DistributedOptimizer and the callbacks, also as `.tensorflow.keras`.
 """
 
-from typing import Any
+from typing import Any as _Any
 
-from hccl_py.horovod import without_tensors
-from hccl_py.horovod.tensorflow import elastic
-from hccl_py.horovod.tensorflow.calls import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    broadcast_variables,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
-from hccl_py.horovod.tensorflow.compression import Compression
-from hccl_py.horovod.tensorflow.gradients import DistributedGradientTape
+import tensorflow as _tf
+
+from hccl_py.horovod import signatures as _rows
+from hccl_py.horovod.calls import Calls as _Calls
+from hccl_py.horovod.collectives.arrays import ARRAYS as _ARRAYS
+from hccl_py.horovod.tensorflow import elastic as elastic
+from hccl_py.horovod.tensorflow.calls import Compression as Compression
+from hccl_py.horovod.tensorflow.calls import broadcast_variables as broadcast_variables
+from hccl_py.horovod.tensorflow.calls import received as _received
+from hccl_py.horovod.tensorflow.calls import run as _run
+from hccl_py.horovod.tensorflow.gradients import DistributedGradientTape as DistributedGradientTape
 from hccl_py.horovod.without_tensors import *  # noqa: F403
 
-__all__ = [
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_variables",
-    "elastic",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "reducescatter",
-]
-__all__ += without_tensors.__all__
+_calls = _Calls[_Any, _Any](
+    __name__, _tf.Tensor, _tf.Tensor, _ARRAYS, _run, _received, _rows.ORDER_IN_TENSORFLOW
+)
+
+allreduce = _calls.one("allreduce", _rows.compressed_allreduce)
+grouped_allreduce = _calls.many("grouped_allreduce", _rows.compressed_allreduce)
+allgather = _calls.one("allgather", _rows.allgather)
+grouped_allgather = _calls.many("grouped_allgather", _rows.allgather)
+broadcast = _calls.one("broadcast", _rows.broadcast)
+reducescatter = _calls.one("reducescatter", _rows.compressed_reducescatter)
+grouped_reducescatter = _calls.many("grouped_reducescatter", _rows.compressed_reducescatter)
+alltoall = _calls.exchange("alltoall", _rows.alltoall)
 
 
-def DistributedOptimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+def DistributedOptimizer(optimizer: _Any, *args: _Any, **kwargs: _Any) -> _Any:  # noqa: N802
     """Return `hccl_py.horovod.keras.DistributedOptimizer` of an optimizer of Keras."""
     from hccl_py.horovod import keras
 

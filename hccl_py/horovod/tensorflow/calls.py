@@ -1,8 +1,4 @@
-"""Horovod's calls on TensorFlow's tensors, with gradients, each one call back to Python.
-
-The signatures are Horovod's. Devices and names are accepted for its sake: tensors are reduced in
-host memory, and calls belong together by their order.
-"""
+"""Runs Horovod's calls on TensorFlow's tensors, with gradients, each one call back to Python."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,82 +6,37 @@ from typing import Any
 import tensorflow as tf
 
 from hccl_py.horovod.collectives.arrays import ARRAYS
-from hccl_py.horovod.collectives.collective import Collective
-from hccl_py.horovod.collectives.move import Broadcast, Exchange, Gather
+from hccl_py.horovod.collectives.collective import NO_SIZES, Collective
+from hccl_py.horovod.collectives.move import Broadcast, Gather
 from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.collectives.reduce_scatter import ReduceScatter
-from hccl_py.horovod.compression import Compressor, compressed
+from hccl_py.horovod.compression import compressed, compression
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
-from hccl_py.horovod.reductions import Average, Reduction, Sum, reduction
-from hccl_py.horovod.tensorflow.compression import Compression
+from hccl_py.horovod.reductions import Average, Reduction, Sum
+from hccl_py.horovod.signatures import Request
 from hccl_py.integrations.tensorflow import in_graph
 
-
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """Return the average over all ranks, or what `op` says; IndexedSlices are gathered."""
-    chosen = reduction(op, average, prescale_factor, postscale_factor)
-    return reduce_all([tensor], chosen, compression, process_set)[0]
+Compression = compression(tf.cast, tf.float16, lambda tensor: bool(tensor.dtype.is_floating))
 
 
-def grouped_allreduce(
-    tensors: Sequence[Any],
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    name: str | None = None,
-) -> list[Any]:
-    """Reduce all tensors as `allreduce` does, with one call back to Python."""
-    chosen = reduction(op, average, prescale_factor, postscale_factor)
-    return reduce_all(tensors, chosen, compression, process_set)
+def run(request: Request, tensors: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Run a call; return the results and the sizes. Allreduce gathers IndexedSlices, one by one."""
+    call, sizes, made = request.call, NO_SIZES, iter(())
+    gathered: dict[int, Any] = {}
+    if isinstance(call, Reduce):
+        slices = {i: it for i, it in enumerate(tensors) if isinstance(it, tf.IndexedSlices)}
+        gathered = {i: _gathered(it, call) for i, it in slices.items()}
+    dense = [tf.convert_to_tensor(it) for i, it in enumerate(tensors) if i not in gathered]
+    if dense:
+        travelling, restore = compressed(request.compression, dense)
+        *results, sizes = _differentiable(call, travelling, request.splits)
+        made = iter(restore(results))
+    return [gathered[i] if i in gathered else next(made) for i in range(len(tensors))], sizes
 
 
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Return all ranks' tensors, joined along the first dimension, which may differ."""
-    return _differentiable(Gather(process_set), [tensor])[0]
-
-
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Gather each tensor of a list as `allgather` does."""
-    return _differentiable(Gather(process_set), tensors)[:-1] if tensors else []
-
-
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Return the tensor of rank `root_rank`; all ranks bring one of its shape and type."""
-    return _differentiable(Broadcast(root_rank, process_set), [tensor])[0]
+def received(splits: Any, sizes: Any) -> Any:
+    """Return the received splits as int32."""
+    return tf.ensure_shape(tf.cast(sizes, tf.int32), [None])
 
 
 def broadcast_variables(
@@ -96,104 +47,23 @@ def broadcast_variables(
 ) -> None:
     """Assign the values of rank `root_rank` to the variables, with one call back to Python."""
     variables = list(variables)
-    if variables:
-        *received, _ = _differentiable(Broadcast(root_rank, process_set), variables)
-        for variable, value in zip(variables, received, strict=True):
-            variable.assign(value)
+    values, _ = run(Request(Broadcast(root_rank, process_set)), variables)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
-def alltoall(
-    tensor: Any,
-    splits: Any = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Send each rank its rows, and return the rows that came from all ranks.
-
-    With `splits`, how many rows each rank gets, also return how many came from each.
-    """
-    output, received = _differentiable(Exchange(process_set), [tensor], splits)
-    if splits is None:
-        return output
-    return output, tf.ensure_shape(tf.cast(received, tf.int32), [None])
-
-
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: type[Compressor] = Compression.none,
-    op: int = Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """Reduce over all ranks, and return this rank's share of the first dimension."""
-    chosen = reduction(op, None, prescale_factor, postscale_factor)
-    return _scattered([tensor], chosen, compression, process_set)[0]
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Any],
-    device_dense: str = "",
-    compression: type[Compressor] = Compression.none,
-    op: int = Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[Any]:
-    """Reduce and scatter each tensor of a list as `reducescatter` does."""
-    chosen = reduction(op, None, prescale_factor, postscale_factor)
-    return _scattered(tensors, chosen, compression, process_set) if tensors else []
-
-
-def _scattered(
-    tensors: Sequence[Any],
-    chosen: Reduction,
-    compression: type[Compressor],
-    process_set: ProcessSet,
-) -> list[Any]:
-    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    travelling, restore = compressed(compression, given)
-    return list(restore(_differentiable(ReduceScatter(chosen, process_set), travelling)[:-1]))
-
-
-def reduce_all(
-    tensors: Sequence[Any],
-    chosen: Reduction,
-    compression: type[Compressor],
-    process_set: ProcessSet,
-) -> list[Any]:
-    """Reduce tensors with one call back to Python, and IndexedSlices with one each."""
-    results = list(tensors)
-    slices = [i for i, it in enumerate(tensors) if isinstance(it, tf.IndexedSlices)]
-    dense = [i for i in range(len(results)) if i not in slices]
-    if dense:
-        given = [tf.convert_to_tensor(tensors[i]) for i in dense]
-        travelling, restore = compressed(compression, given)
-        reduced = restore(_differentiable(Reduce(chosen, process_set), travelling)[:-1])
-        for i, tensor in zip(dense, reduced, strict=True):
-            results[i] = tensor
-    for i in slices:
-        results[i] = _gathered(tensors[i], chosen, process_set)
-    return results
-
-
-def _gathered(slices: Any, chosen: Reduction, process_set: ProcessSet) -> Any:
+def _gathered(slices: Any, call: Reduce) -> Any:
     """Return the slices of all ranks; where they are added up, that is the reduction."""
-    if chosen.op not in (Sum, Average):
+    op = call.reduction.op
+    if op not in (Sum, Average):
         raise NotImplementedError("Only Sum and Average ops are supported with tf.IndexedSlices")
-    if chosen != Reduction(chosen.op):
+    if call.reduction != Reduction(op):
         raise NotImplementedError(
             "Pre/postscale_factor are not supported with tf.IndexedSlices; pass sparse_as_dense"
         )
-    values, indices = grouped_allgather([slices.values, slices.indices], process_set=process_set)
-    if chosen.op is Average:
-        values /= process_set.communicator.world_size
+    values, indices, _ = _differentiable(Gather(call.process_set), [slices.values, slices.indices])
+    if op is Average:
+        values /= call.process_set.communicator.world_size
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 

@@ -46,28 +46,17 @@ class TensorFlowState(ObjectState):
 
     def __init__(self, variables: Sequence[Any], session: None = None, **objects: Any) -> None:
         self.variables = list(variables)
-        self._save_variables()
         super().__init__(**objects)
 
-    def save(self) -> None:
-        """See `State`."""
-        self._save_variables()
-        super().save()
+    def _copied(self) -> list[Any]:
+        return [variable.numpy().copy() for variable in self.variables]
 
-    def restore(self) -> None:
-        """See `State`."""
-        for variable, value in zip(self.variables, self._values, strict=True):
+    def _load(self, copies: list[Any]) -> None:
+        for variable, value in zip(self.variables, copies, strict=True):
             variable.assign(value)
-        super().restore()
 
-    def sync(self) -> None:
-        """See `State`. What all ranks have then is committed."""
+    def _broadcast(self) -> None:
         broadcast_variables(self.variables, root_rank=0)
-        self._save_variables()
-        super().sync()
-
-    def _save_variables(self) -> None:
-        self._values = [variable.numpy().copy() for variable in self.variables]
 
 
 class TensorFlowKerasState(TensorFlowState):

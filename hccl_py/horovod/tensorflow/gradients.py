@@ -6,11 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, Reduction, gradient_reduction
-from hccl_py.horovod.tensorflow.calls import reduce_all
-from hccl_py.horovod.tensorflow.compression import Compression
+from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.tensorflow.calls import Compression, run
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class GradientReducer:
         present = [it for it in gradients if it is not None]
         if self.sparse_as_dense:
             present = [tf.convert_to_tensor(gradient) for gradient in present]
-        reduced = iter(reduce_all(present, self.reduction, self.compression, members))
+        request = Request(Reduce(self.reduction, members), self.compression)
+        reduced = iter(run(request, present)[0])
         return [None if gradient is None else next(reduced) for gradient in gradients]
 
 

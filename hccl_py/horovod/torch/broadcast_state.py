@@ -1,25 +1,17 @@
 """Brings all ranks to the parameters and optimizer state of one."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hccl_py.horovod.collectives.move import Broadcast
 from hccl_py.horovod.objects import broadcast_object
 from hccl_py.horovod.process_sets import global_process_set
 from hccl_py.horovod.torch.tensors import IN_PLACE
 from hccl_py.transport.errors import InvalidArgumentError
-
-
-class _Slot(NamedTuple):
-    """Where a tensor stands in an optimizer's state."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    place: int
 
 
 def broadcast_parameters(
@@ -51,37 +43,20 @@ def broadcast_optimizer_state(
         root_rank: a rank.
         model: not used.
     """
-    state_dict = optimizer.state_dict()
-    tensors: list[Tensor] = []
-    described = broadcast_object(_described(state_dict, tensors), root_rank)
+    state = optimizer.state_dict()
+    described = broadcast_object(tree_map_only(Tensor, _described, state), root_rank)
     is_root = global_process_set.communicator.rank == root_rank
     if not is_root:
-        tensors = []
-        state_dict = _filled(described, tensors)
-    broadcast_parameters(tensors, root_rank)
+        state = tree_map_only(Tensor, _empty, described)
+    broadcast_parameters([it for it in tree_leaves(state) if isinstance(it, Tensor)], root_rank)
     if not is_root:
-        optimizer.load_state_dict(state_dict)
+        optimizer.load_state_dict(state)
 
 
-def _described(value: Any, tensors: list[Tensor]) -> Any:
-    """Return the value with slots for its tensors, which are added to the list."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return _Slot(tuple(value.shape), value.dtype, len(tensors) - 1)
-    if isinstance(value, dict):
-        return {key: _described(each, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_described(each, tensors) for each in value)
-    return value
+def _described(tensor: Tensor) -> Tensor:
+    """Return a tensor with this one's shape and element type, and no data."""
+    return torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
 
 
-def _filled(value: Any, tensors: list[Tensor]) -> Any:
-    """Undo `_described` with new tensors, which are added to the list in the same order."""
-    if isinstance(value, _Slot):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
-        return tensors[-1]
-    if isinstance(value, dict):
-        return {key: _filled(each, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_filled(each, tensors) for each in value)
-    return value
+def _empty(described: Tensor) -> Tensor:
+    return torch.empty_like(described, device="cpu")

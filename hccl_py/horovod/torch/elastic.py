@@ -33,7 +33,6 @@ class TorchState(ObjectState):
         self._stateful = {name: it for name, it in given.items() if isinstance(it, kinds)}
         for name, value in self._stateful.items():
             setattr(self, name, value)
-        self._save_stateful()
         super().__init__(**{name: it for name, it in given.items() if name not in self._stateful})
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -42,19 +41,14 @@ class TorchState(ObjectState):
         if name in vars(self).get("_stateful", ()):
             self._stateful[name] = value
 
-    def save(self) -> None:
-        """See `State`."""
-        self._save_stateful()
-        super().save()
+    def _copied(self) -> dict[str, Any]:
+        return {name: copy.deepcopy(value.state_dict()) for name, value in self._stateful.items()}
 
-    def restore(self) -> None:
-        """See `State`."""
-        for name, saved in self._copies.items():
+    def _load(self, copies: dict[str, Any]) -> None:
+        for name, saved in copies.items():
             self._stateful[name].load_state_dict(copy.deepcopy(saved))
-        super().restore()
 
-    def sync(self) -> None:
-        """See `State`. What all ranks have then is committed."""
+    def _broadcast(self) -> None:
         for value in self._stateful.values():
             if isinstance(value, torch.nn.Module):
                 broadcast_parameters(value.state_dict(), root_rank=0)
@@ -62,10 +56,3 @@ class TorchState(ObjectState):
                 broadcast_optimizer_state(value, root_rank=0)
             else:
                 value.load_state_dict(broadcast_object(value.state_dict()))
-        self._save_stateful()
-        super().sync()
-
-    def _save_stateful(self) -> None:
-        self._copies = {
-            name: copy.deepcopy(value.state_dict()) for name, value in self._stateful.items()
-        }

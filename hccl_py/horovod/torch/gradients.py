@@ -5,8 +5,8 @@ reduction starts when all its gradients are there and all buckets before it have
 order is the same on all ranks, whatever order autograd has there. `synchronize` starts the rest,
 with zeros for gradients that this rank does not have.
 
-A sparse gradient is reduced by other calls than a dense one. So the ranks agree on what each
-gradient of a bucket is, at the first step in which some rank has it.
+A sparse gradient is reduced by other calls than a dense one. So the ranks agree on the kind of
+each gradient of a bucket, at the first step in which some rank has it.
 """
 
 import weakref
@@ -30,8 +30,8 @@ from hccl_py.transport.types import ReduceOp
 
 _BUCKET_BYTES = 4 << 20
 _UNKNOWN, _DENSE = 0, 127
-"""What a gradient is: one that no rank had yet, a dense one, or the number of dimensions in which
-it is sparse. The largest of all ranks' numbers holds: one dense gradient makes all ranks' dense.
+"""The kind of a gradient: one that no rank had yet, a dense one, or the number of dimensions in
+which it is sparse. The largest of all ranks' kinds holds: one dense gradient makes all dense.
 """
 
 
@@ -48,16 +48,10 @@ class Settings:
 @dataclass(eq=False)
 class _Bucket:
     parameters: Sequence[Tensor]
-    kinds: list[int]
+    kinds: list[int] = field(default_factory=list)
     agreed_by: Communicator | None = None  # whose ranks agreed on the kinds
     num_ready: int = 0
     finish: Callable[[], None] | None = None  # once it has started
-
-
-@dataclass(eq=False)
-class _Gradient:
-    bucket: _Bucket
-    passes_left: int = field(default=0)
 
 
 class GradientReducer:
@@ -68,16 +62,19 @@ class GradientReducer:
     ) -> None:
         """Hook into the parameters; buckets are the same, in the same order, on all ranks."""
         self._settings = settings
-        self._buckets = [_Bucket(parameters, []) for parameters in buckets if parameters]
-        self._gradients = {
-            each: _Gradient(bucket) for bucket in self._buckets for each in bucket.parameters
-        }
-        self._num_started = 0
+        self._buckets = [_Bucket(parameters) for parameters in buckets if parameters]
+        self._bucket_of = {each: it for it in self._buckets for each in it.parameters}
         self.set_passes_per_step(passes_per_step)
         # Python does not collect a cycle through a hook of a tensor.
         reference = weakref.ref(self)
-        for parameter in self._gradients:
-            parameter.register_post_accumulate_grad_hook(_hook(reference))  # type: ignore[no-untyped-call]
+
+        def hook(parameter: Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.take(parameter)
+
+        for parameter in self._bucket_of:
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def set_passes_per_step(self, passes: int) -> None:
         """Reduce after so many backward passes, beginning now."""
@@ -85,31 +82,28 @@ class GradientReducer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what backward has brought since the last step. Calls under way end unseen."""
+        """Forget the gradients since the last step. The results of calls under way are dropped."""
         self._num_started = 0
         for bucket in self._buckets:
             bucket.num_ready, bucket.finish = 0, None
-        for gradient in self._gradients.values():
-            gradient.passes_left = self._passes_per_step
+        self._passes_left = dict.fromkeys(self._bucket_of, self._passes_per_step)
 
     @property
     def is_pending(self) -> bool:
         """Whether backward has brought gradients that `synchronize` has not been called for."""
-        return any(each.passes_left < self._passes_per_step for each in self._gradients.values())
+        return any(left < self._passes_per_step for left in self._passes_left.values())
 
     def take(self, parameter: Tensor) -> None:
-        """Count the gradient of a backward pass, and start what is complete."""
-        gradient = self._gradients[parameter]
-        if gradient.passes_left <= 0:
+        """Count the gradient of a backward pass, and start the buckets that are complete."""
+        if self._passes_left[parameter] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to "
                 "step(). Increase backward_passes_per_step to accumulate gradients locally."
             )
-        gradient.passes_left -= 1
-        if gradient.passes_left == 0:
-            gradient.bucket.num_ready += 1
-            while self._num_started < len(self._buckets):
-                bucket = self._buckets[self._num_started]
+        self._passes_left[parameter] -= 1
+        if self._passes_left[parameter] == 0:
+            self._bucket_of[parameter].num_ready += 1
+            for bucket in self._buckets[self._num_started :]:
                 if bucket.num_ready < len(bucket.parameters):
                     break
                 self._start(bucket)
@@ -125,55 +119,60 @@ class GradientReducer:
 
     def _start(self, bucket: _Bucket) -> None:
         self._num_started += 1
-        dense: list[Tensor] = []
-        converted: list[tuple[Tensor, Tensor]] = []
-        finishers: list[Callable[[], None]] = []
-        if not self._settings.sparse_as_dense:
-            self._agree(bucket)
-        for index, parameter in enumerate(bucket.parameters):
-            kind = _DENSE if self._settings.sparse_as_dense else bucket.kinds[index]
-            if parameter.grad is None:  # other ranks may have one
-                parameter.grad = _zeros(parameter, kind)
-            elif not self._settings.sparse_as_dense:
-                parameter.grad = _converted(parameter.grad, kind)
-            gradient = parameter.grad
+        gradients = self._gradients(bucket)
+        dense, finishers = [], []
+        for gradient in gradients:
             if gradient.is_sparse and not self._settings.sparse_as_dense:
                 finishers.append(self._start_sparse(gradient))
-                continue
-            dense.append(gradient.to_dense() if gradient.is_sparse else gradient)
-            if gradient.is_sparse:
-                converted.append((gradient, dense[-1]))
+            else:
+                dense.append(gradient)
         if dense:
             finishers.append(self._start_dense(dense))
 
         def finish() -> None:
             for each in finishers:
                 each()
-            for gradient, whole in converted:
-                gradient.copy_(whole.to_sparse(gradient.sparse_dim()))
 
         bucket.finish = finish
 
-    def _agree(self, bucket: _Bucket) -> None:
+    def _gradients(self, bucket: _Bucket) -> list[Tensor]:
+        """Return a gradient for each parameter, of the kind that all ranks have."""
+        if self._settings.sparse_as_dense:
+            kinds = [_kind(each.grad) for each in bucket.parameters]
+        else:
+            kinds = self._agreed_kinds(bucket)
+        gradients = []
+        for parameter, kind in zip(bucket.parameters, kinds, strict=True):
+            if parameter.grad is None:  # other ranks may have one
+                parameter.grad = _zeros(parameter, kind)
+            elif _kind(parameter.grad) != kind:
+                dense = parameter.grad.to_dense()
+                parameter.grad = dense if kind == _DENSE else dense.to_sparse(kind)
+            gradients.append(parameter.grad)
+        return gradients
+
+    def _agreed_kinds(self, bucket: _Bucket) -> list[int]:
         communicator = self._settings.process_set.communicator
-        if bucket.agreed_by is communicator and _UNKNOWN not in bucket.kinds:
-            return
-        kinds = np.array([_kind(each.grad) for each in bucket.parameters], np.int8)
-        with internal_errors():
-            communicator.all_reduce(kinds, int(ReduceOp.MAX))
-        bucket.kinds, bucket.agreed_by = kinds.tolist(), communicator
+        if bucket.agreed_by is not communicator or _UNKNOWN in bucket.kinds:
+            kinds = np.array([_kind(each.grad) for each in bucket.parameters], np.int8)
+            with internal_errors():
+                communicator.all_reduce(kinds, int(ReduceOp.MAX))
+            bucket.kinds, bucket.agreed_by = kinds.tolist(), communicator
+        return bucket.kinds
 
     def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
         """Start to reduce in place, the small ones together."""
         settings = self._settings
-        travelling, restore = compressed(settings.compression, gradients)
-        call = Reduce(settings.reduction, settings.process_set)
-        handle = call.start(IN_PLACE, travelling)
+        dense = [each.to_dense() if each.is_sparse else each for each in gradients]
+        travelling, restore = compressed(settings.compression, dense)
+        handle = Reduce(settings.reduction, settings.process_set).start(IN_PLACE, travelling)
 
         def finish() -> None:
-            for gradient, restored in zip(gradients, restore(handle.wait()[0]), strict=True):
-                if restored is not gradient:
-                    gradient.copy_(restored)
+            for gradient, made in zip(gradients, restore(handle.wait()[0]), strict=True):
+                if gradient.is_sparse:
+                    gradient.copy_(made.to_sparse(gradient.sparse_dim()))
+                elif made is not gradient:
+                    gradient.copy_(made)
 
         return finish
 
@@ -203,13 +202,6 @@ def _zeros(parameter: Tensor, kind: int) -> Tensor:
     return torch.sparse_coo_tensor(places, values, parameter.shape, check_invariants=False)
 
 
-def _converted(gradient: Tensor, kind: int) -> Tensor:
-    if _kind(gradient) == kind:
-        return gradient
-    dense = gradient.to_dense()
-    return dense if kind == _DENSE else dense.to_sparse(kind)
-
-
 def buckets_of(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     """Cut the parameters into buckets, the last parameters first, as backward reaches them."""
     buckets: list[list[Tensor]] = []
@@ -221,12 +213,3 @@ def buckets_of(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
         buckets[-1].append(parameter)
         room -= parameter.nbytes
     return buckets
-
-
-def _hook(reference: "weakref.ref[GradientReducer]") -> Callable[[Any], None]:
-    def take(parameter: Tensor) -> None:
-        reducer = reference()
-        if reducer is not None:
-            reducer.take(parameter)
-
-    return take

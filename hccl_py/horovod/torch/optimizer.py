@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
-from hccl_py.horovod.torch.compression import Compression
 from hccl_py.horovod.torch.gradients import GradientReducer, Settings, buckets_of
+from hccl_py.horovod.torch.tensors import Compression
 from hccl_py.transport.errors import InvalidArgumentError
 
 Groups = int | Sequence[Sequence[Tensor]] | None

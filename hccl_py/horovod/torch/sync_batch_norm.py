@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hccl_py.horovod.reductions import Sum
-from hccl_py.horovod.torch.calls import allreduce
+from hccl_py.horovod.collectives.reduce import Reduce
+from hccl_py.horovod.process_sets import global_process_set
+from hccl_py.horovod.reductions import Reduction, Sum
+from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.torch.calls import run
 from hccl_py.horovod.world import size
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -28,12 +31,12 @@ class SyncBatchNorm(_BatchNorm):
         others = [0, *range(2, input.dim())]
         count = input.new_tensor([input.numel() / input.size(1)])
         # The variance in a second call: the difference of two large sums would lose digits.
-        sums = allreduce(torch.cat([input.sum(others), count]), op=Sum)
+        sums = _sum(torch.cat([input.sum(others), count]))
         total = sums[-1].detach()
         mean = sums[:-1] / total
         shape = [1, -1] + [1] * (input.dim() - 2)
         centred = input - mean.view(shape)
-        variance = allreduce(centred.square().sum(others), op=Sum) / total
+        variance = _sum(centred.square().sum(others)) / total
         if self.training and self.running_mean is not None:
             self._track(mean.detach(), variance.detach(), total)
         made: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
@@ -51,3 +54,8 @@ class SyncBatchNorm(_BatchNorm):
         for running, now in ((self.running_mean, mean), (self.running_var, unbiased)):
             assert running is not None
             running.lerp_(now.to(running.dtype), momentum)
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """Return the sum over all ranks, with its gradient."""
+    return run(Request(Reduce(Reduction(Sum), global_process_set)), [tensor])[0][0]

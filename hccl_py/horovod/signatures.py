@@ -1,0 +1,130 @@
+"""Horovod's signatures: each argument, its default and its place stand here and nowhere else.
+
+A function of this module is a row of the table: it has the arguments of a call after the tensors,
+as in `horovod.torch`, and returns the request that they describe. `calls.Calls` makes the forms of
+a row that a library of tensors has. `ORDER_IN_TENSORFLOW` has the order of `horovod.tensorflow`.
+
+`name` is accepted for Horovod's sake: calls belong together by their order.
+"""
+
+from typing import Any, NamedTuple
+
+from hccl_py.horovod.collectives.collective import Collective
+from hccl_py.horovod.collectives.move import Broadcast, Exchange, Gather
+from hccl_py.horovod.collectives.reduce import Reduce
+from hccl_py.horovod.collectives.reduce_scatter import ReduceScatter
+from hccl_py.horovod.compression import Compressor
+from hccl_py.horovod.process_sets import ProcessSet, global_process_set
+from hccl_py.horovod.reductions import Average, reduction
+
+
+class Request(NamedTuple):
+    """A call with all its arguments but the tensors.
+
+    Attributes:
+        call: the collective.
+        compression: what the tensors travel as.
+        splits: of alltoall, the number of rows for each rank, as the program gave them.
+    """
+
+    call: Collective
+    compression: type[Compressor] = Compressor
+    splits: Any = None
+
+
+def allreduce(
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Request:
+    """Return the average over all ranks, or the reduction that `op` names."""
+    chosen = reduction(op, average, prescale_factor, postscale_factor)
+    return Request(Reduce(chosen, process_set))
+
+
+def compressed_allreduce(
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compressor,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Request:
+    """Return the average over all ranks, or the reduction that `op` names."""
+    chosen = reduction(op, average, prescale_factor, postscale_factor)
+    return Request(Reduce(chosen, process_set), compression)
+
+
+def reducescatter(
+    name: str | None = None,
+    op: int | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Request:
+    """Reduce over all ranks, and return this rank's share of the first dimension."""
+    chosen = reduction(op, None, prescale_factor, postscale_factor)
+    return Request(ReduceScatter(chosen, process_set))
+
+
+def compressed_reducescatter(
+    name: str | None = None,
+    compression: type[Compressor] = Compressor,
+    op: int | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Request:
+    """Reduce over all ranks, and return this rank's share of the first dimension."""
+    chosen = reduction(op, None, prescale_factor, postscale_factor)
+    return Request(ReduceScatter(chosen, process_set), compression)
+
+
+def allgather(name: str | None = None, process_set: ProcessSet = global_process_set) -> Request:
+    """Return the tensors of all ranks, joined along the first dimension, which may differ."""
+    return Request(Gather(process_set))
+
+
+def broadcast(
+    root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Request:
+    """Return the tensor of `root_rank`, a rank of the job; all ranks bring its shape and type."""
+    return Request(Broadcast(root_rank, process_set))
+
+
+def alltoall(
+    splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Request:
+    """Send each rank its rows, and return the rows that came from all ranks.
+
+    With `splits`, the number of rows for each rank, also return how many came from each.
+    """
+    return Request(Exchange(process_set), splits=splits)
+
+
+_REDUCED = "average device_dense device_sparse compression op prescale_factor postscale_factor"
+_SCATTERED = (
+    "device_dense compression op name process_set ignore_name_scope prescale_factor "
+    "postscale_factor"
+)
+
+ORDER_IN_TENSORFLOW = {
+    "allreduce": f"{_REDUCED} name process_set ignore_name_scope",
+    "grouped_allreduce": f"{_REDUCED} process_set ignore_name_scope name",
+    "reducescatter": _SCATTERED,
+    "grouped_reducescatter": _SCATTERED,
+    "allgather": "name ignore_name_scope process_set",
+    "grouped_allgather": "name ignore_name_scope process_set",
+    "broadcast": "root_rank name ignore_name_scope process_set",
+    "alltoall": "splits name ignore_name_scope process_set",
+}
+"""The arguments of each call after the tensors, as in `horovod.tensorflow`."""
+
+NOT_USED = {"device_dense": "", "device_sparse": "", "ignore_name_scope": False}
+"""Arguments that only TensorFlow's calls have, with their defaults. They change nothing: tensors
+are reduced in host memory.
+"""
