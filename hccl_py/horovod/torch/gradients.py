@@ -12,7 +12,6 @@ each gradient of a bucket, at the first step in which some rank has it.
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
