@@ -36,8 +36,8 @@ from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.command_line import parse_numbers, parse_positive, parse_sizes
-from hccl_py.synthesis.network_file import read_network
-from hccl_py.synthesis.synthesize import SYNTHESIZED, Synthesis, synthesize
+from hccl_py.lab.synthesis.network_file import read_network
+from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, Synthesis, synthesize
 
 NUM_HOSTS = 4
 PLAN = "plan"

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.compression import ErrorFeedback as ErrorFeedback
     from hccl_py.graphs.capture import capture as capture
+    from hccl_py.lab.simulation import Costs as Costs
+    from hccl_py.lab.simulation import LinkCosts as LinkCosts
+    from hccl_py.lab.simulation import Topology as Topology
+    from hccl_py.lab.simulation import simulate as simulate
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
     from hccl_py.memory.scaled import premul_sum as premul_sum
-    from hccl_py.simulation import Costs as Costs
-    from hccl_py.simulation import LinkCosts as LinkCosts
-    from hccl_py.simulation import Topology as Topology
-    from hccl_py.simulation import simulate as simulate
     from hccl_py.torch_backend.compression_hook import CompressionState as CompressionState
     from hccl_py.torch_backend.compression_hook import compression_hook as compression_hook
     from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
@@ -54,7 +54,7 @@ _NAMES = {
     "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
     "compression": ("ErrorFeedback",),
-    "simulation": ("simulate", "Topology", "Costs", "LinkCosts"),
+    "lab.simulation": ("simulate", "Topology", "Costs", "LinkCosts"),
     "torch_backend.compression_hook": ("CompressionState", "compression_hook"),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),

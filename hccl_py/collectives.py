@@ -18,12 +18,12 @@ from hccl_py.call_group import CALLS
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
-from hccl_py.graphs.recording import CAPTURES, recording_here, reject_in_capture
 from hccl_py.memory.arguments import check_apart, check_block, copy_to_output, naming, set_aside
 from hccl_py.memory.buffers import blocks_of, cut, run_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
 from hccl_py.memory.scaled import scaled
 from hccl_py.plan_cache import PlanCache
+from hccl_py.recording import CAPTURES, recording_here, reject_in_capture
 from hccl_py.submit import EngineCalls, Result
 from hccl_py.transport import _core
 from hccl_py.transport.arguments import wrong

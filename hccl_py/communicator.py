@@ -33,14 +33,14 @@ from hccl_py.membership.environment import rendezvous_store, told_rank_and_size
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
-from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
+from hccl_py.progress_file import PROGRESS
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.network.settings import EMULATED_NETWORK
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import Work, release_finished
 
@@ -154,10 +154,8 @@ class Communicator(Collectives[None]):
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
-            if EMULATED_NETWORK in os.environ:
-                from hccl_py.observe.emulated_calls import CALLS
-
-                CALLS.follow(state.coordination)
+            if emulated := emulation():
+                emulated.follow(state.coordination)
         _open.add(self)
         if wanted.own:
             self._agree_on(wanted.own, of_rank_0.algorithms)

@@ -16,8 +16,8 @@ from hccl_py.transport.network.identity import Identity, count_cores
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.network.system_calls import usable_cores
+from hccl_py.transport.network.transports import VERBS_OVER_TCP
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import VERBS_OVER_TCP
 
 _MIN_SLOTS = 8
 

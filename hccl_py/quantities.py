@@ -78,6 +78,13 @@ def read_size(text: object) -> int:
     return int(num_bytes)
 
 
+def busbw_factor(collective: str, n: int) -> float:
+    """Return busbw / algbw of a collective of n ranks, so that numbers of ranks compare."""
+    if collective in ("broadcast", "reduce"):
+        return 1.0
+    return (2 if collective == "all_reduce" else 1) * (n - 1) / n
+
+
 def _value(text: object, kind: Kind) -> float | None:
     words = text.strip().lower() if isinstance(text, str) else ""
     found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([a-z/]*)", words, re.ASCII)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from hccl_py.call_group import CALLS, Deferred
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.graphs.recording import CAPTURES, run_recorded
+from hccl_py.recording import CAPTURES, run_recorded
 from hccl_py.transport import _core
 from hccl_py.work import Native, NotBegun, Work
 

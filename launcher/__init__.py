@@ -11,7 +11,6 @@ elastic/     jobs whose size may change, on torch.distributed.elastic; all else 
 hosts/       other hosts, over ssh; agent_main.py runs there
 preflight/   what would fail, found before the ranks start
 manifests/   what --print-sbatch and --print-k8s print
-emulation/   the process that plays the network of --emulate
 placement/   which cores a rank gets
 output/      the lines of ranks
 progress/    the status line, and ranks that hang

@@ -1,10 +1,11 @@
 """What a checked command line says. `command_line` makes it, all other rooms only read it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
+    from hccl_py.launcher.job.serve import StartOthers
     from hccl_py.launcher.output.options import OutputWords
     from hccl_py.launcher.placement.binding import Bind
 
@@ -16,6 +17,20 @@ HABANA_SHIM = {"HCCL_HABANA_SHIM": "1"}
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""
+
+
+class EmulatedCluster(NamedTuple):
+    """What `--emulate` asks for.
+
+    Attributes:
+        num_nodes: of the job.
+        ranks_per_node: of each.
+        network: gives the network a name, which ranks inherit; returns what starts it.
+    """
+
+    num_nodes: int
+    ranks_per_node: int
+    network: "Callable[[], StartOthers]"
 
 
 class Options(NamedTuple):
@@ -65,7 +80,7 @@ class Options(NamedTuple):
     stop_s: float
     connect_timeout_s: float
     remote: "HostOptions | None"
-    emulates: "EmulatedCluster | None"
+    emulates: EmulatedCluster | None
     shims_habana: bool
     replaces_gloo: bool
     bind: "Bind"

@@ -20,7 +20,7 @@ HARNESSES = (
         "torch_backend/harness",
     ),
     *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
-    "synthesis",
+    "lab/synthesis",
 )
 """Folders whose modules tests import by their bare names."""
 

@@ -19,8 +19,8 @@ from hccl_py.command_line import (
     parse_rate,
     parse_size,
 )
-from hccl_py.simulation.costs import costs_from
-from hccl_py.simulation.presets import PRESETS
+from hccl_py.lab.simulation.costs import costs_from
+from hccl_py.lab.simulation.presets import PRESETS
 from hccl_py.transport.errors import InvalidArgumentError
 
 

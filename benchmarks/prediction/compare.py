@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.prediction.measure import COLLECTIVE, Cell
-from hccl_py.simulation.costs import US_PER_MIB_AT_1_GBIT, Costs
-from hccl_py.simulation.run import simulate
-from hccl_py.simulation.topology import Topology
+from hccl_py.lab.simulation.costs import US_PER_MIB_AT_1_GBIT, Costs
+from hccl_py.lab.simulation.run import simulate
+from hccl_py.lab.simulation.topology import Topology
 
 # What a token bucket of Linux counts for 1448 bytes of payload, and what `namespaces.py` lets
 # through at once: 10 ms of the rate.

@@ -11,8 +11,7 @@ from hccl_py.diagnosis.record import Diagnosis, Failure, Report, decode
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, position
 from hccl_py.fingerprint import Call, Transfer, describe
-from hccl_py.observe.flight_recorder import FlightRecorder
-from hccl_py.observe.progress_file import PROGRESS
+from hccl_py.observe.flight_recorder import FlightRecorder, Membership
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import (
@@ -36,6 +35,9 @@ _ERRORS = {
     Cause.CLOSED: AbortedError,
     Cause.INTERNAL_ERROR: CommunicatorError,
 }
+AFTER_ERROR: list[Callable[[CommunicatorError, Membership], None]] = []
+"""Get each error of a call before the caller does; none may raise."""
+
 _OF_ONE_CALL = (Cause.TIMED_OUT, Cause.MISMATCH)
 _SURVEYED_WAIT_S = 0.1
 """A wait that was shorter is a poll, which must not take longer for a better message."""
@@ -60,7 +62,8 @@ class CallErrors:
         """
         error = self.of_failure(failed.args[0], timeout_s, call)
         self._recorder.record_failure(str(error))
-        PROGRESS.note_error(error, self._recorder.member)
+        for note in AFTER_ERROR:
+            note(error, self._recorder.member)
         return error
 
     def of_failure(

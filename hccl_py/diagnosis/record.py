@@ -56,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Failure:
-    """What one rank observed; `csrc/engine/failure/failure.h` explains the fields."""
+    """What one rank observed; `csrc/engine/calls/failure.h` explains the fields."""
 
     cause: Cause
     rank: int = -1
@@ -98,7 +98,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank is; `csrc/engine/failure/failure.h` explains the fields."""
+    """How far a rank is; `csrc/engine/calls/failure.h` explains the fields."""
 
     submitted: int = 0
     finished: int = 0

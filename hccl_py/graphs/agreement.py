@@ -13,7 +13,7 @@ from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.fingerprint import describe
-from hccl_py.graphs.recording import Recording
+from hccl_py.recording import Recording
 from hccl_py.transport import _core
 from hccl_py.transport.errors import MismatchError
 from hccl_py.work import Work

@@ -7,7 +7,7 @@ from threading import get_ident
 from hccl_py.call_group import require_no_group
 from hccl_py.graphs.agreement import require_agreement
 from hccl_py.graphs.graph import Graph
-from hccl_py.graphs.recording import CAPTURES, GUARDS, Recording
+from hccl_py.recording import CAPTURES, GUARDS, Recording
 from hccl_py.transport.errors import InvalidArgumentError
 
 

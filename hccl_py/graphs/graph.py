@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from hccl_py.call_group import CALLS, require_no_group
 from hccl_py.communicator_state import UNISSUED
 from hccl_py.fingerprint import Call, describe
-from hccl_py.graphs.recording import CAPTURES, RecordedCall, Recording, recording_here
 from hccl_py.memory.buffers import span_of
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
+from hccl_py.recording import CAPTURES, RecordedCall, Recording, recording_here
 from hccl_py.transport import _core
 from hccl_py.transport.arguments import LONGEST_S, flag
 from hccl_py.transport.errors import (

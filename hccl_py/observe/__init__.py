@@ -5,6 +5,5 @@ dump_files        its files, as JSON and for torch's analyser
 dump_signal       SIGUSR2 writes them
 call_sites        the user's lines, with HCCL_DEBUG=1
 statistics        what `statistics()` returns
-progress_file     how far this rank is, for hccl-launch
 trace/            hccl-trace: one timeline of the files of all ranks
 """

@@ -1,8 +1,8 @@
 """The flight recorder: the last calls of this process's communicators, and how far each got.
 
-The engine writes the records (`engine/recorder.h`); here they become entries with torch's names for
-things, and `dump_files.py` writes them to files. Written when a communicator fails (HCCL_TRACE_DIR
-says where; unset: not), on SIGUSR2 (`dump_signal.py`), and on request.
+The engine writes the records (`engine/calls/recorder.h`); here they become entries with torch's
+names for things, and `dump_files.py` writes them to files. Written when a communicator
+fails (HCCL_TRACE_DIR says where; unset: not), on SIGUSR2 (`dump_signal.py`), and on request.
 """
 
 import contextlib

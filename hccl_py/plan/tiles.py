@@ -1,4 +1,4 @@
-"""How the engine cuts a call into tiles: the arithmetic of `Tiling` in csrc/engine/plan.cc.
+"""How the engine cuts a call into tiles: the arithmetic of `Tiling` in csrc/engine/calls/plan.cc.
 
 The engine computes it in C++ for every call. What stands here serves those who ask what the engine
 will do, and holds the two numbers that all ranks must agree on.

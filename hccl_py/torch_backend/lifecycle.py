@@ -9,8 +9,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
-from hccl_py.graphs.recording import GUARDS
 from hccl_py.membership.lives import life_at
+from hccl_py.recording import GUARDS
 from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.identity import GROUPS

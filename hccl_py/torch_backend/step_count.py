@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hccl_py.observe.progress_file import PROGRESS
-from hccl_py.transport.network.settings import EMULATED_NETWORK
+from hccl_py.progress_file import PROGRESS
+from hccl_py.transport.network.emulated import emulation
 
 _is_counting = False
 
@@ -19,10 +17,8 @@ def count_steps() -> None:
     if PROGRESS.is_open and not _is_counting:
         _is_counting = True
         register_optimizer_step_post_hook(_count)
-        if EMULATED_NETWORK in os.environ:
-            from hccl_py.observe.emulated_calls import CALLS
-
-            register_optimizer_step_post_hook(CALLS.note_step)
+        if emulated := emulation():
+            register_optimizer_step_post_hook(emulated.note_step)
 
 
 def _count(*_: object) -> None:

@@ -16,7 +16,7 @@ from torch.autograd import profiler
 from torch.utils import _python_dispatch as modes
 
 from hccl_py.communicator_state import UNISSUED
-from hccl_py.graphs.recording import reject_in_capture
+from hccl_py.recording import reject_in_capture
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Apart, Lane, Unended

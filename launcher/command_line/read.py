@@ -3,18 +3,21 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, Options
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, Options
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
     from hccl_py.launcher.hosts.options import HostOptions
+
+EMULATION = "hccl_py.lab.emulation.launch"
+"""Loaded by its name: the launcher works without it."""
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -113,13 +116,17 @@ def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str])
     return found
 
 
-def _emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> "EmulatedCluster | None":
+def _emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCluster | None:
     if args.emulate is None:
         return None
-    # Imported by a job that asks for it, as those of other options are.
-    from hccl_py.launcher.emulation.options import emulated
-
-    return emulated(args, environ)
+    try:
+        emulation = import_module(EMULATION)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--emulate: expected an installation with hccl_py.lab, got {error}"
+        ) from error
+    emulated: EmulatedCluster = emulation.emulated(args, environ)
+    return emulated
 
 
 def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":

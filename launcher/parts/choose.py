@@ -2,9 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options
@@ -25,10 +23,6 @@ from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.secret import SECRET
-
-if TYPE_CHECKING:
-    from hccl_py.launcher.emulation.emulated_cluster import EmulatedCluster
-    from hccl_py.launcher.job.serve import StartOthers
 
 
 def text(options: Options) -> str:
@@ -120,7 +114,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
-    network = None if cluster is None else _network_of(cluster)
+    network = None if cluster is None else cluster.network()
     program = program_of(options, folder, slots)
     is_alone = len(program.slots) == 1 and options.output == OutputWords()
     program = program._replace(is_alone=is_alone)
@@ -133,15 +127,6 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         return serve.run(settings, [(0, program, "127.0.0.1", port)], start_others=network)
 
     return body
-
-
-def _network_of(cluster: "EmulatedCluster") -> "StartOthers":
-    """Give the network of a job a name, which its ranks inherit; return what starts it."""
-    from hccl_py.launcher.emulation.network import emulated_network
-    from hccl_py.transport.network.settings import EMULATED_NETWORK
-
-    name = os.environ[EMULATED_NETWORK] = f"hccl-emulated-{os.urandom(16).hex()}"
-    return partial(emulated_network, cluster, name)
 
 
 def _refuse_half_set(nodes: int) -> None:

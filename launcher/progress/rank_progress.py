@@ -1,6 +1,6 @@
 """How far one rank is, as the agent on its host sees it.
 
-A rank that uses hccl writes a file (`hccl_py/observe/progress_file.py`). Any rank shows progress by
+A rank that uses hccl writes a file (`hccl_py/progress_file.py`). Any rank shows progress by
 its lines and its CPU time, too.
 """
 

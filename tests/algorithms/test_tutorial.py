@@ -12,7 +12,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
 from hccl_py.bench.collective.main import main as bench
-from hccl_py.plan_command.main import main
+from hccl_py.lab.plan_command.main import main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "internals" / "algorithms.md").read_text()
 CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))

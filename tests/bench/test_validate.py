@@ -16,7 +16,7 @@ from hccl_py.bench.collective.contenders import APIS
 from hccl_py.bench.collective.main import main, validate
 from hccl_py.bench.collective.output.matrix import text
 from hccl_py.bench.namespaces import Hosts
-from hccl_py.synthesis.network_file import read_network
+from hccl_py.lab.synthesis.network_file import read_network
 
 
 def test_validate_measures_every_pair_in_both_directions(tmp_path: Path) -> None:

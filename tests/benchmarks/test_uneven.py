@@ -10,8 +10,8 @@ import pytest
 from benchmarks.uneven import NUM_HOSTS, Race, lines, measure_links, race, uneven_hosts
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.bench.namespaces import Hosts
-from hccl_py.synthesis.network_file import read_network
-from hccl_py.synthesis.synthesize import SYNTHESIZED, synthesize
+from hccl_py.lab.synthesis.network_file import read_network
+from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, synthesize
 
 SIZES = (1 << 20, 100_004)  # the second is no multiple of what a plan cuts it into
 

@@ -1,9 +1,10 @@
-"""Imports run only downhill: a file imports what stands lower, or in its own layer.
+"""Imports and includes run only downhill: from a room to lower ones, in one total order.
 
-The layers are those of the design; a new file has to be given its place here.
+A new room has to be given its place here.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -15,33 +16,32 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
-LAYERS = [
-    ("quantities", "command_line"),
-    ("transport",),
-    ("schedulers",),
-    ("plan",),
-    ("algorithms",),
-    (
-        *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
-        *(
-            "compression",
-            "fingerprint",
-            "communicator_state",
-            "own_algorithms",
-            "memory",
-            "membership",
-        ),
-        *("diagnosis", "observe", "graphs"),
-    ),
-    ("torch_backend",),
-    ("integrations", "_autoload", "horovod"),
-    ("simulation", "synthesis"),  # no job imports them
-    ("", "bench", "plan_command", "emulation"),  # "" is the package itself, the public names
-]
-"""Lowest first, by the first name after `hccl_py`."""
+ORDER = (
+    *("quantities", "command_line"),
+    *("transport", "transport.network", "transport.providers", "transport.control"),
+    *("transport.bootstrap", "transport.verbs"),
+    *("memory", "plan", "compression", "algorithms", "fingerprint", "observe", "diagnosis"),
+    *("plan_cache", "communicator_state", "work", "recording", "call_group", "submit"),
+    *("schedulers", "progress_file", "own_algorithms", "membership", "engine", "collectives"),
+    *("graphs", "communicator", "torch_backend", "integrations", "launcher", "_autoload"),
+    *("lab", "bench", "horovod", ""),  # the wings, and the package itself with its public names
+)
+"""Every room, lowest first, by its name after `hccl_py`: a room imports lower ones only."""
+
+WINGS = {"lab", "bench", "horovod"}
+"""Nothing imports them: each can be deleted from an installed package."""
+
+CSRC_ORDER = (
+    *("base", "progress", "lanes", "lanes/shared_memory"),
+    *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
+    *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
+    *("engine/graph", "simulation", "emulation", "perftest", "bindings"),
+)
+"""The same for C++: the folders below `csrc`."""
 
 APART = "launcher"
-"""Starts processes and imports no data path: of the others only the files of FOR_LAUNCHER."""
+"""Starts processes and imports no data path: of the others only the files of FOR_LAUNCHER. Only the
+lab, a part of which `hccl-launch --emulate` loads by its name, imports it."""
 
 FOR_LAUNCHER = {
     "hccl_py.schedulers",
@@ -58,14 +58,12 @@ FOR_LAUNCHER = {
     "hccl_py.transport.threads",
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
     "hccl_py.integrations.habana",
-    "hccl_py.emulation.cluster",
 }
 """What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated
-sockets, files in folders of several users, what a rank of a program for Gaudi begins with, and
-which emulated nodes a file has."""
+sockets, files in folders of several users, and what a rank of a program for Gaudi begins with."""
 
-TORCH_BACKEND = 6
-"""From this layer on, torch may be imported."""
+TORCH_BACKEND = ORDER.index("torch_backend")
+"""From this room on, torch may be imported."""
 
 LAZY_TORCH = {
     *("hccl_py.memory.registered", "hccl_py.memory.tensor_kinds"),
@@ -134,19 +132,18 @@ def absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def room(module: str) -> str:
-    """Return the first name after `hccl_py`."""
-    return (module.split(".") + [""])[1]
+    """Return the first name after `hccl_py`; of `transport` also the folder in it."""
+    names = module.split(".")
+    folder = ".".join(names[1:3])
+    return folder if folder in ORDER and folder.startswith("transport.") else (names + [""])[1]
 
 
-def layer(module: str) -> int | None:
-    """Return the layer of one of our modules; None for the one that stands apart."""
+def rank(module: str) -> int:
+    """Return the place of a module's room in the order."""
     name = room(module)
-    if name == APART:
-        return None
-    for number, names in enumerate(LAYERS):
-        if name in names:
-            return number
-    pytest.fail(f"{module} has no place in the layers of {Path(__file__).name}")
+    if name not in ORDER:
+        pytest.fail(f"{module}: its room has no place in ORDER of {Path(__file__).name}")
+    return ORDER.index(name)
 
 
 def is_within(module: str, package: str) -> bool:
@@ -163,25 +160,32 @@ def offences(module: str, source: str) -> list[str]:
 
 def offence(module: str, found: Import) -> str | None:
     """Say why a module must not import this; None if it may."""
-    mine = layer(module)
     if is_within(found.target, "benchmarks"):
         return "benchmarks are not installed"
     of_torch = is_within(found.target, "torch") or is_within(found.target, "hccl_py.torch_backend")
     if of_torch and is_within(module, HOROVOD) and not is_within(module, f"{HOROVOD}.torch"):
         return "only hccl_py.horovod.torch may need torch"
     if is_within(found.target, "hccl_py"):
-        theirs = layer(found.target)
-        if mine is None or theirs is None:
-            lent = any(is_within(found.target, module) for module in FOR_LAUNCHER)
-            allowed = mine is theirs or (mine is None and lent)
-            return None if allowed else "the launcher stands apart"
-        return "uphill" if theirs > mine else None
+        return offence_of_rooms(module, found.target)
     if room(module) == "plan" and found.target.split(".")[0] not in sys.stdlib_module_names:
         return "the plan needs the standard library only"
-    if is_within(found.target, "torch") and mine is not None and mine < TORCH_BACKEND:
+    if is_within(found.target, "torch") and rank(module) < TORCH_BACKEND:
         allowed = found.lazy and module in LAZY_TORCH
         return None if allowed else "torch stands above the communicator"
     return None
+
+
+def offence_of_rooms(module: str, target: str) -> str | None:
+    mine, theirs = room(module), room(target)
+    if mine == theirs:
+        return None
+    if rank(target) > rank(module):
+        return "uphill"
+    if theirs in WINGS and mine:
+        return "a wing"
+    if mine == APART and not any(is_within(target, lent) for lent in FOR_LAUNCHER):
+        return "the launcher stands apart"
+    return "the launcher stands apart" if theirs == APART and mine != "lab" else None
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -209,11 +213,35 @@ def _file_of(target: str) -> str:
     return target
 
 
-def test_every_named_room_exists() -> None:
-    rooms = {room(module) for module in MODULES}
-    named = {name for names in LAYERS for name in names} - {"torch_*"}
-    assert named <= rooms
-    assert APART in rooms
+def test_order_names_every_room_once() -> None:
+    assert sorted(ORDER) == sorted({room(module) for module in MODULES})
+
+
+CSRC = [
+    ROOT / folder / "csrc" for folder in ("transport", "hccl_py", "hccl_py/lab", "hccl_py/bench")
+]
+CPP = {
+    path.relative_to(top).as_posix(): path for top in CSRC for path in sorted(top.rglob("*.[hc]*"))
+}
+
+
+def included(name: str) -> list[str]:
+    return re.findall(r'^#include "(.*)"', CPP[name].read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_csrc_order_names_every_folder_once() -> None:
+    assert sorted(CSRC_ORDER) == sorted({Path(name).parent.as_posix() for name in CPP})
+
+
+@pytest.mark.parametrize("name", CPP)
+def test_file_of_cpp_includes_only_downhill(name: str) -> None:
+    mine = CSRC_ORDER.index(Path(name).parent.as_posix())
+    theirs = {found: CSRC_ORDER.index(Path(found).parent.as_posix()) for found in included(name)}
+    assert [found for found, place in theirs.items() if place > mine] == []
+
+
+def test_no_headers_include_each_other_in_a_circle() -> None:
+    assert list(TopologicalSorter({name: included(name) for name in CPP}).static_order())
 
 
 @pytest.mark.parametrize(
@@ -229,6 +257,8 @@ def test_every_named_room_exists() -> None:
         ("hccl_py.launcher.job", "from hccl_py.transport import arena", "stands apart"),
         ("hccl_py.bench.collective.main", "from hccl_py.launcher import job", "stands apart"),
         ("hccl_py.bench.collective.main", "from benchmarks import peers", "not installed"),
+        ("hccl_py.transport.network.sockets", "import hccl_py.transport.control.loop", "uphill"),
+        ("hccl_py.bench.collective.main", "from hccl_py.lab import simulation", "a wing"),
     ],
 )
 def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:

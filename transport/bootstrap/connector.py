@@ -28,6 +28,7 @@ from hccl_py.transport.bootstrap.connection import (
     start_connecting,
 )
 from hccl_py.transport.bootstrap.party import Key, Party
+from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
@@ -148,8 +149,7 @@ class Connector(ABC):
         target = self._target(key)
         try:
             dialled = start_connecting(target, self._source(key))
-            if self._party.is_emulated:
-                dialled = self._through_network(dialled, key.rank)
+            dialled = self._through_emulation(dialled, key.rank)
         except (NotListeningError, ConnectionRefusedError):
             self._refused(key)
             return
@@ -162,15 +162,13 @@ class Connector(ABC):
         pending = PendingConnection(self._party, dialled, describe_target(target), key)
         self._begin(pending, self.CONNECT_S)
 
-    def _through_network(self, dialled: socket.socket, rank: int) -> socket.socket:
-        """Put the emulated network into a connection with another node."""
-        # Imported in jobs that ask for it alone.
-        from hccl_py.transport.network.emulated import EMULATED
-
+    def _through_emulation(self, dialled: socket.socket, rank: int) -> socket.socket:
+        """Put the emulated network, if there is one, into a connection with another node."""
         here, there = (self._party.members[one].identity for one in (self._party.rank, rank))
-        if here.node == there.node:
+        emulated = emulation()
+        if emulated is None or here.node == there.node:
             return dialled
-        return EMULATED.carry(dialled, here.node_id, there.node_id)
+        return emulated.carry(dialled, here.node_id, there.node_id)
 
     def _refused(self, key: Key) -> None:
         """Retry: nobody listens there, yet or any more."""

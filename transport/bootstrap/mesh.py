@@ -41,8 +41,9 @@ from hccl_py.transport.network.sockets import (
     bind_unix,
 )
 from hccl_py.transport.network.system_calls import require_system_calls
+from hccl_py.transport.network.transports import AUTO, VARIABLE, VERBS
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
-from hccl_py.transport.providers.registry import AUTO, VARIABLE, VERBS, provider_class
+from hccl_py.transport.providers.registry import provider_class
 from hccl_py.transport.providers.verbs.automatic import agreed as rdma_is_agreed
 from hccl_py.transport.providers.verbs.automatic import usable_family as usable_rdma_family
 
@@ -381,7 +382,6 @@ class _Resources:
             self.settings.num_connections,
             self._tls,
             shares_memory,
-            self.settings.emulated is not None,
         )
 
 

@@ -37,7 +37,6 @@ class Party:
         num_connections: TCP connections per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
         shares_memory: whether ranks of the same node do; else they are wired like all others.
-        is_emulated: an emulated network passes on what goes to other nodes.
     """
 
     rank: int
@@ -50,7 +49,6 @@ class Party:
     num_connections: int = 1
     tls: Tls | None = field(default=None, repr=False)
     shares_memory: bool = True
-    is_emulated: bool = False
 
     def is_local(self, rank: int) -> bool:
         """Say whether a rank shares memory with this one."""

@@ -22,7 +22,7 @@ from hccl_py.transport.network.agreed import differences
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity, Member
 from hccl_py.transport.network.interfaces import address_family, is_loopback
 from hccl_py.transport.network.sockets import has_ended
-from hccl_py.transport.providers.registry import AUTO
+from hccl_py.transport.network.transports import AUTO
 
 _COMMUNICATOR_ID_BYTES = 16
 _SECRET_BYTES = 32

@@ -1,34 +1,19 @@
-"""A rank of `hccl-launch --emulate`: its way to the process that plays the network.
+"""What plays the network between nodes, where HCCL_EMULATED_NETWORK names it.
 
-Imported where HCCL_EMULATED_NETWORK names that process, and nowhere else. The other end, and what
-becomes of the messages, is `hccl_py/emulation/server.py`.
+The variable is `MODULE:ADDRESS`: the module has the functions of `Emulation`, the address is for
+the module alone. So the core imports no emulation, and works without one.
 """
 
-import json
 import os
-import selectors
 import socket
-import threading
-from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol, cast
 
-from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.settings import EMULATED_NETWORK
-from hccl_py.transport.network.sockets import peer_process
-from hccl_py.transport.process_lifecycle import Stage, register
-
-_ANSWER_S = 10.0
-_CONNECT_S = 1.0  # to an address of this machine: its kernel answers at once, or its queue is full
-MAX_MESSAGE_BYTES = 1 << 16
 
 
-class EmulatedNetwork:
-    """The network of this process. Any thread may call."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._answers_steps = False
+class Emulation(Protocol):
+    """The functions of the module."""
 
     def carry(self, dialled: socket.socket, from_node: str, to_node: str) -> socket.socket:
         """Put the network into a connection that is being made between two nodes.
@@ -45,80 +30,20 @@ class EmulatedNetwork:
             ConnectionRefusedError: nobody listens there, or not yet.
             BootstrapError: the network's process is gone.
         """
-        with dialled:
-            _await_connection(dialled)
-            mine, theirs = _pair()
-            with theirs:
-                self._send({"carry": [from_node, to_node]}, [dialled.fileno(), theirs.fileno()])
-        mine.setblocking(False)
-        return mine
 
-    def report(self, message: dict[str, Any]) -> None:
-        """Report something, in MAX_MESSAGE_BYTES at most; the faults of a step happen meanwhile.
+    def follow(self, coordination: Any) -> None:
+        """Report the calls of this process from now on, on the thread of a `Coordination`."""
 
-        Raises:
-            BootstrapError: the network's process is gone.
-        """
-        self._send(message)
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: the connection is the parent's."""
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self._lock = None, threading.Lock()  # a thread of the parent may hold it
-
-    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        packet = json.dumps(message).encode()
-        try:
-            with self._lock:
-                connection = self._open()
-                socket.send_fds(connection, [packet], descriptors)
-                if "step" in message and self._answers_steps and not connection.recv(1):
-                    raise ConnectionError("it closed the connection")
-        except OSError as error:
-            raise BootstrapError(
-                f"the process that emulates the network is gone ({error}); hccl-launch printed why"
-            ) from error
-
-    def _open(self) -> socket.socket:
-        if self._socket is None:
-            opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                opened.settimeout(_ANSWER_S)
-                opened.connect("\0" + os.environ[EMULATED_NETWORK])
-                # The name is free once that process has ended, and any user may take it then.
-                _, user = peer_process(opened)
-                if user != os.getuid():
-                    raise PermissionError(f"its name was taken by user {user}")
-                self._answers_steps = opened.recv(1) == b"1"
-            except BaseException:
-                opened.close()
-                raise
-            self._socket = opened
-        return self._socket
+    def note_step(self, *_: object) -> None:
+        """Report that an optimizer has finished a step; a hook of torch's optimizers."""
 
 
-def _await_connection(dialled: socket.socket) -> None:
-    with selectors.DefaultSelector() as selector:
-        selector.register(dialled, selectors.EVENT_WRITE)
-        connected = bool(selector.select(_CONNECT_S))
-    code = dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if code or not connected:
-        raise ConnectionRefusedError(code, os.strerror(code))
+def emulation() -> Emulation | None:
+    """Return what plays the network of this process; None: nodes have a real one."""
+    named = os.environ.get(EMULATED_NETWORK)
+    return cast(Emulation, import_module(named.partition(":")[0])) if named else None
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Connect two TCP sockets: of other kinds the kernel could not say what is unacknowledged."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
-        mine = socket.create_connection(listener.getsockname(), timeout=_ANSWER_S)
-        while True:
-            theirs, address = listener.accept()
-            if address == mine.getsockname():
-                return mine, theirs
-            theirs.close()  # a stranger was faster
-
-
-EMULATED = EmulatedNetwork()
-"""Of this process."""
-
-register(Stage.CONTROL_PLANE, in_forked_child=EMULATED.leave_to_parent)
+def address() -> str:
+    """Return the part of the variable that is for the module."""
+    return os.environ[EMULATED_NETWORK].partition(":")[2]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.secret import read_secret
-from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
+from hccl_py.transport.network.transports import AUTO, TCP, VARIABLE, check_transport
 
 EMULATED_NETWORK = "HCCL_EMULATED_NETWORK"
 """Set in the ranks of `hccl-launch --emulate` alone."""
@@ -32,7 +32,7 @@ class NetworkSettings:
         num_connections: HCCL_CONNECTIONS, per interface and lane.
         secret: HCCL_SECRET, what connections authenticate with.
         tls: HCCL_TLS: encrypt what travels between nodes.
-        transport: HCCL_TRANSPORT: who carries messages, see `providers/registry.py`.
+        transport: HCCL_TRANSPORT: who carries messages, see `transports.py`.
         checksum: HCCL_CHECKSUM: a CRC32C with everything that travels between nodes.
         emulated: HCCL_EMULATED_NETWORK: which process passes on what goes to other nodes.
         store_host: of the store where ranks meet; decides where MASTER_ADDR is a loopback address.

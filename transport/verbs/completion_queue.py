@@ -2,8 +2,8 @@
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import CompletionTimeoutError
+from hccl_py.transport.providers.verbs.types import Completion, Opcode, Status
 from hccl_py.transport.verbs.device import Device, Resource
-from hccl_py.transport.verbs.types import Completion, Opcode, Status
 
 
 class CompletionQueue(Resource[_core.CompletionQueue]):

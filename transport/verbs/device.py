@@ -10,12 +10,13 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.transports import VERBS
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import VERBS, Endpoint, endpoint_maker, register
+from hccl_py.transport.providers.registry import Endpoint, endpoint_maker, register
 from hccl_py.transport.providers.verbs.opened import OpenedPort
+from hccl_py.transport.providers.verbs.types import QueuePairAttributes
 from hccl_py.transport.verbs import endpoints
 from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
-from hccl_py.transport.verbs.types import QueuePairAttributes
 
 register("loopback", endpoints.LoopbackEndpoint)
 register("shm", endpoints.ShmSocketEndpoint)

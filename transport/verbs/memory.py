@@ -2,8 +2,8 @@
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.providers.verbs.types import Access, ScatterGather
 from hccl_py.transport.verbs.device import Device, Domain, Resource
-from hccl_py.transport.verbs.types import Access, ScatterGather
 
 
 class ProtectionDomain(Resource[Domain]):

@@ -8,11 +8,16 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import Endpoint
+from hccl_py.transport.providers.verbs.types import (
+    QueuePairAttributes,
+    RecvRequest,
+    SendRequest,
+    State,
+)
 from hccl_py.transport.verbs.completion_queue import CompletionQueue
 from hccl_py.transport.verbs.device import Resource
 from hccl_py.transport.verbs.memory import ProtectionDomain
 from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
-from hccl_py.transport.verbs.types import QueuePairAttributes, RecvRequest, SendRequest, State
 
 _ADDRESS_VERSION = 3
 _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))

@@ -62,11 +62,6 @@ nanobind::object python_exception(const CommunicatorFailed& error);
 // The same names for lanes and for queue pairs.
 Counts device_statistics(const DeviceStatistics& statistics);
 
-// emulation.cc: EmulatedNetwork.
-void bind_emulation(nanobind::module_& module);
-// simulation.cc: World, Programs and VirtualTime.
-void bind_simulation(nanobind::module_& module);
-
 // verbs.cc: ProtectionDomain, CompletionQueue and QueuePair, and RdmaDevice, RdmaDomain,
 // RdmaQueuePair, RdmaRegistrations and RdmaLaneEnd.
 void bind_verbs(nanobind::module_& module);

@@ -126,7 +126,7 @@ struct FastPath {
   Py_ssize_t core, timeout_s;  // its slots
   nb::object known;            // KnownCalls
   nb::object groups;  // CALLS of call_group.py: a call may have to be collected while there are any
-  nb::object captures;  // CAPTURES of graphs/recording.py: or recorded
+  nb::object captures;  // CAPTURES of recording.py: or recorded
   nb::object errors;    // CallErrors
   nb::object work;      // the class Work, of calls in the background; None: calls block
   size_t rank;

@@ -167,8 +167,6 @@ NB_MODULE(_core, module) {
   bind_memory(module);
   bind_overlap(module);
   bind_python_lanes(module);
-  bind_emulation(module);
-  bind_simulation(module);
   bind_verbs(module);
   bind_perftest(module);
 

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/fork_copies.h"
-#include "verbs/underlying_lane.h"
+#include "verbs/software/underlying_lane.h"
 
 namespace nb = nanobind;
 

@@ -15,11 +15,11 @@
 #include <algorithm>
 
 #include "engine/communicator.h"
-#include "verbs/lane_over_queue_pair.h"
-#include "verbs/lane_under_queue_pair.h"
-#include "verbs/queue_pair.h"
+#include "verbs/lane/lane_over_queue_pair.h"
 #include "verbs/rdma/lane_end.h"
 #include "verbs/rdma/queue_pair.h"
+#include "verbs/software/lane_under_queue_pair.h"
+#include "verbs/software/queue_pair.h"
 
 namespace nb = nanobind;
 
@@ -58,7 +58,7 @@ T attribute(const nb::object& attributes, const char* name) {
   throw InvalidVerb(std::string(name) + " is not a number in range");
 }
 
-// From the class of this name in transport/verbs/types.py.
+// From the class of this name in transport/providers/verbs/types.py.
 QueuePairAttributes attributes_of(const nb::object& given) {
   return {
       .max_send_wr = attribute<size_t>(given, "max_send_wr"),

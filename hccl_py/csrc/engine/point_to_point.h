@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/recorder.h"
-#include "engine/request.h"
+#include "engine/calls/recorder.h"
+#include "engine/calls/request.h"
 #include "lanes/lane.h"
 #include "verbs/registered_memory.h"
 

@@ -1,5 +1,5 @@
 // Which way the large payloads of a kind of call take, by trial.
-#include "engine/copy_modes.h"
+#include "engine/collective/copy_modes.h"
 
 #include <memory>
 #include <vector>

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "check.h"
-#include "engine/plan.h"
+#include "engine/calls/plan.h"
 
 namespace hccl::test {
 namespace {

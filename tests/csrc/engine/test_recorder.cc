@@ -1,6 +1,6 @@
 // The flight recorder: what it remembers, what a reader in another thread gets, and whom the engine
 // blames for waiting.
-#include "engine/recorder.h"
+#include "engine/calls/recorder.h"
 
 #include <numeric>
 

@@ -3,10 +3,10 @@
 #include <list>
 
 #include "check.h"
-#include "engine/collective.h"
+#include "engine/calls/recorder.h"
+#include "engine/calls/stragglers.h"
+#include "engine/collective/collective.h"
 #include "engine/point_to_point.h"
-#include "engine/recorder.h"
-#include "engine/stragglers.h"
 #include "feed.h"
 
 namespace hccl::fuzz {

@@ -2,7 +2,7 @@
 // only as its access allows.
 #include "check.h"
 #include "feed.h"
-#include "verbs/queue_pair.h"
+#include "verbs/software/queue_pair.h"
 
 namespace hccl::fuzz {
 namespace {

@@ -1,7 +1,5 @@
 #include "verbs/memory_region.h"
 
-#include "verbs/queue_pair.h"
-
 namespace hccl {
 
 void check_region(uint64_t address, uint64_t length, uint32_t access) {
@@ -25,7 +23,7 @@ void ProtectionDomain::deregister_memory(uint32_t key) {
     if (regions_.erase(key) == 0) throw InvalidVerb("no such memory region");
   }
   std::lock_guard lock(pairs_mutex_);
-  for (QueuePair* pair : pairs_) pair->release_region();
+  for (UsesRegions* pair : pairs_) pair->release_region();
 }
 
 bool ProtectionDomain::allows(const ScatterGather& piece, uint32_t access) const {
@@ -38,12 +36,12 @@ bool ProtectionDomain::allows(const ScatterGather& piece, uint32_t access) const
          piece.address - region.address <= region.length - piece.length;
 }
 
-void ProtectionDomain::attach(QueuePair* pair) {
+void ProtectionDomain::attach(UsesRegions* pair) {
   std::lock_guard lock(pairs_mutex_);
   pairs_.push_back(pair);
 }
 
-void ProtectionDomain::detach(QueuePair* pair) {
+void ProtectionDomain::detach(UsesRegions* pair) {
   std::lock_guard lock(pairs_mutex_);
   std::erase(pairs_, pair);
 }

@@ -12,7 +12,15 @@
 
 namespace hccl {
 
-class QueuePair;
+// A queue pair, as its protection domain knows it.
+class UsesRegions {
+ public:
+  // Returns when no transfer of it uses a region any more that has lost its key.
+  virtual void release_region() = 0;
+
+ protected:
+  ~UsesRegions() = default;
+};
 
 // Throws InvalidVerb where remote writing is allowed but local writing is not, as verbs does, and
 // for a range that wraps around.
@@ -30,15 +38,15 @@ class ProtectionDomain {
   // for.
   bool allows(const ScatterGather& piece, uint32_t access) const;
 
-  void attach(QueuePair* pair);
-  void detach(QueuePair* pair);
+  void attach(UsesRegions* pair);
+  void detach(UsesRegions* pair);
 
  private:
   mutable std::shared_mutex mutex_;  // regions_, random_; the innermost lock
   std::unordered_map<uint32_t, MemoryRegion> regions_;
   std::random_device random_;  // makes keys, so that a stale or guessed one is noticed
   std::mutex pairs_mutex_;     // pairs_; taken before a queue pair's lock
-  std::vector<QueuePair*> pairs_;
+  std::vector<UsesRegions*> pairs_;
 };
 
 }  // namespace hccl

@@ -17,7 +17,7 @@
 
 namespace hccl {
 
-// The numbers cross into Python (transport/verbs/types.py): append only.
+// The numbers cross into Python (transport/providers/verbs/types.py): append only.
 enum class Opcode : int {
   send = 0,
   send_with_imm = 1,

@@ -20,7 +20,7 @@ from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.memory_watch import watch_of_this_process
 from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
 from hccl_py.transport.providers.verbs.settings import MOST_PAIRS, RdmaSettings
-from hccl_py.transport.verbs.types import State
+from hccl_py.transport.providers.verbs.types import State
 
 _TIMEOUT_UNIT_S = 4.096e-6
 _COUNTS = struct.Struct("!II")

@@ -7,7 +7,7 @@ import resource
 
 _ONE_DEVICE_BYTES = 4_750_000
 _EACH_DEVICE_BYTES = 6_330_000
-"""With several devices a lane has more slots, see `csrc/verbs/lane_slots.h`."""
+"""With several devices a lane has more slots, see `csrc/verbs/lane/lane_slots.h`."""
 
 
 def locked_bytes_per_peer(num_devices: int = 1) -> int:

@@ -6,8 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "perftest/loops.h"
-#include "verbs/queue_pair.h"
 #include "verbs/rdma/queue_pair.h"
+#include "verbs/software/queue_pair.h"
 
 namespace nb = nanobind;
 

@@ -22,10 +22,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/calls/failure_state.h"
+#include "engine/calls/request.h"
 #include "engine/connection/control_link.h"
 #include "engine/connection/peer_process.h"
-#include "engine/failure/failure_state.h"
-#include "engine/request.h"
 #include "lanes/tcp.h"
 #include "progress/sleep.h"
 

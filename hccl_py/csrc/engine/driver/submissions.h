@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/calls/request.h"
 
 namespace hccl {
 

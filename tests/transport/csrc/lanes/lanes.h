@@ -23,8 +23,8 @@
 #include "lanes/tcp.h"
 #include "progress/progress_thread.h"
 #include "rdma_lane.h"
-#include "verbs/lane_over_queue_pair.h"
-#include "verbs/queue_pair.h"
+#include "verbs/lane/lane_over_queue_pair.h"
+#include "verbs/software/queue_pair.h"
 
 namespace hccl::test {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.h"
-#include "verbs/lane_over_queue_pair.h"
+#include "verbs/lane/lane_over_queue_pair.h"
 #include "verbs/rdma/lane_end.h"
 
 namespace hccl::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "verbs/lane_over_queue_pair.h"
+#include "verbs/lane/lane_over_queue_pair.h"
 
 namespace hccl::test {
 

@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "lanes.h"
-#include "verbs/queue_pair.h"
+#include "verbs/software/queue_pair.h"
 
 namespace hccl::test {
 namespace {

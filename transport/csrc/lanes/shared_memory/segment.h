@@ -100,9 +100,9 @@ struct TrialReport {
   uint64_t mode;  // its own before the trial, as a number; num_copy_modes: it sends nothing
 };
 
-// What a trial of copy modes took its owner, see engine/copy_modes.h. `number`, stored last with
-// release, pairs with the load in Segment::trial. A later trial may overwrite what is being read;
-// what comes of that is a choice by wrong times.
+// What a trial of copy modes took its owner, see engine/collective/copy_modes.h. `number`, stored
+// last with release, pairs with the load in Segment::trial. A later trial may overwrite what is
+// being read; what comes of that is a choice by wrong times.
 struct alignas(64) TrialCell {
   std::atomic<uint64_t> number;  // plus one; 0: none
   std::array<std::atomic<uint64_t>, num_copy_modes> times_ns;

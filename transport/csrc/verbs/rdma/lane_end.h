@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "verbs/lane_slots.h"
+#include "verbs/lane/lane_slots.h"
 #include "verbs/rdma/queue_pair.h"
 #include "verbs/rdma/registrations.h"
 

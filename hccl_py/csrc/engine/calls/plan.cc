@@ -1,0 +1,180 @@
+#include "engine/calls/plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t cache_line = 64;
+
+constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
+
+const Span& block_of(const Call& call, const ChunkRef& chunk) {
+  const std::vector<Span>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+  return blocks.at(static_cast<size_t>(chunk.begin));
+}
+
+bool hears_once_in_each_step(const Plan& plan, int rank, int world_size) {
+  int begin = 0;
+  for (int end : plan.steps) {
+    std::vector<int> messages(static_cast<size_t>(world_size), 0);
+    messages.at(static_cast<size_t>(rank)) = 1;
+    for (int i = begin; i < end; ++i) {
+      const Op& op = plan.ops[static_cast<size_t>(i)];
+      if (op.kind != OpKind::recv && op.kind != OpKind::recv_reduce) continue;
+      for (int peer = op.peers_begin; peer < op.peers_begin + op.num_peers; ++peer) {
+        ++messages.at(static_cast<size_t>(plan.peers[static_cast<size_t>(peer)]));
+      }
+    }
+    if (std::any_of(messages.begin(), messages.end(), [](int number) { return number != 1; })) {
+      return false;
+    }
+    begin = end;
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t Call::num_bytes() const {
+  if (total_bytes != 0) return total_bytes;
+  auto count = [](const std::vector<Span>& blocks) {
+    size_t sum = 0;
+    for (const Span& block : blocks) sum += block.count;
+    return sum;
+  };
+  return std::max(count(input), count(output)) * size_of(dtype);
+}
+
+void Plan::validate(int rank, int world_size) const {
+  auto require = [](bool good, const char* what) {
+    if (!good) throw std::invalid_argument(std::string("malformed plan: ") + what);
+  };
+  auto check_chunk = [&](const ChunkRef& chunk) {
+    bool of_data = chunk.buffer == Buffer::data;
+    int limit = of_data ? data_chunks : world_size, span = chunk.end - chunk.begin;
+    // Tiles are cut for one kind or for the other.
+    require(of_data == (data_chunks > 0) && chunk.buffer <= Buffer::output, "buffer");
+    require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
+    require(span <= max_chunk_span && (of_data || span == 1 || chunk.scratch >= 0), "chunk span");
+    require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
+    require(of_data || chunk.scratch <= scratch_slots - span, "scratch slots");
+  };
+  require(compressed.empty() || compressed.size() == peers.size(), "compressed edges");
+  require(std::is_sorted(steps.begin(), steps.end()) &&
+              (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
+          "steps");
+  require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
+  require(
+      !long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
+      "long messages");
+  require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2),
+          "steps of their own");
+  for (const Op& op : ops) {
+    require(
+        op.peers_begin >= 0 && op.num_peers >= 0 &&
+            static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <= peers.size(),
+        "peers");
+    for (int i = 0; i < op.num_peers; ++i) {
+      int peer = peers[static_cast<size_t>(op.peers_begin + i)];
+      require(peer >= 0 && peer < world_size && peer != rank, "peer");
+    }
+    if (op.kind != OpKind::copy) require(op.num_peers > 0, "an op without peers");
+    if (op.kind == OpKind::recv) require(op.num_peers == 1, "recv takes one peer");
+    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
+    // The reduction runs in rank order, which gives all ranks the same bits.
+    require(op.kind != OpKind::recv_reduce ||
+                std::adjacent_find(begin, end, std::greater_equal<>()) == end,
+            "order of peers");
+    for (int i = 0; i < op.num_peers && !compressed.empty(); ++i) {
+      // A payload is encoded once for all readers, and blocks of an encoding begin with a chunk.
+      const ChunkRef& chunk = op.kind == OpKind::send ? op.source : op.destination;
+      require(!is_compressed(op, i) || chunk.end == chunk.begin + 1, "span of a compressed chunk");
+      require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
+              "a send that is compressed for some peers only");
+    }
+    // A reply is known by the number of its cell; long messages have several.
+    require(op.rendezvous >= -1 && op.rendezvous < (long_messages ? 1 : 0xffff), "rendezvous");
+    if (op.kind != OpKind::send) check_chunk(op.destination);
+    bool has_part = op.kind == OpKind::recv_reduce && op.source.is_given();
+    if (op.kind == OpKind::send || op.kind == OpKind::copy || has_part) check_chunk(op.source);
+  }
+  require(!by_step || hears_once_in_each_step(*this, rank, world_size), "messages of a step");
+}
+
+bool Plan::only_sends() const {
+  return std::all_of(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::send; });
+}
+
+size_t Plan::slots_needed() const {
+  size_t slots = static_cast<size_t>(scratch_slots);
+  return data_chunks ? slots : divide_up(slots, static_cast<size_t>(std::max(max_chunk_span, 1)));
+}
+
+Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
+    : item_size_(size_of(call.dtype)), slot_bytes_(slot_bytes), count_(call.data.count) {
+  const Plan& plan = *call.plan;
+  size_t slot_elements = slot_bytes / item_size_;
+  size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));
+  if (span > slot_elements) throw std::invalid_argument("an op spans more chunks than fit a slot");
+  if (plan.data_chunks) {
+    size_t chunks = static_cast<size_t>(plan.data_chunks);
+    size_t line = std::max<size_t>(1, cache_line / item_size_);
+    // Enough tiles that every channel has two to overlap, within the two limits.
+    size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
+    size_t least = divide_up(divide_up(plan.min_message_bytes, item_size_), span);
+    size_t most = slot_elements / span;
+    size_t chunk = std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
+    tile_elements_ = chunk * chunks;
+    num_tiles_ = std::max<int64_t>(1, divide_up(call.data.count, tile_elements_));
+    return;
+  }
+  // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
+  tile_elements_ = slot_elements / span;
+  size_t longest = 0;
+  for (const std::vector<Span>* blocks : {&call.input, &call.output}) {
+    for (const Span& block : *blocks) longest = std::max(longest, block.count);
+  }
+  for (const Span& block : call.output) {
+    if (span > 1 && block.count != longest) {
+      throw std::invalid_argument("blocks of several lengths");
+    }
+  }
+  num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
+}
+
+size_t Tiling::whole(const Call& call, const ChunkRef& chunk) {
+  return chunk.buffer == Buffer::data ? call.data.count : block_of(call, chunk).count;
+}
+
+Span Tiling::tile_of(const Span& block, int64_t tile) const {
+  size_t begin = std::min(static_cast<size_t>(tile) * tile_elements_, block.count);
+  size_t end = std::min(begin + tile_elements_, block.count);
+  return {block.address + begin * item_size_, end - begin};
+}
+
+Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
+                     std::byte* scratch) const {
+  Span span;
+  if (chunk.buffer == Buffer::data) {
+    Span whole = tile_of(call.data, tile);
+    size_t begin = partition(whole.count, call.plan->data_chunks, chunk.begin);
+    size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
+    span = {whole.address + begin * item_size_, end - begin};
+  } else {
+    span = tile_of(block_of(call, chunk), tile);
+  }
+  if (chunk.scratch >= 0) {
+    bool end_to_end = chunk.buffer != Buffer::data && call.plan->max_chunk_span > 1;
+    size_t stride = end_to_end ? span.count * item_size_ : slot_bytes_;
+    span.address = scratch + static_cast<size_t>(chunk.scratch) * stride;
+    if (end_to_end) span.count *= static_cast<size_t>(chunk.end - chunk.begin);
+  }
+  return span;
+}
+
+}  // namespace hccl

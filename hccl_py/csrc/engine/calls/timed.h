@@ -1,0 +1,30 @@
+// Where the time of a call goes, for calls that are profiled.
+#pragma once
+
+#include "base/statistics.h"
+#include "engine/calls/request.h"
+#include "lanes/lane.h"
+
+namespace hccl {
+
+// Adds the time that it exists to a part of the profile, if there is one.
+class Timed {
+ public:
+  Timed(Profile* profile, Counter Profile::* part)
+      : counter_(profile == nullptr ? nullptr : &(profile->*part)) {
+    if (counter_ != nullptr) began_ = Clock::now();
+  }
+  Timed(Profile* profile, const Lane& lane)
+      : Timed(profile, lane.shares_payload() ? &Profile::copy_ns : &Profile::wire_ns) {}
+  ~Timed() {
+    if (counter_ != nullptr) counter_->add(steady_ns(Clock::now()) - steady_ns(began_));
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  Counter* counter_;
+  Deadline began_;
+};
+
+}  // namespace hccl

@@ -1,0 +1,201 @@
+#include "engine/collective/collective.h"
+
+#include <algorithm>
+
+#include "engine/calls/timed.h"
+
+namespace hccl {
+
+namespace {
+
+// A call of more bytes, of all ranks together, hardly has messages short enough for the board.
+constexpr size_t max_board_bytes = post_areas * area_bytes;
+
+// A phase is what is received in a step and then sent in the next one, while it is in the cache.
+// The first phase only sends, the last one only receives.
+void add_phases(const Plan& plan, std::vector<size_t>& ends) {
+  auto next = plan.ops.begin();
+  for (int end : plan.steps) {
+    next = std::find_if(next, plan.ops.begin() + end,
+                        [](const Op& op) { return op.kind != OpKind::send; });
+    ends.push_back(static_cast<size_t>(next - plan.ops.begin()));
+    next = plan.ops.begin() + end;
+  }
+}
+
+}  // namespace
+
+Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
+                 Stragglers& stragglers)
+    : rank_(rank),
+      world_size_(world_size),
+      slot_bytes_(slot_bytes),
+      index_(index),
+      num_channels_(num_channels),
+      stragglers_(stragglers) {
+  lanes_.resize(static_cast<size_t>(world_size));
+  // Never grow while a plan runs.
+  sources_.reserve(static_cast<size_t>(world_size));
+  fan_out_.reserve(static_cast<size_t>(world_size));
+  backlog_.reserve(static_cast<size_t>(world_size));
+}
+
+void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
+  is_asking_ = false;
+  all_stay_in_place_ = true;
+  const Plan& plan = *call.plan;
+  if (index_ >= tiling.num_tiles() || (plan.ops.empty() && plan.steps.empty())) return;
+  on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
+  step_ = 0;
+  has_posted_ = lacks_room_ = false;
+  room_deadline_ = Deadline::max();
+  may_wait_for_room_ = call.compression == Compression::none;  // a retry would encode it again
+  tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
+  scaled_.clear();
+  call_ = &call;
+  tiling_ = &tiling;
+  phase_ends_.clear();
+  if (window > 1) add_phases(plan, phase_ends_);
+  phase_ends_.push_back(plan.ops.size());
+  window_ = window;
+  tile_ = index_;
+  open_window();
+  ready_ = 0;
+  item_size_ = size_of(call.dtype);
+  sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
+  size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
+  if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
+}
+
+void Channel::ask(const Call& call, const Tiling& tiling, int64_t window) {
+  start(call, tiling, window);
+  window_end_ = tile_ + num_channels_;
+  is_asking_ = true;
+}
+
+bool Channel::has_asked() const {
+  return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
+}
+
+void Channel::go_on(int64_t window) {
+  is_asking_ = false;
+  window_ = window;
+}
+
+// A last tile in which some chunks have no elements, and so no messages, has a window of its own.
+void Channel::open_window() {
+  int64_t num_tiles = 1;
+  if (window_ > 1) {
+    int64_t end = tiling_->num_tiles();
+    if (tiling_->tile_of(call_->data, end - 1).count <
+        static_cast<size_t>(call_->plan->data_chunks)) {
+      --end;
+    }
+    num_tiles = std::clamp((end - tile_ + num_channels_ - 1) / num_channels_, num_tiles, window_);
+  }
+  window_begin_ = tile_;
+  window_end_ = tile_ + num_tiles * num_channels_;
+  phase_ = 0;
+  next_op_ = 0;
+}
+
+bool Channel::step() {
+  bool moved = false;
+  while (call_ != nullptr && !has_asked()) {
+    const Plan& plan = *call_->plan;
+    bool ends_step = on_board_ && next_op_ == static_cast<size_t>(plan.steps[step_]);
+    bool ended = !ends_step && next_op_ == phase_end();
+    if (!(ends_step ? end_step() : ended ? end_phase() : run(plan.ops[next_op_]))) break;
+    if (!ends_step && !ended) ++next_op_;
+    moved = true;
+  }
+  return moved;
+}
+
+// All that this rank sends in a step, before anything else that it does there. False: no room now.
+bool Channel::post_messages() {
+  if (has_posted_) return true;
+  Board::Posted posted;
+  {
+    Timed timed(profile_, &Profile::copy_ns);
+    posted = board_->post();
+  }
+  lacks_room_ = posted == Board::Posted::no_room;
+  if (lacks_room_) return false;
+  has_posted_ = true;
+  if (posted == Board::Posted::whole) return true;
+  for (const Board::Message& message : board_->messages()) {
+    send_by_lanes(message.peers, message.header, message.payload);
+  }
+  return true;
+}
+
+bool Channel::end_step() {
+  if (!post_messages()) return false;
+  board_->end_step(call_->fingerprint);
+  has_posted_ = false;
+  on_board_ = ++step_ < call_->plan->steps.size();
+  return true;
+}
+
+// The tile has taken its ops of the phase. False while a peer has still to read what an average
+// divides.
+bool Channel::end_phase() {
+  bool is_last = phase_ + 1 == phase_ends_.size();
+  if (call_->divide && is_last) {
+    bool has_data = call_->plan->data_chunks > 0;
+    Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
+    if (!may_overwrite(span)) return false;
+    Timed timed(profile_, &Profile::reduce_ns);
+    divide(span);
+  }
+  tile_ += num_channels_;
+  bool is_in_window = tile_ < window_end_;
+  if (!is_in_window && is_last) {
+    if (tile_ < tiling_->num_tiles()) {
+      open_window();
+    } else {
+      call_ = nullptr;
+    }
+    return true;
+  }
+  if (!is_in_window) {
+    tile_ = window_begin_;
+    ++phase_;
+  }
+  next_op_ = phase_begin();
+  return true;
+}
+
+bool Channel::flush() {
+  if (backlog_.empty()) return false;
+  int awaited = stragglers_.waits() ? backlog_.lanes().front()->peer() : rank_;
+  bool moved;
+  {
+    Timed timed(profile_, *backlog_.lanes().front());
+    moved = backlog_.flush();
+  }
+  // Its taking what we sent is the first sign of a rank that has nothing to send.
+  if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) {
+    stragglers_.arrive(awaited, 0);
+  }
+  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would
+  // have to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
+  bool last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
+  if (last && !moved) moved = backlog_.settle();
+  if (backlog_.empty()) borrowed_.clear();
+  return moved;
+}
+
+void Channel::abandon() {
+  call_ = nullptr;
+  on_board_ = lacks_room_ = is_asking_ = false;
+  room_deadline_ = Deadline::max();
+  backlog_.clear();
+  borrowed_.clear();
+  for (const auto& lane : lanes_) {
+    if (lane) lane->abandon();
+  }
+}
+
+}  // namespace hccl

@@ -1,0 +1,213 @@
+// Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
+//
+// An average is a sum that is divided at the end. Where a sum of finite floats leaves the range of
+// their type, that chunk holds the sum times 2^-k from there on, with 2^k above the number of
+// ranks: a message says so of its chunks, a rank that adds to them scales down what it adds, and
+// the end divides by less. Nothing else is scaled, so small numbers lose no bits beside numbers
+// whose sum does not overflow.
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/calls/failure.h"
+#include "engine/calls/plan.h"
+#include "engine/calls/stragglers.h"
+#include "engine/collective/scaled_ranges.h"
+#include "lanes/lane.h"
+#include "lanes/shared_memory/board.h"
+#include "reduce/reduce.h"
+
+namespace hccl {
+
+// Two ranks called different collectives, or the same one with different arguments.
+struct Mismatch : std::exception {
+  explicit Mismatch(Failure its_failure) : failure(std::move(its_failure)) {}
+  const char* what() const noexcept override { return "ranks made different calls"; }
+
+  Failure failure;
+};
+
+// What the compressed edges of a rank took.
+struct Coded {
+  uint64_t raw_bytes = 0;   // of messages sent, before they were encoded
+  uint64_t sent_bytes = 0;  // after
+  uint64_t coding_ns = 0;   // encoding and decoding
+};
+
+// One lane to every other rank, and what this rank has under way on them.
+class Channel {
+ public:
+  // `index` of `num_channels`. `stragglers`: of all channels of a communicator; outlives this.
+  Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
+          Stragglers& stragglers);
+
+  // lanes()[rank] stays empty.
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+
+  // Whether other ranks' calls are compared with this one; they are unless it is measured what that
+  // costs. Before the first call.
+  void set_checks(bool checks) { checks_ = checks; }
+  // Where the first tile of a small call takes its steps; outlives this.
+  void set_board(Board& board) { board_ = &board; }
+  // Null: the parts of a call are not timed.
+  void set_profile(Profile* profile) { profile_ = profile; }
+  // `window` tiles run a phase of the plan before any of them begins the next; above 1 for a plan
+  // `by_step` only.
+  void start(const Call& call, const Tiling& tiling, int64_t window = 1);
+  // Stops after the first step of the first tile, in which each rank hears from all others: whether
+  // their payloads stay in place too. That tile has a window of its own.
+  void ask(const Call& call, const Tiling& tiling, int64_t window);
+  bool is_asking() const { return is_asking_; }
+  bool has_asked() const;
+  bool all_stay_in_place() const { return all_stay_in_place_; }
+  // After ask(): the rest, with that window.
+  void go_on(int64_t window);
+  // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
+  bool step();
+  bool flush();
+  bool finished() const { return call_ == nullptr && backlog_.empty(); }
+  bool unflushed() const {
+    return !backlog_.empty() || lacks_room_ || room_deadline_ != Deadline::max();
+  }
+  // When it stops to wait for room, if it does.
+  Deadline room_deadline() const { return room_deadline_; }
+  // Forgets the call; for a communicator that has failed.
+  void abandon();
+  // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
+  // number or an earlier one. Who is ahead may have had no need of this rank.
+  void look_for_strays(uint64_t fingerprint);
+
+  // Where the call stands, and which ranks it waits for.
+  Stage stage() const;
+  std::vector<int> waiting_for() const;
+  // Of this channel's; an op counts for its part of a tile.
+  double tiles_done(const Tiling& tiling) const;
+  // Since the last time that it was taken.
+  Coded take_coded() { return std::exchange(coded_, {}); }
+
+ private:
+  struct Group {  // elements [begin, end) of a message
+    int number;
+    size_t begin;
+    size_t end;
+  };
+  struct Borrowed {  // the source of a send that has not left yet
+    Lane* lane;
+    uint64_t number;
+    const std::byte* begin;
+    const std::byte* end;
+  };
+
+  bool run(const Op& op);
+  bool post_messages();
+  bool end_step();
+  bool run_send(const Op& op);
+  bool run_recv(const Op& op);
+  bool run_recv_reduce(const Op& op);
+  const std::byte* part_of(const Op& op, const Span& destination);
+  void reduce_sources(const Op& op, const Span& span, uint16_t mine_scaled);
+  bool reduce_group(const Op& op, const Span& span, const Group& group, bool mine_is_scaled,
+                    size_t done);
+  // Where this rank's part stands among the sources of a recv_reduce: they are in rank order.
+  std::ptrdiff_t place_of_mine(std::span<const int> peers) const {
+    return std::find_if(peers.begin(), peers.end(), [&](int peer) { return peer > rank_; }) -
+           peers.begin();
+  }
+  // The parts of an op's chunks that a message tells apart, at most 16.
+  int num_groups(const ChunkRef& chunk) const { return std::min(chunk.end - chunk.begin, 16); }
+  Group group_of(const ChunkRef& chunk, const Span& span, int number) const;
+  bool scaled_groups(const ChunkRef& chunk, const Span& span, uint16_t& groups);
+  void note_scaled(const ChunkRef& chunk, const Span& span, uint16_t groups);
+  void move_scaled(std::byte* from, std::byte* to, size_t num_bytes);
+  void scale_down(std::byte* begin, size_t count);
+  void divide(const Span& span);
+  bool run_copy(const Op& op);
+  void open_window();
+  size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
+  size_t phase_end() const { return phase_ends_[phase_]; }
+  uint16_t rendezvous_of(const Op& op) const;
+  bool may_overwrite(const Span& span);
+  void post(Lane& lane, const Header& header, const std::byte* payload);
+  bool waits_for_room();
+  bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
+  void look_for_stray(int peer, const Header* header, uint64_t fingerprint);
+  void check(const Header& header, const Op& op, int peer_index, const Span& span);
+  bool is_compressed(const Op& op, int peer_index) const {
+    return call_->compression != Compression::none && call_->plan->is_compressed(op, peer_index);
+  }
+  size_t message_bytes(const Op& op, int peer_index, const Span& span) const {
+    return is_compressed(op, peer_index) ? encoded_bytes(call_->compression, span.count)
+                                         : span.count * item_size_;
+  }
+  const std::byte* encode_source(const Op& op, const Span& span);
+  void decode_payload(const std::byte* payload, std::byte* to, size_t count);
+  std::byte* free_encoding();
+  // The next message of a peer, from the board or its lane, as Lane has them.
+  const Header* peek(int peer) const;
+  // The payload of the peeked message; null if it comes by lane.
+  const std::byte* posted(int peer) const {
+    return on_board_ && board_->has(peer) ? board_->payload(peer) : nullptr;
+  }
+  const std::byte* lend(int peer);
+  bool receive(int peer, std::byte* destination);
+  void release(int peer);
+  bool end_phase();
+  Span resolve(const ChunkRef& chunk);
+  // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
+  bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
+  std::span<const int> peers_of(const Op& op) const {
+    return std::span(call_->plan->peers)
+        .subspan(static_cast<size_t>(op.peers_begin), static_cast<size_t>(op.num_peers));
+  }
+
+  const int rank_;
+  const int world_size_;
+  const size_t slot_bytes_;
+  const int index_;
+  const int num_channels_;
+  Stragglers& stragglers_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  Board* board_ = nullptr;
+
+  const Call* call_ = nullptr;
+  const Tiling* tiling_ = nullptr;
+  bool is_asking_ = false, all_stay_in_place_ = true;
+  // The tiles of a window take the ops of a phase before any takes those of the next one.
+  int64_t window_ = 1, window_begin_ = 0, window_end_ = 0, tile_ = 0;
+  std::vector<size_t> phase_ends_;
+  size_t phase_ = 0, next_op_ = 0;
+  size_t item_size_ = 1;
+  bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
+  bool on_board_ = false;      // this tile takes its steps there
+  size_t step_ = 0;            // of the plan; on the board only
+  bool has_posted_ = false;    // in this step
+  bool lacks_room_ = false;    // for a post
+  // A message for several lanes waits until then for a slot of its own; else never.
+  Deadline room_deadline_ = Deadline::max();
+  bool may_wait_for_room_ = true;
+  int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+  bool checks_ = true;
+  Profile* profile_ = nullptr;
+  bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
+
+  std::vector<Borrowed> borrowed_;
+  Backlog backlog_;
+  std::vector<const std::byte*> sources_;
+  ScaledRanges scaled_;        // of this call
+  uint16_t given_scaled_ = 0;  // recv_reduce: groups that some peer's payload has scaled
+  std::vector<std::byte> scaled_sources_;
+  std::vector<Lane*> fan_out_;
+  std::vector<std::byte> scratch_;
+  // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.
+  std::vector<std::unique_ptr<std::byte[]>> encodings_;
+  std::vector<std::byte> decoded_;  // what a recv_reduce has decoded, a slot for each such peer
+  Coded coded_;
+};
+
+}  // namespace hccl

@@ -1,0 +1,370 @@
+// What the ops of a plan do in a tile.
+#include <algorithm>
+#include <cstring>
+
+#include "base/copy.h"
+#include "engine/calls/request.h"
+#include "engine/calls/timed.h"
+#include "engine/collective/collective.h"
+#include "reduce/reduce.h"
+
+namespace hccl {
+
+namespace {
+
+Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
+  Failure failure = observed(Cause::mismatch, peer);
+  failure.call = call;
+  failure.their_call = their_call;
+  return failure;
+}
+
+// A copy of that much inside a rank's own memory does not stay in a cache until somebody reads all
+// of it.
+constexpr size_t min_uncached_bytes = 4 << 20;
+
+// Many ranks that share a core take turns in less.
+constexpr auto patience = std::chrono::milliseconds(10);
+
+// Adds the time that it exists to that of coding.
+class CodingTime {
+ public:
+  explicit CodingTime(Coded& coded) : coded_(coded), began_(Clock::now()) {}
+  ~CodingTime() { coded_.coding_ns += steady_ns(Clock::now()) - steady_ns(began_); }
+  CodingTime(const CodingTime&) = delete;
+  CodingTime& operator=(const CodingTime&) = delete;
+
+ private:
+  Coded& coded_;
+  Deadline began_;
+};
+
+}  // namespace
+
+bool Channel::run(const Op& op) {
+  if (on_board_ && op.kind != OpKind::send && !post_messages()) return false;
+  switch (op.kind) {
+    case OpKind::send: return run_send(op);
+    case OpKind::recv: return run_recv(op);
+    case OpKind::recv_reduce: return run_recv_reduce(op);
+    case OpKind::copy: return run_copy(op);
+  }
+  return false;
+}
+
+Span Channel::resolve(const ChunkRef& chunk) {
+  return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
+}
+
+void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
+  Timed timed(profile_, lane);
+  uint64_t number = lane.post_send(header, payload);
+  if (lane.settled()) return;
+  backlog_.note(lane);
+  if (lane.completed() < number) {
+    borrowed_.push_back({&lane, number, payload, payload + header.length});
+  }
+}
+
+// Which of the next messages of the peer is the reply: in a window, each step brings one for each
+// tile.
+uint16_t Channel::rendezvous_of(const Op& op) const {
+  if (op.rendezvous <= 0) return static_cast<uint16_t>(op.rendezvous);
+  int64_t num_tiles = (window_end_ - window_begin_) / num_channels_,
+          index = (tile_ - window_begin_) / num_channels_;
+  return static_cast<uint16_t>((op.rendezvous - 1) * num_tiles + index + 1);
+}
+
+bool Channel::run_send(const Op& op) {
+  Span span = resolve(op.source);
+  if (!is_told(span)) return true;
+  uint16_t scaled = 0;
+  if (!scaled_groups(op.source, span, scaled)) return false;
+  const std::byte* payload = span.address;
+  if (is_compressed(op, 0) && span.count > 0) {
+    payload = encode_source(op, span);
+    if (payload == nullptr) return false;
+  }
+  Header header;
+  header.fingerprint = call_->fingerprint;
+  header.id = stragglers_.report();
+  header.size = Tiling::whole(*call_, op.source) * item_size_;
+  header.scaled = scaled;
+  header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
+  header.kind = rendezvous_of(op);
+  header.wants_reply = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
+  header.is_only_moved = !call_->plan->reduces;
+  header.sender_waits = sender_waits_;
+  header.copy_mode = call_->copy_mode;
+  if (on_board_) board_->add({peers_of(op), header, payload});
+  return send_by_lanes(peers_of(op), header, payload);
+}
+
+// Whether a message for several lanes that found no slot waits for one: to write it for each lane
+// alone would take as many copies. Not for long, and then no more in this call: one lane's reader
+// may free its slots only after another lane has got this very message.
+bool Channel::waits_for_room() {
+  if (on_board_ || !may_wait_for_room_) return false;
+  Deadline now = Clock::now();
+  if (room_deadline_ == Deadline::max()) room_deadline_ = now + patience;
+  may_wait_for_room_ = now < room_deadline_;
+  return may_wait_for_room_;
+}
+
+// To all of `peers`; on the board, to those that it does not reach, or, once it has posted that
+// they get it by lane, to those that it does. False: all of it later.
+bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
+                            const std::byte* payload) {
+  auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
+  fan_out_.clear();
+  for (int peer : peers) {
+    if (is_meant(peer) && lane(peer).shares_payload()) fan_out_.push_back(&lane(peer));
+  }
+  bool shared = false;
+  if (fan_out_.size() > 1) {
+    Timed timed(profile_, *fan_out_[0]);
+    Lane::Shared posted = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
+    if (posted == Lane::Shared::later && waits_for_room()) return false;
+    shared = posted == Lane::Shared::posted;
+    room_deadline_ = Deadline::max();
+  }
+  for (int peer : peers) {
+    if (is_meant(peer) && (!shared || !lane(peer).shares_payload())) {
+      post(lane(peer), header, payload);
+    }
+  }
+  return true;
+}
+
+// Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent
+// out of `data` is left there as its receivers decode it. Null while an earlier send still reads
+// that.
+const std::byte* Channel::encode_source(const Op& op, const Span& span) {
+  bool of_data = op.source.buffer == Buffer::data && op.source.scratch < 0;
+  if (of_data && !may_overwrite(span)) return nullptr;
+  std::byte* encoding = free_encoding();
+  CodingTime timed(coded_);
+  std::byte* residual = nullptr;
+  if (of_data && call_->residual) residual = call_->residual + (span.address - call_->data.address);
+  encode(call_->compression, encoding, span.address, residual, span.count);
+  if (of_data) decode(call_->compression, span.address, encoding, span.count);
+  auto num_peers = static_cast<size_t>(op.num_peers);
+  coded_.raw_bytes += num_peers * span.count * item_size_;
+  coded_.sent_bytes += num_peers * encoded_bytes(call_->compression, span.count);
+  return encoding;
+}
+
+void Channel::decode_payload(const std::byte* payload, std::byte* to, size_t count) {
+  CodingTime timed(coded_);
+  decode(call_->compression, to, payload, count);
+}
+
+std::byte* Channel::free_encoding() {
+  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
+  for (const auto& encoding : encodings_) {
+    bool borrowed = std::any_of(borrowed_.begin(), borrowed_.end(),
+                                [&](const Borrowed& b) { return b.begin == encoding.get(); });
+    if (!borrowed) return encoding.get();
+  }
+  // At least one block, for the slot of a message of one element.
+  size_t bytes = std::max(slot_bytes_, encoded_bytes(Compression::int8, int8_block));
+  return encodings_.emplace_back(new std::byte[bytes]).get();
+}
+
+// The source of an earlier send must not change before it left. If it still waits, the lane takes
+// a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
+bool Channel::may_overwrite(const Span& span) {
+  if (borrowed_.empty()) return true;
+  const std::byte* begin = span.address;
+  const std::byte* end = begin + span.count * item_size_;
+  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
+  for (const Borrowed& b : borrowed_) {
+    if (b.begin >= end || begin >= b.end) continue;
+    while (b.lane->completed() < b.number) {
+      uint64_t before = b.lane->completed();
+      b.lane->detach();
+      if (b.lane->completed() == before) return false;
+    }
+  }
+  return true;
+}
+
+void Channel::look_for_strays(uint64_t fingerprint) {
+  for (const auto& from : lanes_) {
+    if (!from) continue;
+    try {
+      look_for_stray(from->peer(), from->peek(), fingerprint);
+      if (board_ != nullptr && board_->has(from->peer())) {
+        look_for_stray(from->peer(), board_->peek(from->peer()), fingerprint);
+      }
+    } catch (const LaneError&) {
+      // whoever needs that rank will notice
+    }
+  }
+}
+
+void Channel::look_for_stray(int peer, const Header* header, uint64_t fingerprint) {
+  if (header == nullptr || header->fingerprint == fingerprint) return;
+  // The low bits are the call's number.
+  auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
+  if (ahead <= 0) throw Mismatch(mismatch(peer, fingerprint, header->fingerprint));
+}
+
+// Throws Mismatch, or LaneError for what no sane peer sends.
+void Channel::check(const Header& header, const Op& op, int peer_index, const Span& span) {
+  int peer = peers_of(op)[static_cast<size_t>(peer_index)];
+  if (checks_) {
+    uint64_t call = call_->fingerprint;
+    size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
+    if (header.fingerprint != call) throw Mismatch(mismatch(peer, call, header.fingerprint));
+    if (header.size != whole) {
+      Failure failure = mismatch(peer, call, 0);
+      failure.sent_bytes = header.size;
+      failure.expected_bytes = whole;
+      throw Mismatch(std::move(failure));
+    }
+  }
+  // Always: it is what decoding reads.
+  if (header.length != message_bytes(op, peer_index, span)) {
+    throw LaneError(peer, "a message that is no part of its call");
+  }
+  all_stay_in_place_ &= header.copy_mode == CopyMode::single;
+  stragglers_.arrive(peer, header.id);
+}
+
+const Header* Channel::peek(int peer) const {
+  if (on_board_ && board_->has(peer)) {
+    const Header* header = board_->peek(peer);
+    if (header == nullptr || posted(peer) != nullptr) return header;
+  }
+  return lanes_[static_cast<size_t>(peer)]->peek();
+}
+
+const std::byte* Channel::lend(int peer) {
+  if (const std::byte* payload = posted(peer)) return payload;
+  Timed timed(profile_, lane(peer));
+  return lane(peer).lend();
+}
+
+bool Channel::receive(int peer, std::byte* destination) {
+  if (const std::byte* payload = posted(peer)) {
+    Timed timed(profile_, &Profile::copy_ns);
+    copy(destination, payload, peek(peer)->length);
+    return true;
+  }
+  Timed timed(profile_, lane(peer));
+  return lane(peer).receive(destination);
+}
+
+void Channel::release(int peer) {
+  if (posted(peer) == nullptr) lane(peer).release();
+}
+
+bool Channel::run_recv(const Op& op) {
+  Span span = resolve(op.destination);
+  if (!is_told(span)) return true;
+  int peer = peers_of(op)[0];
+  const Header* header = peek(peer);
+  if (header == nullptr) return false;
+  check(*header, op, 0, span);
+  if (!may_overwrite(span)) return false;
+  uint16_t scaled = header->scaled;
+  if (is_compressed(op, 0) && span.count > 0) {
+    const std::byte* payload = lend(peer);
+    if (payload == nullptr) return false;
+    decode_payload(payload, span.address, span.count);
+  } else if (span.count == 0 ? lend(peer) == nullptr : !receive(peer, span.address)) {
+    return false;  // an empty block may have no address
+  }
+  note_scaled(op.destination, span, scaled);
+  release(peer);
+  return true;
+}
+
+bool Channel::run_recv_reduce(const Op& op) {
+  Span span = resolve(op.destination);
+  if (!is_told(span)) return true;
+  std::span<const int> peers = peers_of(op);
+  if (ready_ == 0) {
+    given_scaled_ = 0;
+    sources_.resize(static_cast<size_t>(op.num_peers));
+    size_t decoded_bytes = slot_bytes_ * static_cast<size_t>(op.num_peers);
+    if (call_->compression != Compression::none && decoded_.size() < decoded_bytes) {
+      decoded_.resize(decoded_bytes);
+    }
+  }
+  for (; ready_ < op.num_peers; ++ready_) {
+    auto index = static_cast<size_t>(ready_);
+    const Header* header = peek(peers[index]);
+    if (header == nullptr) return false;
+    check(*header, op, ready_, span);
+    const std::byte* payload = lend(peers[index]);
+    if (payload == nullptr) return false;
+    given_scaled_ |= header->scaled;
+    if (is_compressed(op, ready_) && span.count > 0) {
+      std::byte* decoded = decoded_.data() + index * slot_bytes_;
+      decode_payload(payload, decoded, span.count);
+      payload = decoded;
+    }
+    sources_[index] = payload;
+  }
+  if (!may_overwrite(span)) return false;
+  const ChunkRef& mine = op.source.is_given() ? op.source : op.destination;
+  uint16_t mine_scaled = 0;
+  if (!scaled_groups(mine, resolve(mine), mine_scaled)) return false;
+  if (span.count > 0) {
+    const std::byte* part = op.source.is_given() ? part_of(op, span) : span.address;
+    // Rank order, so that every rank which reduces these same operands gets the same bits.
+    sources_.insert(sources_.begin() + place_of_mine(peers), part);
+    Timed timed(profile_, &Profile::reduce_ns);
+    reduce_sources(op, span, mine_scaled);
+  }
+  for (int peer : peers) release(peer);
+  ready_ = 0;
+  return true;
+}
+
+namespace {
+
+void require_same_length(const Span& source, const Span& destination) {
+  if (source.count == destination.count) return;
+  throw std::logic_error("a plan copies between chunks of different lengths");
+}
+
+bool overlap(const Span& a, const Span& b, size_t item_size) {
+  return a.address < b.address + b.count * item_size && b.address < a.address + a.count * item_size;
+}
+
+}  // namespace
+
+// What this rank adds to a reduction into `destination`. Where the caller's buffers overlap, that
+// is moved there.
+const std::byte* Channel::part_of(const Op& op, const Span& destination) {
+  Span source = resolve(op.source);
+  require_same_length(source, destination);
+  if (!overlap(source, destination, item_size_)) return source.address;
+  std::memmove(destination.address, source.address, source.count * item_size_);
+  return destination.address;
+}
+
+bool Channel::run_copy(const Op& op) {
+  Span destination = resolve(op.destination);
+  Span source = resolve(op.source);
+  require_same_length(source, destination);
+  if (source.count == 0 || source.address == destination.address) return true;
+  if (!may_overwrite(destination)) return false;
+  Timed timed(profile_, &Profile::copy_ns);
+  size_t num_bytes = source.count * item_size_;
+  move_scaled(source.address, destination.address, num_bytes);
+  if (overlap(source, destination, item_size_)) {
+    std::memmove(destination.address, source.address, num_bytes);
+  } else if (call_->copy_mode == CopyMode::streamed ||
+             Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
+    copy_past_caches(destination.address, source.address, num_bytes);
+  } else {
+    hccl::copy(destination.address, source.address, num_bytes);
+  }
+  return true;
+}
+
+}  // namespace hccl

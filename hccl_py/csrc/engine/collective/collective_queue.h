@@ -1,0 +1,89 @@
+// The collectives of one communicator, in the order submitted: one runs, the others wait.
+//
+// Touched by the driver only, but for the counters of stragglers().
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/calls/recorder.h"
+#include "engine/calls/request.h"
+#include "engine/calls/stragglers.h"
+#include "engine/collective/collective.h"
+#include "engine/collective/copy_modes.h"
+#include "verbs/registered_memory.h"
+
+namespace hccl {
+
+class CollectiveQueue {
+ public:
+  // `segment`: of this rank. `recorder` and `statistics` outlive this.
+  CollectiveQueue(int rank, int world_size, int num_channels, std::shared_ptr<Segment> segment,
+                  Recorder& recorder, Statistics& statistics);
+
+  // Before the first request.
+  std::vector<Channel>& channels() { return channels_; }
+  // All ranks are on one node: all lanes are of shared memory. Before the first request.
+  void set_one_node() { is_one_node_ = true; }
+  CopyModes& copy_modes() { return copy_modes_; }
+  // Is told of the buffers of each call. Before the first request.
+  void add_memory(std::shared_ptr<RegisteredMemory> memory) {
+    memories_.push_back(std::move(memory));
+  }
+  // Times the parts of all calls; else only of those that are compressed.
+  void start_profile() { is_profiled_ = true; }
+
+  void push(const RequestPtr& request) { waiting_.push_back(request); }
+  bool idle() const { return !active_ && waiting_.empty(); }
+  const Request* active() const { return active_.get(); }
+  // Moves what can move. True if anything did. `may_spin`: a turn is short. Throws LaneError,
+  // Mismatch.
+  bool advance(bool may_spin);
+  // Whether something sent waits for room, or until peers have read it.
+  bool unflushed() const;
+  // Throws Mismatch if a rank has sent what belongs to another call than the one that runs: it may
+  // say why this rank waits.
+  void look_for_strays();
+  void sleeps() { stragglers_.sleeps(); }
+
+  // Whether a call is late; of those that wait only where one runs.
+  bool is_late(Deadline now) const;
+  // When it has to be looked at again, whatever happens.
+  Deadline next_turn() const;
+  bool waits_for(int peer) const;
+  bool has_unawaited() const;
+  // What is known here of how far the rank has got.
+  void measure(CallProgress& progress) const;
+  // Forgets all calls and appends them to `unfinished`; for a communicator that has failed.
+  void abandon(std::vector<RequestPtr>& unfinished);
+
+  // Frees the lanes.
+  void close();
+
+  const Stragglers& stragglers() const { return stragglers_; }
+
+ private:
+  void begin();
+  bool may_run_by_step(const Call& call) const;
+  void choose_order();
+  void end();
+  void record_end(CallState state);
+  void expect(const Call& call);
+
+  const size_t slot_bytes_;
+  Recorder& recorder_;
+  Statistics& statistics_;
+  bool is_one_node_ = false;
+  bool is_profiled_ = false;
+  Stragglers stragglers_;
+  CopyModes copy_modes_;
+  std::vector<Channel> channels_;
+  std::vector<std::shared_ptr<RegisteredMemory>> memories_;
+  std::deque<RequestPtr> waiting_;
+  RequestPtr active_;
+  uint64_t last_end_ns_ = 0;           // of the collective before this one
+  uint64_t num_announced_before_ = 0;  // the active collective
+};
+
+}  // namespace hccl

@@ -1,0 +1,165 @@
+"""Serves the ranks: takes over their connections between nodes, hears of their steps and calls.
+
+A packet is JSON (`network.py`, `rank.py`). A rank gets a byte
+when it connects: whether its steps are answered, because faults belong to some.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hccl_py.lab import _lab
+from hccl_py.lab.emulation.cluster import Cluster
+from hccl_py.lab.emulation.faults import Faults, say
+from hccl_py.lab.emulation.network import MAX_MESSAGE_BYTES
+from hccl_py.lab.emulation.record import Member, Record
+from hccl_py.transport.network.sockets import peer_process
+
+_NODE = re.compile(r"emulated-node-(\d+)")
+_BEAT_S = 1.0
+
+
+@dataclass
+class _Process:
+    """Who is at the other end of a connection."""
+
+    pid: int
+    rank: int | None = None  # known from its first step on
+    members: set[Member] = field(default_factory=set)
+
+
+class Server:
+    """The network of a job, for as long as the job runs.
+
+    Attributes:
+        record: what the ranks reported.
+        network: which carries their connections.
+        faults: which it has not made yet.
+    """
+
+    def __init__(self, cluster: Cluster, listener: socket.socket, launcher: int) -> None:
+        """Serve the ranks that connect to `listener`; `launcher` is a pipe to hccl-launch."""
+        self._launcher = launcher
+        os.set_blocking(launcher, False)
+        self.network = _lab.EmulatedNetwork(
+            cards=[(cluster.card.bytes_per_s, cluster.card.burst_bytes)] * cluster.num_nodes,
+            links={
+                pair: (speed.bytes_per_s, speed.burst_bytes)
+                for pair, speed in cluster.links.items()
+            },
+            latency_s=cluster.latency_s,
+            latencies_s=dict(cluster.latencies_s),
+        )
+        self.record = Record(self.network.traffic)
+        self.faults = Faults(cluster.faults, self.network, self._announce_kill)
+        self._answers_steps = bool(self.faults)
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def run(self, end: int) -> None:
+        """Serve until `end` is readable: the launcher closes the other side of that pipe."""
+        ends = self._selector.register(end, selectors.EVENT_READ)
+        beat_s = 0.0
+        while True:
+            if time.monotonic() >= beat_s:
+                beat_s = time.monotonic() + _BEAT_S
+                self._beat()
+            events = [key for key, _ in self._selector.select(_BEAT_S)]
+            # What ranks sent before they ended is there by now, so it is read first.
+            for key in events:
+                if key is not ends:
+                    key.data()
+            if ends in events:
+                return
+
+    def _beat(self) -> None:
+        """Tell the launcher that this thread and the one which carries bytes are alive."""
+        self.network.traffic()  # the other thread answers
+        self._tell("alive")
+
+    def _announce_kill(self, rank: int, step: int) -> None:
+        self._tell(f"kill {rank} {step}")
+
+    def _tell(self, line: str) -> None:
+        # Its pipe is full where the launcher itself stands still.
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._launcher, f"{line}\n".encode())
+
+    def _accept(self) -> None:
+        try:
+            rank, _ = self._listener.accept()
+        except OSError:
+            return
+        try:
+            pid, uid = peer_process(rank)
+            if uid != os.getuid():
+                raise PermissionError(f"it belongs to user {uid}")
+            rank.setblocking(False)
+            rank.send(b"1" if self._answers_steps else b"0")
+        except OSError:  # it ended in between, or is a stranger
+            rank.close()
+            return
+        who = _Process(pid)
+        self._selector.register(rank, selectors.EVENT_READ, lambda: self._read(rank, who))
+
+    def _read(self, rank: socket.socket, who: _Process) -> None:
+        """Take a packet. An error ends the connection to this rank: the others need the network."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(rank, MAX_MESSAGE_BYTES, 2)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, descriptors = b"", []
+        if packet:
+            try:
+                self._take(json.loads(packet), descriptors, rank, who)
+                return
+            except OSError:  # it ended before its answer
+                pass
+            except (ValueError, KeyError, TypeError) as error:
+                say(f"a message of process {who.pid} was not understood: {error!r}")
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        self._selector.unregister(rank)
+        rank.close()
+        self.record.note_end(who.rank, who.members, time.monotonic_ns())
+
+    def _take(
+        self, message: dict[str, Any], descriptors: list[int], rank: socket.socket, who: _Process
+    ) -> None:
+        """Take a message, and out of `descriptors` those that the network has from now on."""
+        if "carry" in message:
+            from_node, to_node = map(_node, message["carry"])
+            here, there = descriptors
+            descriptors.clear()
+            self.network.carry(here, there, from_node, to_node)
+        elif "step" in message:
+            step, who.rank = message["step"], message["rank"]
+            self.record.note_step(who.rank, step, message["at_ns"])
+            self.faults.strike(step, who.rank, who.pid)
+            if self._answers_steps:
+                rank.send(b".")
+        else:
+            name, number, size = message["communicator"]
+            member = (name, number, size)
+            who.members.add(member)
+            self.record.note_calls(member, _node(message["node"]), message["calls"])
+            self.record.note_reported(member, message["until_ns"])
+
+
+def _node(node_id: str) -> int:
+    found = _NODE.fullmatch(node_id)
+    if found is None:
+        raise ValueError(f"HCCL_NODE_ID: expected emulated-node-N, got {node_id!r}")
+    return int(found[1])

@@ -1,0 +1,149 @@
+"""What a record says of a step: the network's time, the busiest wire, the calls."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from hccl_py.lab.emulation.record import NEVER_NS, Call, Kind, Record, Span
+
+
+class Wire(NamedTuple):
+    """What a step sent through the wire that it kept busy longest."""
+
+    name: str
+    num_bytes: float
+    busy_ms: float
+
+
+class Steps(NamedTuple):
+    """A job's steps, the first left out: nobody knows when it began.
+
+    Times are medians, which one step with a fault does not change. Where some steps have calls and
+    others have none, a time is the median of either kind by its share of the steps.
+
+    Attributes:
+        num_steps: how many were measured; 0: all that follows is of the whole job.
+        num_left_out: others, whose calls were not reported by all ranks.
+        step_ms: of a step; 0 without steps.
+        network_ms: of a step, in which a call between nodes was under way.
+        wire: None without steps.
+        calls: of a step, those of the communicator of all ranks, barriers left out; the mean.
+        calls_ms: the network's time of these: of each kind the median, times their number.
+        num_transfers: receives from other nodes in a step, which nobody simulates; the mean.
+    """
+
+    num_steps: int
+    num_left_out: int
+    step_ms: float
+    network_ms: float
+    wire: Wire | None
+    calls: dict[Kind, float]
+    calls_ms: float
+    num_transfers: float
+
+
+def steps_of(record: Record) -> Steps | None:
+    """Sum up the last attempt; None: no call between nodes was recorded."""
+    whole, transfers = record.calls(), record.transfers()
+    spans = [call.span for call in whole] + transfers
+    if not spans:
+        return None
+    # Of a rank that lives, in a job that goes on without others.
+    all_ns = max(record.steps_ns.values(), key=len, default=[])
+    ends_ns = all_ns[: bisect_right(all_ns, record.reported_until_ns())]
+    measured = [not _is_in_doubt(record, *step) for step in pairs(ends_ns)]
+    count = sum(measured)
+    if not count:
+        ends_ns, measured = [0, NEVER_NS], [True]
+
+    def is_measured(ended_ns: int) -> bool:
+        step = bisect_left(ends_ns, ended_ns) - 1
+        return 0 <= step < len(measured) and measured[step]
+
+    kinds: defaultdict[Kind, list[int]] = defaultdict(list)
+    for call in _of_all_ranks(whole, record):
+        if call.kind.num_bytes and is_measured(call.span.ended_ns):  # no barrier
+            kinds[call.kind].append(call.span.ended_ns - call.span.begun_ns)
+    num_transfers = sum(is_measured(one.ended_ns) for one in transfers)
+    each = [pair for pair, counts in zip(pairs(ends_ns), measured, strict=True) if counts]
+    covered = [
+        one for one, counts in zip(covered_ns(spans, ends_ns), measured, strict=True) if counts
+    ]
+    have_calls = [bool(one) for one in covered]
+    return Steps(
+        num_steps=count,
+        num_left_out=max(0, len(all_ns) - 1) - count,
+        step_ms=_typical_ms([end - begin for begin, end in each], have_calls) if count else 0.0,
+        network_ms=_typical_ms(covered, have_calls),
+        wire=_busiest(record, len(all_ns) - 1) if count else None,
+        calls={kind: len(times) / max(1, count) for kind, times in kinds.items()},
+        calls_ms=sum(
+            statistics.median(times) * len(times) / max(1, count) for times in kinds.values()
+        )
+        / 1e6,
+        num_transfers=num_transfers / max(1, count),
+    )
+
+
+def _is_in_doubt(record: Record, begun_ns: int, ended_ns: int) -> bool:
+    """Say whether a rank that died may have had calls in this step that it did not report."""
+    return any(begun_ns < died.ended_ns and died.begun_ns < ended_ns for died in record.deaths)
+
+
+def _of_all_ranks(calls: Sequence[Call], record: Record) -> Iterator[Call]:
+    """Go through the calls of all ranks that lived when they ended."""
+    largest = max((call.size for call in calls), default=0)
+    for call in calls:
+        dead = sum(died.ended_ns <= call.span.ended_ns for died in record.deaths)
+        if call.size >= largest - dead:
+            yield call
+
+
+def _busiest(record: Record, count: int) -> Wire:
+    before, after = record.counted[0], record.counted[-1]
+    wires = []
+    for (node, to, leaves, begun, _), (*_, num_bytes, rate) in zip(before, after, strict=True):
+        way = "sends" if leaves else "receives"
+        name = f"what node {node} {way}" if to < 0 else f"the link from node {node} to {to}"
+        each = (num_bytes - begun) / count
+        wires.append(Wire(name, each, 1e3 * each / rate))
+    return max(wires, key=lambda wire: wire.busy_ms)
+
+
+def _typical_ms(times_ns: Sequence[int], have_calls: Sequence[bool]) -> float:
+    """Add up the medians of steps with and without calls, each by its share of the steps."""
+    total = 0.0
+    for kind in (True, False):
+        some = [one for one, has in zip(times_ns, have_calls, strict=True) if has is kind]
+        total += len(some) / len(times_ns) * statistics.median(some) if some else 0.0
+    return total / 1e6
+
+
+def covered_ns(spans: Iterable[Span], ends_ns: Sequence[int]) -> list[int]:
+    """Return how much of each step lies in one span or in several."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and span.begun_ns <= merged[-1].ended_ns:
+            merged[-1] = Span(merged[-1].begun_ns, max(merged[-1].ended_ns, span.ended_ns))
+        else:
+            merged.append(span)
+    totals, first = [], 0
+    for begun_ns, ended_ns in pairs(ends_ns):
+        while first < len(merged) and merged[first].ended_ns <= begun_ns:
+            first += 1
+        total = 0
+        for span in merged[first:]:
+            if span.begun_ns >= ended_ns:
+                break
+            total += min(span.ended_ns, ended_ns) - max(span.begun_ns, begun_ns)
+        totals.append(total)
+    return totals
+
+
+def pairs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Go through neighbours."""
+    return zip(values[:-1], values[1:], strict=True)

@@ -1,0 +1,186 @@
+"""A plan as a page: what `page.html` shows, read off the run of the proof.
+
+The page is one file that needs no server and no network. The keys here are those that its script
+reads.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hccl_py.lab.plan_command.times import Measured
+from hccl_py.plan.contracts import Contract, Contribution
+from hccl_py.plan.history import Duration, Event, History, in_steps
+from hccl_py.plan.language import Buffer, Nodes, Plan
+from hccl_py.plan.memory import Place, Value
+
+_MOST_COLUMNS = 16
+_LONGEST_TEXT = 300
+_BY_RANK = ("all_gather", "gather", "all_to_all")
+"""Collectives whose output block i is from rank i; its number is the colour."""
+_HINT = (
+    "<h2>What you see</h2><p>Above: what each rank holds now. The fuller a cell, the more "
+    "contributions are in it. Below: time runs down, and an arrow is a message in the colour of "
+    "its chunk.</p><p>Point at a cell or an arrow, or click to keep it. The slider and the arrow "
+    "keys step through time. A chosen chunk is drawn alone.</p>"
+)
+
+
+class Drawing:
+    """The content of a page."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        contract: Contract,
+        nodes: Nodes,
+        duration: Duration = in_steps,
+    ) -> None:
+        """Run the plans, which are right; `duration` is that of `History`, in us if in any unit."""
+        self._plans, self._contract, self._nodes = plans, contract, nodes
+        self._is_timed = duration is not in_steps
+        self._history = History(plans, contract, duration=duration)
+        # A first look at the memory, before it runs: what ranks bring.
+        self._places = self._all_places()
+        self._numbers: dict[int, int] = {}  # of values, by identity: equal trees are one object
+        self._values: list[dict[str, object]] = []
+        self._first = [self._held(rank) for rank in range(len(plans))]
+        self._history.run()
+
+    def content(self, title: str, about: str, measured: Measured | None = None) -> dict[str, Any]:
+        """Return what the script reads, fit for JSON."""
+        events = self._history.events
+        done = {(event.rank, event.op_index): event for event in events}
+        messages = [self._message(done[sent], event) for event in events for sent in event.received]
+        return {
+            "title": title,
+            "about": about,
+            "hint": _HINT,
+            "n": len(self._plans),
+            "unit": "us" if self._is_timed else "steps",
+            "end": max((event.end for event in events), default=0.0),
+            "groups": self._groups(),
+            "places": [_label(place) for place in self._places],
+            "placeHue": list(map(self._hue_of_place, self._places)),
+            "nodeOf": [self._node_of(rank) for rank in range(len(self._plans))],
+            "hues": [str(hue) for hue in range(self._num_hues())],
+            "most": len(self._plans) if self._reduces() else 1,
+            "ranks": [self._rank(plan) for plan in self._plans],
+            "events": [self._event(event) for event in events if self._writes(event)],
+            "messages": messages,
+            "values": self._values,
+            "measured": None if measured is None else measured._asdict(),
+        }
+
+    def _all_places(self) -> list[Place]:
+        found: dict[Place, None] = {}
+        for plan in self._plans:
+            for buffer in (Buffer.DATA, Buffer.OUTPUT):
+                found |= dict.fromkeys((buffer, block) for block in range(plan.shape[buffer]))
+        slots = [
+            chunk.scratch + chunk.slots
+            for plan in self._plans
+            for op in plan.ops
+            for chunk in (op.dst, op.src)
+            if chunk is not None and chunk.scratch is not None
+        ]
+        return [*found, *((None, slot) for slot in range(max(slots, default=0)))]
+
+    def _held(self, rank: int) -> list[int | None]:
+        """Return what a rank brings to each place."""
+        memory = self._history.memories[rank]
+        first: list[int | None] = []
+        for buffer, block in self._places:
+            brought = buffer is Buffer.DATA and block < self._plans[rank].shape.data_chunks
+            value = memory.read(Buffer.DATA[block])[0] if brought else None
+            first.append(None if value is None else self._number(value))
+        return first
+
+    def _rank(self, plan: Plan) -> dict[str, object]:
+        has = [buffer is None or block < plan.shape[buffer] for buffer, block in self._places]
+        return {"ops": [str(op) for op in plan.ops], "first": self._first[plan.rank], "has": has}
+
+    def _event(self, event: Event) -> dict[str, object]:
+        return {
+            "rank": event.rank,
+            "op": event.op_index,
+            "end": event.end,
+            "from": event.received,
+            "writes": self._writes(event),
+        }
+
+    def _writes(self, event: Event) -> list[tuple[int, int]]:
+        op = self._plans[event.rank].ops[event.op_index]
+        if op.written is None:
+            return []
+        places = self._history.memories[event.rank].places(op.written)
+        # A range of `data` in scratch is one slot with several values: the first stands for all.
+        return [
+            (self._places.index(place), self._number(value))
+            for place, value in zip(places, event.values, strict=False)
+        ]
+
+    def _message(self, sent: Event, received: Event) -> dict[str, object]:
+        numbers = [self._number(value) for value in sent.values]
+        arrived = self._history.arrives[(sent.rank, sent.op_index), received.rank]
+        return {
+            "from": sent.rank,
+            "to": received.rank,
+            "sent": sent.op_index,
+            "received": received.op_index,
+            "begin": sent.end,
+            "end": arrived,
+            "values": numbers,
+            "hues": [self._values[number]["hue"] for number in numbers],
+        }
+
+    def _number(self, value: Value) -> int:
+        number = self._numbers.setdefault(id(value), len(self._values))
+        if number == len(self._values):
+            text = str(value) if value.ranks.bit_count() <= _MOST_COLUMNS else ""
+            short = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+            self._values.append(
+                {"ranks": f"{value.ranks:x}", "text": short, "hue": self._hue(value)}
+            )
+        return number
+
+    def _hue(self, value: Value) -> int:
+        is_by_rank = self._contract.name in _BY_RANK
+        return value.ranks.bit_length() - 1 if is_by_rank else value.block
+
+    def _hue_of_place(self, place: Place) -> int | None:
+        buffer, block = place
+        is_known = buffer is Buffer.DATA or (buffer and self._contract.name in _BY_RANK)
+        return block if is_known else None
+
+    def _num_hues(self) -> int:
+        return self._plans[0].shape.data_chunks or len(self._plans)
+
+    def _reduces(self) -> bool:
+        rank = self._plans[0].root or 0
+        return not isinstance(self._contract.promise(self._plans[rank], 0), Contribution)
+
+    def _node_of(self, rank: int) -> int:
+        return next(index for index, node in enumerate(self._nodes) if rank in node)
+
+    def _groups(self) -> list[list[int]]:
+        """Return the columns of a summary: nodes, or eight parts of all ranks."""
+        n = len(self._plans)
+        if n <= _MOST_COLUMNS:
+            return [[rank] for rank in range(n)]
+        if 1 < len(self._nodes) <= _MOST_COLUMNS:
+            return [list(node) for node in self._nodes]
+        return [list(range(n * part // 8, n * (part + 1) // 8)) for part in range(8)]
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """Return the whole page."""
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    return template.replace("/*PLAN*/", text)
+
+
+def _label(place: Place) -> str:
+    buffer, block = place
+    return f"scratch {block}" if buffer is None else f"{buffer.name.lower()}[{block}]"

@@ -1,0 +1,118 @@
+"""Predictions as tables and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hccl_py.lab.simulation.recorded import Recorded
+from hccl_py.quantities import busbw_factor
+from hccl_py.transport.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_UNITS = (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1))
+
+
+class Predicted(NamedTuple):
+    """All algorithms of a collective at one size."""
+
+    collective: str
+    world_size: int
+    bytes: int
+    times_us: Mapping[str, float]
+    missing: Mapping[str, str]  # algorithms that could not be simulated, and why
+    errors: Mapping[str, float]  # by which part the times of some may be off, see `Simulated`
+
+    @property
+    def best(self) -> str:
+        """The fastest algorithm."""
+        return min(self.times_us, key=lambda name: self.times_us[name], default="none")
+
+    def busbw(self, name: str) -> float:
+        """Return GB/s as `hccl-bench` counts them."""
+        factor = busbw_factor(self.collective, self.world_size)
+        return self.bytes * factor / self.times_us[name] / 1e3
+
+
+def table_head(names: Sequence[str]) -> str:
+    """Return the table's head: time in us and busbw in GB/s of each algorithm."""
+    return "  ".join([f"{'bytes':>7}", *(f"{name:>22}" for name in names), "fastest"])
+
+
+def row(predicted: Predicted, names: Sequence[str]) -> str:
+    """Return the line of one size."""
+    cells = [f"{size_text(predicted.bytes):>7}"]
+    for name in names:
+        us = predicted.times_us.get(name)
+        text = "-" if us is None else f"{time_text(us)} {predicted.busbw(name):6.2f} GB/s"
+        cells.append(f"{text:>22}")
+    return "  ".join([*cells, predicted.best])
+
+
+def replay_lines(recorded: Sequence[Recorded], predicted: Sequence[Predicted]) -> Iterator[str]:
+    """Make a line for each kind of recorded call, and the totals."""
+    head = ("collective", "bytes", "calls", "took", "would take", "with")
+    yield "{:14}  {:>9}  {:>6}  {:>10}  {:>10}  {}".format(*head)
+    took_us = would_us = 0.0
+    for one, its in zip(recorded, predicted, strict=True):
+        if not its.times_us:
+            yield f"{one.collective:14}  {size_text(one.bytes):>9}  {one.num_calls:6}  " + "".join(
+                its.missing.values()
+            )
+            continue
+        us = its.times_us[its.best] * one.num_calls
+        took_us, would_us = took_us + one.us, would_us + us
+        yield (
+            f"{one.collective:14}  {size_text(one.bytes):>9}  {one.num_calls:6}  "
+            f"{time_text(one.us):>10}  {time_text(us):>10}  {its.best}"
+        )
+    yield f"# all calls: took {time_text(took_us)}, would take {time_text(would_us)}"
+
+
+def draw(predicted: Sequence[Predicted], names: Sequence[str], title: str, path: Path) -> None:
+    """Draw time and busbw against size.
+
+    Raises:
+        InvalidArgumentError: there is no matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidArgumentError("--plot needs matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    time_axes, busbw_axes = figure.subplots(1, 2)
+    for name in names:
+        known = [one for one in predicted if name in one.times_us]
+        sizes = [one.bytes for one in known]
+        time_axes.plot(sizes, [one.times_us[name] for one in known], marker="o", ms=4, label=name)
+        busbw_axes.plot(sizes, [one.busbw(name) for one in known], marker="o", ms=4, label=name)
+    _scale(time_axes, predicted, "predicted time of a call in us")
+    _scale(busbw_axes, predicted, "predicted busbw in GB/s (10⁹ bytes)")
+    figure.savefig(path, dpi=130)
+
+
+def _scale(axes: Axes, predicted: Sequence[Predicted], what: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks([one.bytes for one in predicted], [size_text(one.bytes) for one in predicted])
+    axes.set_title(f"{predicted[0].collective}: {what}")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def size_text(num_bytes: int) -> str:
+    """Return `64K` for 65536."""
+    unit, factor = next((unit, factor) for unit, factor in _UNITS if num_bytes >= factor)
+    return f"{num_bytes / factor:.4g}{unit}"
+
+
+def time_text(us: float) -> str:
+    """Return microseconds in the unit that fits, such as `1.5 ms`."""
+    for unit, factor in (("s", 1e6), ("ms", 1e3)):
+        if us >= factor:
+            return f"{us / factor:.3g} {unit}"
+    return f"{us:.3g} us"

@@ -1,0 +1,128 @@
+"""Alike ranks: groups whose plans are those of the first group, moved.
+
+A *move* takes group k to group k + s (modulo their number) or to group k XOR s, and keeps places in
+groups. If every rank's plan is the moved plan of the rank in its place of group 0, only the plans
+of group 0 are written. Groups are nodes; where these differ in size, single ranks.
+
+If in addition nodes are alike in everything else, what happens on a node is what happens on node 0,
+at the same times. So it suffices to simulate node 0: what it sends to node k arrives where the same
+message of another node arrives at node 0.
+
+Plans are compared group by group: all of them in a small world, those of a few in a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from hccl_py.lab.simulation.candidate import Candidate
+from hccl_py.plan.language import RECV_REDUCE, Nodes, Plan
+
+_MOST_COMPARED = 300_000  # messages
+_FEWEST_GROUPS = 3
+
+
+class Move(Enum):
+    """How group 0 becomes another one; with the numbers of `Move` in C++."""
+
+    NONE = 0
+    ROTATION = 1
+    EXCLUSIVE_OR = 2
+
+
+_TARGETS: dict[Move, Callable[[int, int, int], int]] = {
+    Move.ROTATION: lambda group, zero, number: (group - zero) % number,
+    Move.EXCLUSIVE_OR: lambda group, zero, number: group ^ zero,
+}
+"""Where a group goes when group `zero` becomes group 0."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Whose plans are kept, and which ranks are simulated.
+
+    Attributes:
+        groups: of ranks, by place.
+        move: how plans of other groups come from those of the first one; NONE: all are kept.
+        simulated: the ranks; each stands for those of its place in groups that are left out.
+        plans: as far as they are written.
+    """
+
+    groups: Nodes
+    move: Move
+    simulated: tuple[int, ...]
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    @property
+    def written(self) -> Sequence[int]:
+        """The ranks whose plans are kept."""
+        return range(len(self.simulated)) if self.move is Move.NONE else self.groups[0]
+
+
+def whole(nodes: Nodes) -> Fold:
+    """Return that all plans are kept, and all ranks simulated."""
+    ranks = tuple(rank for node in nodes for rank in node)
+    return Fold((), Move.NONE, ranks)
+
+
+def fold_of(candidate: Candidate, nodes: Nodes, is_uniform: bool) -> Fold:
+    """Find out which ranks are alike.
+
+    Args:
+        candidate: the algorithm.
+        nodes: the ranks.
+        is_uniform: nodes differ in nothing but, perhaps, in their plans.
+    """
+    everybody = whole(nodes)
+    is_even = len(set(map(len, nodes))) == 1
+    groups = nodes if is_even else tuple((rank,) for rank in range(len(everybody.simulated)))
+    if len(groups) == 1:
+        return everybody
+    first = [candidate.write(rank) for rank in groups[0]]
+    for move in (Move.ROTATION, Move.EXCLUSIVE_OR):
+        if move is Move.EXCLUSIVE_OR and len(groups) & (len(groups) - 1):
+            continue
+        if _is_alike(candidate, groups, move, first):
+            plans = dict(zip(groups[0], first, strict=True))
+            fold = replace(everybody, groups=groups, move=move, plans=plans)
+            return replace(fold, simulated=groups[0]) if is_uniform else fold
+    return everybody
+
+
+def _is_alike(candidate: Candidate, groups: Nodes, move: Move, first: Sequence[Plan]) -> bool:
+    messages = sum(len(op.peers) for plan in first for op in plan.ops)
+    target, number = _TARGETS[move], len(groups)
+    for zero in _compared(number, messages):
+        moved = [0] * (number * len(first))
+        for index, group in enumerate(groups):
+            for rank, there in zip(group, groups[target(index, zero, number)], strict=True):
+                moved[rank] = there
+        for rank, expected in zip(groups[zero], first, strict=True):
+            if not _is_moved(candidate.write(rank), expected, moved):
+                return False
+    return True
+
+
+def _compared(num_groups: int, messages_of_group: int) -> list[int]:
+    many = max(_FEWEST_GROUPS, _MOST_COMPARED // max(1, messages_of_group))
+    if many >= num_groups - 1:
+        return list(range(1, num_groups))
+    spread = {1 + at * (num_groups - 2) // (many - 1) for at in range(many)}
+    return sorted(spread)
+
+
+def _is_moved(plan: Plan, expected: Plan, moved: Sequence[int]) -> bool:
+    if len(plan.ops) != len(expected.ops):
+        return False
+    for mine, theirs in zip(plan.ops, expected.ops, strict=True):
+        peers = tuple([moved[peer] for peer in mine.peers])
+        if mine.kind is RECV_REDUCE:  # in rank order, which moves
+            peers = tuple(sorted(peers))
+        if mine.kind is not theirs.kind or peers != theirs.peers:
+            return False
+        for one, other in ((mine.src, theirs.src), (mine.dst, theirs.dst)):
+            if one and other and one.end - one.begin != other.end - other.begin:
+                return False
+    return True

@@ -1,0 +1,171 @@
+"""A topology, costs and plans as `csrc/simulation` takes them: numbers, with the engine's tiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hccl_py.lab._lab import Programs, World
+from hccl_py.lab.simulation.candidate import Candidate
+from hccl_py.lab.simulation.costs import Costs, LinkCosts, Wiring, wire_us_per_mib
+from hccl_py.lab.simulation.folding import Fold
+from hccl_py.lab.simulation.topology import Topology
+from hccl_py.plan.language import Buffer, Chunk, Op, Plan, PlanError
+from hccl_py.plan.tiles import Tiles
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MIB = 1 << 20
+# Messages sent and not taken: of a lane over TCP until it must be acknowledged; of shared memory
+# the slots that a rank has at least.
+_TCP_CAPACITY, _SHM_CAPACITY = 64, 8
+# Spaces whose chunks an op may overwrite before a send has left; those of `Programs` in C++.
+_NO_SPACE, _SCRATCH = 0, 3
+_SPACES = {Buffer.DATA: 1, Buffer.OUTPUT: 2, Buffer.INPUT: _NO_SPACE}
+_WIRINGS = list(Wiring)
+_MOST_MESSAGES = 64_000_000  # of a tile: about a minute and 4 GB
+
+Numbers = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a call is, and how it is cut."""
+
+    tiles: Tiles
+    num_bytes: int
+    item_bytes: int
+
+
+class _Share(NamedTuple):
+    """What bytes cost a thread: a part of their cost, and something more."""
+
+    warm: float
+    cold_us_per_mib: float
+
+
+def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
+    """Return ranks with their places and costs."""
+    places = topology.machines or tuple(range(len(topology.nodes)))
+    population: Counter[int] = Counter()  # of each machine
+    for at, node in zip(places, topology.nodes, strict=True):
+        population[at] += len(node)
+    most, cores = max(population.values()), costs.cores_per_machine
+    # Only a call that does not fit the caches waits for memory.
+    uses_memory = num_bytes * most > costs.cache_bytes
+    share = _Share(1.0, 0.0)
+    if cores is not None and most > cores:  # ranks take turns
+        share = _Share(1.0, costs.cold_us_per_mib) if uses_memory else _Share(costs.warm_share, 0.0)
+    world, number = World(), {at: index for index, at in enumerate(population)}
+    node_of, local_rank = [0] * topology.world_size, [0] * topology.world_size
+    for index, node in enumerate(topology.nodes):
+        for place, rank in enumerate(node):
+            node_of[rank], local_rank[rank] = index, place
+    world.node_of, world.local_rank = node_of, local_rank
+    world.late_us = [topology.late_us.get(rank, 0.0) for rank in range(topology.world_size)]
+    world.machine_of = [number[at] for at in places]
+    world.cores = [
+        cores if cores is not None and many > cores else 0 for many in population.values()
+    ]
+    # The kernel's buffers between nodes are not warm.
+    world.set_links(
+        _link_row(costs.scale_up, share, _SHM_CAPACITY),
+        _link_row(costs.scale_out, share._replace(warm=1.0), _TCP_CAPACITY),
+    )
+    for (here, there), gbit in topology.links_gbit.items():
+        for ends in ((here, there), (there, here)):
+            world.add_node_link(*ends, wire_us_per_mib(gbit))
+    world.reduce_us_per_mib = costs.reduce_us_per_mib * share.warm + share.cold_us_per_mib
+    world.result_us_per_mib = costs.result_us_per_mib * share.warm
+    world.memory_us_per_mib = costs.memory_us_per_mib if uses_memory else 0.0
+    return world
+
+
+def _link_row(
+    link: LinkCosts, share: _Share, capacity: int
+) -> tuple[float, float, float, float, float, int, int]:
+    return (
+        link.latency_us,
+        link.message_us,
+        link.us_per_mib * share.warm + share.cold_us_per_mib,
+        link.wire_us_per_mib,
+        link.burst_bytes / _MIB * link.wire_us_per_mib,
+        _WIRINGS.index(link.wiring),
+        capacity,
+    )
+
+
+def programs_of(candidate: Candidate, fold: Fold, size: Size) -> Programs:
+    """Write the plans that are kept: those of the first group, or of all ranks.
+
+    Raises:
+        InvalidArgumentError: there are too many messages to simulate.
+        PlanError: nobody receives a message.
+    """
+    programs, lengths = Programs(fold.move.value, fold.groups), _Lengths(size)
+    num_messages, simulated = 0, len(fold.simulated)
+    for at, rank in enumerate(fold.written):
+        plan = fold.plans.get(rank) or candidate.write(rank)
+        ops, peers = _flat(plan, lengths)
+        num_messages += len(peers) // 2  # sent and received
+        expected = num_messages * simulated // (at + 1)
+        if expected > _MOST_MESSAGES:
+            raise InvalidArgumentError(
+                f"{candidate.name}: {expected} messages in a tile of {simulated} ranks; expected "
+                f"at most {_MOST_MESSAGES}: take fewer ranks, or nodes of equal size without "
+                "stragglers and slow links"
+            )
+        programs.add(ops, peers)
+    if unmatched := programs.match():
+        rank, op, peer = unmatched
+        raise PlanError(rank, op, f"sends to rank {peer}, which receives nothing from it")
+    return programs
+
+
+class _Lengths:
+    """Bytes of chunks in a full tile and in the last one."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+        self._known: dict[Chunk, tuple[int, int]] = {}
+
+    def of(self, chunk: Chunk) -> tuple[int, int]:
+        key = chunk
+        if chunk.scratch is not None and chunk.buffer is Buffer.DATA:
+            key = chunk._replace(scratch=None)
+        found = self._known.get(key)
+        if found is None:
+            tiles, item_bytes = self._size.tiles, self._size.item_bytes
+            full, last = (tiles.elements(at, chunk) for at in (0, tiles.number - 1))
+            found = self._known[key] = full * item_bytes, last * item_bytes
+        return found
+
+
+def _flat(plan: Plan, lengths: _Lengths) -> tuple[Numbers, Numbers]:
+    """Return the rows of the ops and the peers of a plan, as `Programs.add` takes them."""
+    rows = [_row(op, lengths) for op in plan.ops]
+    peers = [peer for op in plan.ops for peer in op.peers]
+    return np.array(rows, np.int32).reshape(-1, 7), np.array(peers, np.int32)
+
+
+def _row(op: Op, lengths: _Lengths) -> tuple[int, ...]:
+    chunk = op.dst or op.src
+    assert chunk is not None
+    read = op.src or chunk
+    return (op.kind, *_place(chunk), *lengths.of(read), len(op.peers))
+
+
+def _place(chunk: Chunk) -> tuple[int, int, int]:
+    """Return what the chunk of an op overlaps with: space, begin and end."""
+    if chunk.scratch is not None:
+        return _SCRATCH, chunk.scratch, chunk.scratch + chunk.slots
+    return _SPACES[chunk.buffer], chunk.begin, chunk.end
+
+
+def averaged(tiles: Tiles) -> Tiles:
+    """Return tiles that divide evenly: chunks of alike ranks may differ by an element."""
+    full, last = (-(-size // tiles.parts) * tiles.parts for size in (tiles.full, tiles.last))
+    return tiles._replace(full=full, last=last)

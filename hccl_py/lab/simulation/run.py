@@ -1,0 +1,129 @@
+"""`simulate`: an algorithm or plans, on a topology, with costs, for a number of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hccl_py.algorithms.tuner import min_message_bytes
+from hccl_py.lab._lab import VirtualTime
+from hccl_py.lab.simulation.candidate import Candidate, What, candidate_of, count_elements
+from hccl_py.lab.simulation.costs import Costs
+from hccl_py.lab.simulation.folding import Move, fold_of, whole
+from hccl_py.lab.simulation.presets import costs_of
+from hccl_py.lab.simulation.programs import Size, averaged, programs_of, world_of
+from hccl_py.lab.simulation.topology import Topology
+from hccl_py.plan.language import Buffer, Nodes, PlanError
+from hccl_py.plan.tiles import Cut
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MANY_RANKS = 256
+_PATIENCE_MESSAGES = 24_000_000  # some ten seconds
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation found out.
+
+    Attributes:
+        algorithm: as in `all_reduce=ring`.
+        us: time of a call: from its begin until the last rank has ended. Of several calls back to
+            back, the mean over all but the first.
+        rank_us: by simulated rank, when it ended its first call.
+        num_tiles: of the call.
+        num_left_out: of these, how many were counted only, because tiles repeat themselves.
+        messages: by simulated rank, how many it sent in the tiles that were run.
+        error_us: by how much `us` may be off, because tiles that were counted only did not repeat
+            themselves exactly; an estimate.
+    """
+
+    algorithm: str
+    us: float
+    rank_us: dict[int, float]
+    num_tiles: int
+    num_left_out: int
+    messages: dict[int, int]
+    error_us: float = 0.0
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks were simulated: all, or those of a node that stands for all."""
+        return len(self.rank_us)
+
+
+def simulate(
+    what: What,
+    topology: Topology,
+    costs: Costs | str | Path,
+    num_bytes: int,
+    *,
+    root: int | None = None,
+    item_bytes: int = 4,
+    num_calls: int = 1,
+    shorten: bool = True,
+) -> Simulated:
+    """Run a collective in virtual time, with the engine's tiles, channels and rules.
+
+    Args:
+        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`, for any size; one
+            of your own; or the plans of all ranks.
+        topology: where the ranks are.
+        costs: of the machine and its network; or the name of a preset, such as `gaudi2`, or the
+            file of `hccl-plan calibrate` or `hccl-bench --tune`.
+        num_bytes: of `data`; of all blocks, for a collective on blocks.
+        root: of a rooted collective; None: rank 0.
+        item_bytes: of an element.
+        num_calls: how many calls follow one another; of several, the bursts of wires are used up.
+        shorten: simulate one node for all where nodes are alike, and stop where tiles repeat
+            themselves. The result is the same, up to `Simulated.error_us`.
+
+    Raises:
+        InvalidArgumentError: an argument makes no sense, or the world is too large for ranks that
+            are not alike.
+        PlanError: plans hang.
+    """
+    if num_bytes < item_bytes or num_calls < 1:
+        raise InvalidArgumentError(
+            f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
+        )
+    costs = costs_of(costs)
+    candidate = _candidate(what, topology.nodes, root)
+    first = candidate.write(0)
+    elements = count_elements(first, num_bytes, item_bytes)
+    chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
+    world_size, long_messages = topology.world_size, candidate.long_messages
+    cut = Cut(chunks, candidate.span, world_size, least, item_bytes, long_messages)
+    tiles = cut.tiles(elements)
+    # Where there are fewer elements than chunks, some ranks have nothing to send. Chunks of alike
+    # ranks may differ by an element, which ranks that are simulated one by one show.
+    nodes = topology.nodes
+    is_alike = topology.is_uniform or averaged(tiles) == tiles or topology.world_size > _MANY_RANKS
+    can_fold = shorten and elements >= tiles.parts and is_alike
+    fold = _fold(candidate, nodes, topology.is_uniform) if can_fold else whole(nodes)
+    if fold.move is not Move.NONE:
+        tiles = averaged(tiles)
+    programs = programs_of(candidate, fold, Size(tiles, num_bytes, item_bytes))
+    world = world_of(topology, costs, num_bytes)
+    patience = _PATIENCE_MESSAGES if shorten else 0
+    run = VirtualTime(world, programs, fold.simulated, num_calls, tiles.number, patience)
+    if stuck := run.run():
+        rank, op, others = stuck
+        more = f"waits for ever, as do {others} more ranks"
+        raise PlanError(rank, None if op < 0 else op, more)
+    ended_us, (num_left_out, more_us, error_us) = run.ended_us(), run.left_out()
+    firsts = {rank: ends[0] + more_us for rank, ends in zip(fold.simulated, ended_us, strict=True)}
+    us = max(firsts.values())
+    if num_calls > 1:
+        us = (max(ends[-1] for ends in ended_us) - us) / (num_calls - 1)
+    messages = dict(zip(fold.simulated, run.num_messages(), strict=True))
+    return Simulated(candidate.name, us, firsts, tiles.number, num_left_out, messages, error_us)
+
+
+def _candidate(what: What, nodes: Nodes, root: int | None) -> Candidate:
+    return _known(what, nodes, root) if isinstance(what, str) else candidate_of(what, nodes, root)
+
+
+# Other sizes of the same algorithm come next.
+_known = lru_cache(maxsize=8)(candidate_of)
+_fold = lru_cache(maxsize=8)(fold_of)

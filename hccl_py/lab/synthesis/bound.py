@@ -1,0 +1,176 @@
+"""How long a collective takes at least on a network, and the cut that says so.
+
+Times are Fractions in units of the whole data (`data`, or all blocks) at 1 kbit/s. All bounds are
+cuts: what must cross a set of links, by what these carry. Each is found by maximum flows. Links
+that no message takes do not count.
+
+- broadcast: the whole data must reach each rank from the root. The smallest minimum cut from the
+  root is the bound, and trees can reach it (J. Edmonds, Edge-disjoint branchings, 1973).
+- all_gather: of a set of vertices that lacks some rank, the blocks of all its ranks must leave it.
+  The worst set is found as in ForestColl (arXiv 2402.06787): a source gives every rank one block,
+  and all blocks must flow to every rank. reduce_scatter: the same with all links turned round.
+- all_reduce: the whole data must cross every cut. And where the ranks are parted into p groups, an
+  element needs 2(p-1) messages between groups: that is what gossip takes (F. Harary and A. J.
+  Schwenk, 1974). So 2(p-1) times the data must leave the groups.
+"""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import combinations
+from typing import NamedTuple
+
+from hccl_py.lab.synthesis.max_flow import max_flow
+from hccl_py.lab.synthesis.network import Arc, Network
+
+_MOST_FOR_ALL_GROUPINGS = 8
+_SOURCE = -1
+
+
+class Bound(NamedTuple):
+    """A lower bound of the time, and the bottleneck in words."""
+
+    time: Fraction
+    bottleneck: str
+
+
+def bound_of(collective: str, network: Network, root: int | None = None) -> Bound:
+    """Return the bound of a collective; `root` is that of a broadcast."""
+    network = network.taken
+    if collective == "broadcast":
+        assert root is not None
+        return _broadcast(network, root)
+    if collective == "all_gather":
+        return _all_gather(network)
+    if collective == "reduce_scatter":
+        time, bottleneck = _all_gather(network.reversed, is_reversed=True)
+        return Bound(time, bottleneck)
+    return _all_reduce(network)
+
+
+def _broadcast(network: Network, root: int) -> Bound:
+    others = (rank for rank in range(network.world_size) if rank != root)
+    cuts = [max_flow(network.kbit_per_s, root, rank) for rank in others]
+    rate, side = min(cuts, key=lambda cut: cut[0])
+    return Bound(Fraction(1, rate), _spelt(network, side))
+
+
+def _all_gather(network: Network, *, is_reversed: bool = False) -> Bound:
+    n = network.world_size
+    worst, bottleneck = Fraction(0), ""
+    sides: Iterable[set[int]] = [set(range(len(network.names))) - {rank} for rank in range(n)]
+    # Newton's method: the worst cut for a time gives a longer one, until there is no worse cut.
+    while True:
+        found = [(_share(network, side), side) for side in sides]
+        time, side = max(found, key=lambda one: one[0], default=(worst, set[int]()))
+        if time <= worst:
+            return Bound(worst / n, bottleneck)
+        worst, bottleneck = time, _spelt(network, side, is_reversed=is_reversed)
+        sides = _too_narrow(network, worst)
+
+
+def _share(network: Network, side: set[int]) -> Fraction:
+    num_blocks = sum(vertex < network.world_size for vertex in side)
+    return Fraction(num_blocks, _leaving(network, side))
+
+
+def _too_narrow(network: Network, time: Fraction) -> list[set[int]]:
+    """Return sets that all blocks of their ranks cannot leave in this time."""
+    n, capacities = network.world_size, dict[Arc, int]()
+    for arc, rate in network.kbit_per_s.items():
+        capacities[arc] = rate * time.numerator
+    for rank in range(n):
+        capacities[_SOURCE, rank] = time.denominator
+    cuts = [max_flow(capacities, _SOURCE, rank) for rank in range(n)]
+    return [side - {_SOURCE} for flow, side in cuts if flow < n * time.denominator]
+
+
+def _all_reduce(network: Network) -> Bound:
+    n = network.world_size
+    pairs = [pair for rank in range(1, n) for pair in ((0, rank), (rank, 0))]
+    rate, side = min(
+        (max_flow(network.kbit_per_s, *pair) for pair in pairs), key=lambda cut: cut[0]
+    )
+    best = Bound(Fraction(1, rate), _spelt(network, side))
+    outward, inward = _Leaving(network), _Leaving(network.reversed)
+    for groups in _groupings(n, outward):
+        if len(groups) < 3:
+            continue  # cuts
+        rate = min(sum(map(leaving.of, groups)) for leaving in (outward, inward))
+        time = Fraction(2 * (len(groups) - 1), rate)
+        if time > best.time:
+            parted = " | ".join(" ".join(map(str, sorted(group))) for group in groups)
+            text = (
+                f"ranks {parted}: {2 * (len(groups) - 1)} times the data must leave these groups, "
+                f"which send {rate / 1000:g} Mbit/s together"
+            )
+            best = Bound(time, text)
+    return best
+
+
+class _Leaving:
+    """How much can leave a group of ranks towards the others."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._known: dict[frozenset[int], int] = {}
+
+    def of(self, group: frozenset[int]) -> int:
+        """Return the rate."""
+        if group not in self._known:
+            capacities, unlimited = dict(self._network.kbit_per_s), 0
+            unlimited = sum(capacities.values())
+            for rank in range(self._network.world_size):
+                arc = (_SOURCE, rank) if rank in group else (rank, _SOURCE - 1)
+                capacities[arc] = unlimited
+            self._known[group], _ = max_flow(capacities, _SOURCE, _SOURCE - 1)
+        return self._known[group]
+
+
+def _groupings(n: int, leaving: _Leaving) -> Iterator[list[frozenset[int]]]:
+    """Yield ways to part the ranks: all for few ranks, else those of merging the best pair."""
+    if n <= _MOST_FOR_ALL_GROUPINGS:
+        yield from _all_groupings(n)
+        return
+    groups = [frozenset([rank]) for rank in range(n)]
+    while len(groups) > 2:
+        yield groups
+        # The pair with the most between them: merging takes it off the links that are counted.
+        one, other = max(
+            combinations(groups, 2),
+            key=lambda pair: (
+                leaving.of(pair[0]) + leaving.of(pair[1]) - leaving.of(pair[0] | pair[1])
+            ),
+        )
+        groups = [group for group in groups if group not in (one, other)] + [one | other]
+
+
+def _all_groupings(n: int) -> Iterator[list[frozenset[int]]]:
+    if n == 0:
+        yield []
+        return
+    for groups in _all_groupings(n - 1):
+        yield [*groups, frozenset([n - 1])]
+        for at, group in enumerate(groups):
+            yield [*groups[:at], group | {n - 1}, *groups[at + 1 :]]
+
+
+def _leaving(network: Network, side: set[int]) -> int:
+    return sum(
+        rate
+        for (tail, head), rate in network.kbit_per_s.items()
+        if tail in side and head not in side
+    )
+
+
+def _spelt(network: Network, side: set[int], *, is_reversed: bool = False) -> str:
+    n, crossing = network.world_size, list[str]()
+    for tail, head in sorted(network.kbit_per_s):
+        if tail in side and head not in side:
+            real, arc = (network.reversed, (head, tail)) if is_reversed else (network, (tail, head))
+            crossing.append(real.spelt(arc))
+    here, there = (
+        " ".join(str(rank) for rank in range(n) if (rank in side) == is_here)
+        for is_here in (not is_reversed, is_reversed)
+    )
+    rate = _leaving(network, side) / 1000
+    return f"ranks {here} -> {there}, {rate:g} Mbit/s: {', '.join(crossing)}"

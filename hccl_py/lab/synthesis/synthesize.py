@@ -1,0 +1,176 @@
+"""The best plans for a network: trees packed for it, or an algorithm of the table if it is as good.
+
+An algorithm of the table takes fewer steps, which counts in small calls. So trees have to finish
+clearly more of the data to be chosen, and an even network keeps the table's algorithm.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hccl_py.algorithms.plan_file import PlansOfRoots
+from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
+from hccl_py.lab.synthesis.bound import Bound, bound_of
+from hccl_py.lab.synthesis.certificate import Certificate, certify
+from hccl_py.lab.synthesis.network import Network
+from hccl_py.lab.synthesis.order import makespan, plans_of
+from hccl_py.lab.synthesis.packing import Task, Tree, pack, time_of
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Plan
+from hccl_py.plan.verify import verify
+from hccl_py.transport.errors import InvalidArgumentError
+
+SYNTHESIZED = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+"""The collectives for which there are plans of trees."""
+
+MOST_CHUNKS = 32
+_NUMS_OF_CHUNKS = (*range(1, 9), *range(10, 16, 2), *range(16, MOST_CHUNKS, 4))
+_NUMS_OF_MANY_RANKS = (1, 2, 4, 8, 16)  # of more than these ranks a tree takes long to find
+_MANY_RANKS = 16
+_FLATNESS = (1e-6, 0.3, 0.6)
+_WORTH_A_CHANGE = 1.05
+_WORTH_A_CHUNK = 1.02
+_NAME = "packed_trees"
+_GOING_UP = ("all_reduce", "reduce_scatter")
+
+Bounds = Mapping[int | None, Bound]
+"""By root."""
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """Proved plans of a collective, and how good they are.
+
+    Attributes:
+        name: `packed_trees`, or the algorithm of the table that is as good.
+        plans: of all ranks, by root.
+        certificate: of the root with the smallest share.
+        root: that one.
+        table: the algorithms of the table for that root, best first.
+    """
+
+    collective: str
+    name: str
+    plans: PlansOfRoots
+    certificate: Certificate
+    root: int | None
+    table: tuple[tuple[str, Certificate], ...]
+
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks of `data`, or blocks, each has its own way."""
+        first = next(iter(self.plans.values()))[0]
+        return first.shape.data_chunks or first.world_size
+
+
+def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS) -> Synthesis:
+    """Make plans, prove them, and say which share of the bound they reach.
+
+    Args:
+        collective: one of `SYNTHESIZED`.
+        network: of the ranks.
+        most_chunks: into how many chunks `data` is cut at most. Blocks are never cut: each travels
+            along one tree.
+
+    Raises:
+        InvalidArgumentError: the collective is another one, or there are too few or many chunks.
+    """
+    if collective not in SYNTHESIZED:
+        raise InvalidArgumentError(f"expected one of {', '.join(SYNTHESIZED)}; got {collective}")
+    if not 1 <= most_chunks <= MOST_CHUNKS:
+        raise InvalidArgumentError(f"expected 1 to {MOST_CHUNKS} chunks, got {most_chunks}")
+    roots = range(network.world_size) if COLLECTIVES[collective].rooted else [None]
+    bounds = {root: bound_of(collective, network, root) for root in roots}
+    rivals = {root: _rivals(collective, network, root) for root in roots}
+    table = {
+        name: {root: certify(rivals[root][name], network, bounds[root]) for root in roots}
+        for name in names_for(collective)
+        if all(name in rivals[root] for root in roots)
+    }
+    total = {name: float(sum(one.time for one in table[name].values())) for name in table}
+    by_time = sorted(table, key=lambda one: total[one])
+    name, best = _NAME, _least(bounds)
+    if not by_time or total[by_time[0]] > best * _WORTH_A_CHANGE:
+        packed = _trees(collective, network, bounds, most_chunks)
+        best = packed.time
+    if by_time and total[by_time[0]] <= best * _WORTH_A_CHANGE:
+        name = by_time[0]
+        plans: PlansOfRoots = {root: rivals[root][name] for root in roots}
+    else:
+        plans = {
+            root: plans_of(collective, name, network, trees, root)
+            for root, trees in packed.trees.items()
+        }
+    for each in plans.values():
+        for in_place in (False, True):
+            verify(each, COLLECTIVES[collective], in_place=in_place)
+    rated = {root: certify(each, network, bounds[root]) for root, each in plans.items()}
+    root = min(roots, key=lambda one: rated[one].share)
+    others = tuple((one, table[one][root]) for one in by_time)
+    return Synthesis(collective, name, plans, rated[root], root, others)
+
+
+def _least(bounds: Bounds) -> float:
+    return float(sum(bound.time for bound in bounds.values()))
+
+
+def _rivals(collective: str, network: Network, root: int | None) -> dict[str, Sequence[Plan]]:
+    """Return the plans of the table that a file can hold and this network can carry."""
+    found: dict[str, Sequence[Plan]] = {}
+    for name in names_for(collective):
+        if not ALGORITHMS[collective, name].equal_blocks:
+            plans = plans_for(collective, name, network.nodes, root)
+            if all((plan.rank, peer) in network.routes for plan, peer in _pairs(plans)):
+                found[name] = plans
+    return found
+
+
+def _pairs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
+    return ((plan, peer) for plan in plans for op in plan.ops if op.src for peer in op.peers)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Trees for every root, and the time by which they are chosen, summed over the roots.
+
+    The time is between that of many tiles, the busiest link's, and that of one tile alone.
+    """
+
+    trees: dict[int | None, list[Tree]]
+    time: float
+
+
+def _trees(collective: str, network: Network, bounds: Bounds, most_chunks: int) -> _Packed:
+    if COLLECTIVES[collective].blocks is not None:
+        num = [network.world_size]  # blocks are never cut
+    else:
+        # All roots need the same number of chunks, for `data` is cut alike.
+        is_large = network.world_size > _MANY_RANKS
+        nums = _NUMS_OF_MANY_RANKS if is_large else _NUMS_OF_CHUNKS
+        num = [one for one in nums if one < most_chunks] + [most_chunks]
+    found: list[_Packed] = []
+    for num_chunks in num:
+        each = [
+            _packed(collective, network, bounds, num_chunks, flatness) for flatness in _FLATNESS
+        ]
+        found.append(min(each, key=lambda one: one.time))
+        if found[-1].time <= _least(bounds) * _WORTH_A_CHUNK:
+            break
+    best = min(one.time for one in found)
+    return next(one for one in found if one.time <= best * _WORTH_A_CHUNK)
+
+
+def _packed(
+    collective: str, network: Network, bounds: Bounds, num_chunks: int, flatness: float
+) -> _Packed:
+    everyone, time = tuple(range(network.world_size)), 0.0
+    trees: dict[int | None, list[Tree]] = {}
+    goes_up, goes_down = collective in _GOING_UP, collective != "reduce_scatter"
+    for root, bound in bounds.items():
+        if COLLECTIVES[collective].blocks is not None:
+            tasks = [Task((rank,), goes_up, goes_down) for rank in everyone]
+        else:
+            tasks = [Task(everyone if root is None else (root,), goes_up, goes_down)] * num_chunks
+        trees[root] = pack(network, tasks, bound.time * num_chunks, flatness)
+        busiest = float(time_of(network, trees[root]))
+        time += (busiest + makespan(network, trees[root])) / (2 * num_chunks)
+    return _Packed(trees, time)

@@ -1,0 +1,189 @@
+"""How far this rank is, at least once a second in a file that the launcher reads.
+
+HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from counters
+that exist anyway, so no call pays for it. The file is a line: a checksum, and JSON with the keys of
+`Snapshot`. `launcher/progress/rank_progress.py` reads it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+import weakref
+import zlib
+from typing import NamedTuple, TypedDict
+
+from hccl_py.diagnosis.errors import AFTER_ERROR
+from hccl_py.diagnosis.record import Progress
+from hccl_py.diagnosis.stall import warning_from_environment
+from hccl_py.observe.flight_recorder import FlightRecorder, Membership, recorders_of_process
+from hccl_py.observe.statistics import DEVICES
+from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
+from hccl_py.transport.process_lifecycle import Stage, register
+
+VARIABLE = "HCCL_PROGRESS_FILE"
+_PERIOD_S = 1.0
+_LOOKS_PER_STALL = 4  # an older file would make a rank look idle that is not
+
+
+class Snapshot(TypedDict):
+    """What the file says. Counters never decrease while the process runs."""
+
+    steps: int  # of torch's optimizers
+    collectives: int  # finished, of all communicators
+    bytes: int  # sent
+    changed_s: float  # when any of it last changed, by the clock `time.monotonic`
+    call: str  # under way without progress; empty: none is
+    waiting_for: tuple[int, ...]  # ranks of the job without which this call cannot go on
+    blames: int | None  # the rank of the job that an error named last, other than for being late
+
+
+class _Counted(NamedTuple):
+    """What one communicator had counted when it was last looked at."""
+
+    calls: int = 0
+    collectives: int = 0
+    num_bytes: int = 0
+    bytes_done: int = 0  # of a call that was under way then
+
+
+class _Call(NamedTuple):
+    text: str = ""
+    waiting_for: tuple[int, ...] = ()
+
+
+class ProgressFile:
+    """Writes the file of this process; a service of the control thread.
+
+    Attributes:
+        steps: counted by `torch_backend/step_count.py`.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._fd: int | None = None
+        self._collectives = self._num_bytes = self._last_steps = 0
+        self._seen: weakref.WeakKeyDictionary[FlightRecorder, _Counted] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._changed_s = self._next_s = 0.0
+        self._period_s = _PERIOD_S
+        self._blames: int | None = None
+        self._last = Snapshot(
+            steps=0, collectives=0, bytes=0, changed_s=0.0, call="", waiting_for=(), blames=None
+        )
+        self._writing = threading.RLock()  # a signal's handler may call, and fail, meanwhile
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody wants to know."""
+        return self._fd is not None
+
+    def follow(self, coordination: Coordination) -> None:
+        """Write from now on, if the launcher has named a file; any thread may."""
+        # Processes that this one starts are not the rank that the launcher watches.
+        path = os.environ.pop(VARIABLE, "")
+        if path and self._fd is None:
+            with contextlib.suppress(OSError):  # the job can do without
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._fd is not None:
+            stall_s = warning_from_environment() or math.inf
+            self._period_s = min(_PERIOD_S, stall_s / _LOOKS_PER_STALL)
+            coordination.serve(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: write no more."""
+        self._writing = threading.RLock()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._next_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or self._fd is None:
+            return
+        self._next_s = now_s + self._period_s
+        self._write(self._snapshot(now_s))
+
+    def note_error(self, error: CommunicatorError, member: Membership) -> None:
+        """Write at once which rank an error names: the program may end before the next turn.
+
+        The launcher then knows whose failure came first, however this rank ends.
+        """
+        if self._fd is None or error.rank is None or isinstance(error, CollectiveTimeoutError):
+            return
+        known = member.global_ranks
+        self._blames = known[error.rank] if known else error.rank
+        self._write(self._last)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        with self._writing, contextlib.suppress(OSError):  # a full disk
+            self._last = snapshot
+            body = json.dumps({**snapshot, "blames": self._blames})  # it may be older
+            if self._fd is not None:
+                os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
+
+    def _snapshot(self, now_s: float) -> Snapshot:
+        looked = [self._look(recorder) for recorder in recorders_of_process()]
+        has_changed = self.steps != self._last_steps or any(moves for moves, _ in looked)
+        self._last_steps = self.steps
+        if has_changed:
+            self._changed_s = now_s
+        calls = [] if has_changed else [call for _, call in looked if call.text]
+        call = calls[0] if calls else _Call()
+        return {
+            "steps": self.steps,
+            "collectives": self._collectives,
+            "bytes": self._num_bytes,
+            "changed_s": self._changed_s,
+            "call": call.text,
+            "waiting_for": call.waiting_for,
+            "blames": self._blames,
+        }
+
+    def _look(self, recorder: FlightRecorder) -> tuple[bool, _Call]:
+        """Count what is new; return whether there is any, and the call that is stuck if not."""
+        core = recorder.engine
+        if core is None:
+            return False, _Call()
+        seen, counters = self._seen.get(recorder, _Counted()), core.statistics()
+        now = _Counted(
+            calls=sum(one[0] for one in counters["calls"]),
+            collectives=counters["collectives"],
+            num_bytes=sum(counters[device]["bytes"] for device in DEVICES),
+        )
+        self._collectives += now.collectives - seen.collectives
+        self._num_bytes += now.num_bytes - seen.num_bytes
+        call = _Call()
+        if now == seen._replace(bytes_done=0):
+            # Only now: the thread that drives the engine has to answer this question.
+            progress = Progress.of(core)
+            now = now._replace(bytes_done=progress.bytes_done)
+            call = _under_way(progress, recorder.member)
+        self._seen[recorder] = now
+        return now != seen, call
+
+
+def _under_way(progress: Progress, member: Membership) -> _Call:
+    where = f" of communicator {member.name}"
+    if progress.sequence:
+        known = member.global_ranks
+        waiting_for = tuple(known[rank] for rank in progress.waiting_for) if known else ()
+        return _Call(progress.call + where, waiting_for)
+    return _Call(f"send or recv{where}") if progress.num_transfers else _Call()
+
+
+PROGRESS = ProgressFile()
+"""Of the process, as the file is."""
+
+AFTER_ERROR.append(PROGRESS.note_error)
+
+register(Stage.FLIGHT_RECORDERS, in_forked_child=PROGRESS.leave_to_parent)

@@ -1,1 +1,0 @@
-"""`--emulate`: nodes and links of a file, whose network a process beside the ranks plays."""

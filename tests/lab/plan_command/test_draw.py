@@ -1,0 +1,229 @@
+"""The page of `hccl-plan draw`: what stands in it, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import job
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.lab.plan_command.main import main
+from hccl_py.lab.simulation.presets import PRESETS
+
+CHROMIUM = shutil.which("chromium")
+
+
+def page_of(tmp_path: Path, *arguments: str) -> Path:
+    path = tmp_path / "page.html"
+    assert main(["draw", *arguments, "-o", str(path)]) == 0
+    return path
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    text = path.read_text()
+    found = re.search(r'<script id="plan" type="application/json">(.*?)</script>', text)
+    assert found is not None
+    content: dict[str, Any] = json.loads(found[1])
+    return content
+
+
+def test_page_is_whole_and_knows_where_each_value_came_from(tmp_path: Path) -> None:
+    path = page_of(tmp_path, "all_reduce=ring", "--nodes", "3")
+    assert set(re.findall(r"https?://[^\"]*", path.read_text())) == {"http://www.w3.org/2000/svg"}
+    content = content_of(path)
+    assert (content["n"], content["unit"], content["end"]) == (3, "steps", 4)
+    assert content["places"] == ["data[0]", "data[1]", "data[2]"]
+    assert len(content["messages"]) == 3 * 4
+    first = content["messages"][0]
+    assert first["end"] - first["begin"] == 1
+    # Chunk 0 starts at rank 1 and is complete at rank 0.
+    (complete,) = [
+        event
+        for event in content["events"]
+        if event["rank"] == 0
+        and content["values"][event["writes"][0][1]]["ranks"] == "7"
+        and event["writes"][0][0] == 0
+    ]
+    assert content["values"][complete["writes"][0][1]]["text"] == "(0.0 + (1.0 + 2.0))"
+    assert content["ranks"][0]["ops"][complete["op"]] == "recv_reduce data[0] from 2"
+    ((rank, op),) = complete["from"]
+    assert (rank, content["ranks"][rank]["ops"][op]) == (2, "send data[0] to 0")
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter=ring", "all_to_all=bruck", "gather=direct"])
+def test_every_output_ends_with_what_its_collective_promises(name: str, tmp_path: Path) -> None:
+    content = content_of(page_of(tmp_path, name, "--nodes", "2,3", "--root", "3"))
+    last: dict[tuple[int, str], str] = {}
+    for event in content["events"]:
+        for place, value in event["writes"]:
+            at = event["rank"], content["places"][place]
+            last[at] = content["values"][value]["text"]
+    if name == "reduce_scatter=ring":
+        assert all(
+            sorted(re.findall(r"(\d)\.(\d)", last[rank, "output[0]"]))
+            == [(str(one), str(rank)) for one in range(5)]
+            for rank in range(5)
+        )
+    elif name == "all_to_all=bruck":
+        assert all(last[to, f"output[{of}]"] == f"{of}.{to}" for to in range(5) for of in range(5))
+    else:
+        assert {last[3, f"output[{of}]"] for of in range(5)} == {f"{of}.0" for of in range(5)}
+
+
+def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
+    job(tmp_path, (0, 5_000_000, 0, 0), late_rank=2, late_ns=70_000, probes=True)
+    tuning = tmp_path / "tuning.json"
+    numbers = dict.fromkeys(NUMBERS, 0.0) | {"scale_out_latency_us": 3.0, "scale_up_latency_us": 1}
+    written = {"format": FORMAT, "layout": [2, 2], "cores_per_node": 4, "numbers": numbers}
+    tuning.write_text(json.dumps(written | {"measurements": []}))
+    options = ["--nodes", "2,2", "--trace", str(tmp_path), "--costs", str(tuning)]
+    content = content_of(page_of(tmp_path, "all_reduce=mesh", *options))
+    assert (content["unit"], content["end"]) == ("us", 6.0)
+    measured = content["measured"]
+    assert (measured["number"], measured["num_bytes"]) == (20, 40)
+    # Rank r comes r us late, rank 2 70 more; all end 50 us after it, and waited until 10 us before.
+    assert [one["begin"] for one in measured["ranks"]] == [0, 1, 72, 3]
+    assert [one["waited"] for one in measured["ranks"]] == [114, 114, 72, 114]
+    assert {one["end"] for one in measured["ranks"]} == {measured["end"]} == {124}
+
+
+def test_times_are_those_of_a_preset(tmp_path: Path) -> None:
+    options = ["--nodes", "1,1", "--preset", "office1", "--size", "1M"]
+    content = content_of(page_of(tmp_path, "all_reduce=one_shot", *options))
+    out = PRESETS["office1"].scale_out
+    message_us = out.latency_us + 2 * (out.message_us + out.us_per_mib) + out.wire_us_per_mib
+    assert content["unit"] == "us" and "by office1." in content["about"]
+    assert {one["end"] - one["begin"] for one in content["messages"]} == {message_us}
+    assert content["end"] == pytest.approx(message_us + PRESETS["office1"].reduce_us_per_mib)
+
+
+ACTS = """
+const seen = [], title = () => document.querySelector("#detail h2").textContent;
+const cell = (place, rank) => document.querySelectorAll(".cell")[4 * place + rank];
+const future = () => document.querySelectorAll(".message.future").length;
+cell(2, 1).dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title());
+document.querySelectorAll(".message")[0].dispatchEvent(new MouseEvent("mouseenter"));
+seen.push(title(), future());
+const slider = document.getElementById("slider");
+slider.value = 2;
+slider.dispatchEvent(new Event("input"));
+seen.push(future());
+cell(3, 0).dispatchEvent(new MouseEvent("click"));
+seen.push(title(), document.querySelectorAll(".cell.chosen").length);
+document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+seen.push(title(), future());
+document.body.dataset.seen = JSON.stringify(seen);
+"""
+"""What somebody with a mouse and a keyboard does with the page of a ring of four ranks."""
+
+
+def dom(path: Path, **state: object) -> str:
+    """Return what the page is once its script has run, in the state of its address."""
+    assert CHROMIUM is not None
+    address = f"file://{path}#" + "&".join(f"{key}={value}" for key, value in state.items())
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"]
+    ran = subprocess.run(
+        [CHROMIUM, *flags, "--enable-logging=stderr", "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "CONSOLE" not in ran.stderr, ran.stderr  # an error of the script
+    return ran.stdout
+
+
+def count(page: str, name: str) -> int:
+    return len(re.findall(rf'class="{name}[" ]', page))
+
+
+@pytest.mark.nightly("plans")
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+class TestInABrowser:
+    """The page in Chromium, without a window."""
+
+    def test_cell_says_whose_contributions_it_holds_and_which_op_put_them_there(
+        self, tmp_path: Path
+    ) -> None:
+        page = page_of(tmp_path, "all_reduce=ring", "--nodes", "8")
+        shown = dom(page, step=5, rank=2, place=5)
+        assert "<h2>data[5] of rank 2 at 5</h2>" in shown
+        assert "<b>ranks 0, 1, 2, 6, 7</b> (5 of 8)" in shown
+        assert "put there at 4 by rank 2, op 7: <code>recv_reduce data[5] from 1</code>" in shown
+        assert "<li>rank 1, op 6: <code>send data[5] to 2</code></li>" in shown
+        assert (count(shown, "cell"), count(shown, "message")) == (8 * 8, 8 * 14)
+        assert count(shown, "message future") == 8 * 9
+        assert count(dom(page, step=0), "message future") == 8 * 14
+
+    def test_message_says_what_it_carries(self, tmp_path: Path) -> None:
+        shown = dom(page_of(tmp_path, "all_reduce=ring", "--nodes", "3"), message=0)
+        assert "carries the contribution of" in shown
+        assert count(shown, "message chosen") == 1
+
+    def test_mouse_slider_and_keys_step_and_show(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, "all_reduce=ring", "--nodes", "4")
+        page.write_text(page.read_text().replace("</html>", f"<script>{ACTS}</script></html>"))
+        found = re.search(r'data-seen="(.*?)"', dom(page))
+        assert found is not None
+        assert json.loads(html.unescape(found[1])) == [
+            "data[2] of rank 1 at 6",
+            *("rank 0 to rank 1, from 0 to 1", 0),
+            4 * 4,  # of 24 messages, after two of six steps
+            *("data[3] of rank 0 at 2", 1),
+            *("data[3] of rank 0 at 3", 4 * 3),
+        ]
+
+    def test_64_ranks_are_a_summary_and_one_chunk_is_drawn_rank_by_rank(
+        self, tmp_path: Path
+    ) -> None:
+        page = page_of(tmp_path, "all_reduce=hierarchical", "--nodes", ",".join(["8"] * 8))
+        shown = dom(page)
+        assert count(shown, "message") == 2 * (8 + 8 * 7)
+        assert "ranks 56-63" in shown
+        alone = dom(page, focus=10, view="ranks")
+        assert (count(alone, "cell"), count(alone, "message")) == (64, 2 * (8 * 7 + 7))
+
+    @pytest.mark.parametrize("name", ["reduce=tree", "all_to_all=bruck", "scatter=direct"])
+    def test_other_collectives_are_drawn(self, name: str, tmp_path: Path) -> None:
+        page = page_of(tmp_path, name, "--nodes", "2,3", "--root", "1")
+        assert count(dom(page), "message") == len(content_of(page)["messages"])
+
+    def test_measured_times_are_bars_of_each_rank(self, tmp_path: Path) -> None:
+        job(tmp_path, (0, 0, 0), late_rank=1, late_ns=70_000)
+        options = ["--nodes", "3", "--trace", str(tmp_path)]
+        shown = dom(page_of(tmp_path, "all_reduce=ring", *options))
+        assert count(shown, "measured") == 2 * 3
+        assert "Bars: call 20 of 40 bytes" in shown
+
+    def test_measured_times_are_on_the_scale_of_predicted_ones_or_stretched(
+        self, tmp_path: Path
+    ) -> None:
+        job(tmp_path, (0, 0, 0), late_rank=1, late_ns=70_000)
+        options = ["--nodes", "3", "--preset", "office1", "--trace", str(tmp_path)]
+        page = page_of(tmp_path, "all_reduce=ring", *options)
+        content = content_of(page)
+        ratio = content["measured"]["end"] / content["end"]
+        assert ratio > 2
+
+        def bottom(what: str, shown: str) -> float:
+            """Return how far down the last bar or the cursor, at the end of the plan, is."""
+            if what == "cursor":
+                (found,) = re.findall(r'id="cursor"[^>]* y1="([\d.]+)"', shown)
+                return float(found) - 12
+            bars = re.findall(r'class="measured"[^>]* y="([\d.]+)"[^>]* height="([\d.]+)"', shown)
+            return max(float(y) + float(height) for y, height in bars) - 12
+
+        for state, expected in (({}, ratio), ({"scale": "own"}, 1.0)):
+            shown = dom(page, **state)
+            found = bottom("measured", shown) / bottom("cursor", shown)
+            assert found == pytest.approx(expected, rel=0.01)

@@ -1,0 +1,83 @@
+"""`hccl-plan` on the command line: what it prints, and one line for wrong arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hccl_py.algorithms.table import ALGORITHMS
+from hccl_py.lab.plan_command.main import main
+
+
+def test_list_has_every_algorithm_with_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["=".join(names) for names in ALGORITHMS]
+    assert lines[2].endswith("2(n-1) steps, 2(n-1)/n of the data sent: least traffic, most steps")
+    assert all(line.split()[1:] for line in lines), "an algorithm without a cost"
+
+
+def test_show_prints_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["broadcast=direct", "--nodes", "2,1", "--root", "1"]
+    assert main(["show", *arguments, "--rank", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "broadcast/direct, rank 2 of 3, root 1, 1 chunks",
+        "0  recv data[0] from 1",
+    ]
+    assert main(["show", *arguments]) == 0
+    assert capsys.readouterr().out.count("broadcast/direct, rank ") == 3
+
+
+def test_predict_takes_algorithms_of_the_table_and_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import hccl_py\nfrom hccl_py.algorithms import ring\n"
+        "mine = hccl_py.algorithm('all_reduce', chunks=lambda n, nodes: n)(ring.all_reduce)\n"
+    )
+    arguments = ["--preset", "office1", "--nodes", "2", "--size", "64K"]
+    assert main(["predict", *arguments, "--algorithm", "ring,mine.py:mine"]) == 0
+    assert "mine.py:mine" in capsys.readouterr().out
+
+
+def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "reduce=tree", "--nodes", "3", "--nodes", "1,1"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("reduce=tree is right in 5 cases: ")
+    assert second == "It was proved for nodes of these sizes, each root: 3; 1,1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            "show all_reduce=rng",
+            "expected FILE:FUNCTION, plan:FILE or one of all_reduce=one_shot, mesh",
+        ),
+        ("show mine.py:ring", "mine.py: expected a Python file"),
+        ("show all_reduce=ring --nodes 4,", "expected ranks of each node such as 4,4; got '4,'"),
+        ("show all_reduce=ring --nodes 4 --rank 4", "--rank: expected one of 0..3, got 4"),
+        ("draw reduce=tree --nodes 4 --root 4", "--root: expected one of 0..3, got 4"),
+        ("draw all_reduce=ring --preset office1", "expected --size or --trace with it"),
+        ("draw all_reduce=ring --preset home --size 1M", "expected one of gaudi2, gaudi3, "),
+        ("draw all_reduce=ring --preset office1 --costs t.json", "and no --costs; got office1"),
+        ("draw all_reduce=ring --costs t.json --size 1M", "t.json: No such file"),
+        ("draw all_reduce=ring --size 1M", "--size: expected --preset or --costs with it"),
+        ("draw all_reduce=ring --call 3", "--call: expected --trace with it"),
+        ("draw all_reduce=ring --trace .", "--trace: .: there is no flight_recorder_rank_"),
+        ("draw all_reduce=ring -o no/page.html", "no/page.html: No such file or directory"),
+    ],
+)
+def test_wrong_argument_gets_one_line(
+    arguments: str,
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line

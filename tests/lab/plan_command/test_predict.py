@@ -1,0 +1,214 @@
+"""`hccl-plan predict`: tables, pictures, other worlds, recorded jobs; and 4,096 ranks in time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from thread_ranks import ThreadRanks
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.table import names_for
+from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.lab.plan_command.main import main
+from hccl_py.lab.plan_command.predict import _hopeless
+from hccl_py.lab.simulation.costs import costs_from
+from hccl_py.lab.simulation.presets import PRESETS
+from hccl_py.lab.simulation.topology import Topology
+from hccl_py.lab.simulation.what_if import changed
+from hccl_py.transport.errors import InvalidArgumentError
+
+MOST_SECONDS = 10.0
+MOST_BYTES = 2 << 30
+
+
+def rows_of(output: str) -> list[str]:
+    return [line for line in output.splitlines() if not line.startswith("#")]
+
+
+def test_table_has_every_algorithm_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "cloud25", "--size", "64K:1M"]
+    assert main(["predict", *command]) == 0
+    head, *rows = rows_of(capsys.readouterr().out)
+    assert head.split()[1:-1] == list(names_for("all_reduce"))
+    assert [row.split()[0] for row in rows] == ["64K", "256K", "1M"]
+    assert all(row.count("GB/s") == len(names_for("all_reduce")) for row in rows)
+    assert rows[-1].split()[-1] == "hierarchical"
+
+
+def test_chart_has_a_letter_for_each_algorithm_at_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    algorithms = ["--algorithm", "hierarchical,one_shot"]
+    command = ["--nodes", "4", "--ranks-per-node", "2", "--preset", "office1", "--size", "1M:4M"]
+    assert main(["predict", *command, *algorithms]) == 0
+    chart = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")][1:]
+    assert chart[0] == "# a hierarchical, b one_shot"
+    assert (chart[1], chart[5]) == ("# time of a call", "# busbw")
+    axis, small, large = chart[2:5]
+    assert small.split() == ["#", "1M", "a", "b"]
+    assert chart[7].split() == ["#", "1M", "b", "a"]
+    assert small.index("a") < large.index("a") < small.index("b") < large.index("b")
+    assert large.index("b") == len(axis) - 1  # the longest time is at the end
+
+
+@pytest.mark.nightly("bench")
+def test_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "predicted.svg"
+    words = ["--preset", "gaudi2", "--size", "1M,4M", "--algorithm", "mesh,ring", "--plot"]
+    assert main(["predict", *words, str(path)]) == 0
+    assert "<svg" in path.read_text() and f"wrote {path}" in capsys.readouterr().out
+
+
+def test_gaudi_box_moves_what_its_wires_move() -> None:
+    pair = PRESETS["gaudi2"].scale_up.wire_us_per_mib
+    assert (1 << 20) / pair / 1e3 == pytest.approx(37.5 * 512.96 / 525)  # GB/s of three ports
+
+
+def test_what_if_changes_the_world() -> None:
+    text = "straggler=17:2ms, link=4-3:10Gbit,network=100mbit"
+    topology, costs = changed(text, Topology.even(8, 4), PRESETS["office1"])
+    assert topology.late_us == {17: 2000.0} and topology.links_gbit == {(3, 4): 10.0}
+    before = PRESETS["office1"].scale_out.wire_us_per_mib
+    assert costs.scale_out.wire_us_per_mib == pytest.approx(10 * before)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--what-if", "straggler=17"], "straggler=RANK:TIME"),
+        (["--what-if", "link=0-1:10"], "expected a rate such as 1gbit"),
+        (["--what-if", "straggler=9:1ms"], "straggler 9: there are ranks 0..7"),
+        (["--algorithm", "star"], "--algorithm star: all_reduce has one_shot"),
+        (["--trace", ".", "--size", "1M"], "leave --size out"),
+        (["--ranks-per-node", "1"], "expected two ranks or more: give --nodes or --ranks-"),
+        (["--size", "2"], "expected at least 4 bytes and a call, got 2 and 1"),
+        (["--trace", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [] if {"--trace", "--size"} & {*words} else ["--size", "1M"]
+    assert main(["predict", "--preset", "gaudi2", *sizes, *words]) == 2
+    error = capsys.readouterr().err
+    assert problem in error and error.count("\n") == 1
+
+
+def test_costs_are_those_of_a_tuning_file(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    numbers: dict[str, float | None] = dict(zip(NUMBERS, range(1, 9), strict=True))
+    content = {"format": FORMAT, "layout": [2, 2], "cores_per_node": 2.0, "measurements": []}
+    content["numbers"] = numbers
+    path.write_text(json.dumps(content))
+    costs = costs_from(path)
+    assert (costs.scale_up.latency_us, costs.scale_out.us_per_mib) == (1, 7)
+    assert (costs.reduce_us_per_mib, costs.cores_per_machine) == (4, 2)
+    only_up = numbers | {name: None for name in NUMBERS if name.startswith("scale_out")}
+    path.write_text(json.dumps(content | {"numbers": only_up}))
+    assert costs_from(path).scale_out == costs_from(path).scale_up
+    only_out = numbers | {name: None for name in NUMBERS[:3]}
+    path.write_text(json.dumps(content | {"numbers": only_out}))
+    assert costs_from(path).reduce_us_per_mib == 8
+    older = {name: number for name, number in numbers.items() if "reduce" not in name}
+    older["reduce_us_per_mib"] = 5
+    path.write_text(json.dumps(content | {"format": 1, "numbers": older}))
+    assert costs_from(path).reduce_us_per_mib == 5
+    path.write_text("{}")
+    with pytest.raises(InvalidArgumentError, match=f"expected a file of format {FORMAT}"):
+        costs_from(path)
+
+
+def test_recorded_calls_are_predicted_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadRanks("aa") as ranks:
+
+        def work(comm: object) -> None:
+            for _ in range(3):
+                comm.all_reduce(np.zeros(1 << 16, np.float32))  # type: ignore[attr-defined]
+            comm.broadcast(np.zeros(1 << 12, np.float32), 0)  # type: ignore[attr-defined]
+            comm.dump_flight_recorder(tmp_path)  # type: ignore[attr-defined]
+
+        ranks.run(work)
+    assert main(["predict", "--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert f"# {tmp_path}: a job of 2 ranks" in output and "4 ranks: 4 nodes of 1" in output
+    lines = {tuple(line.split()[:3]) for line in rows_of(output)[1:]}
+    assert lines == {("all_reduce", "256K", "3"), ("broadcast", "16K", "1")}
+    assert "# all calls: took" in output
+    command = ["predict", "--preset", "office1", "--nodes", "4", "--trace", str(tmp_path)]
+    assert main([*command, "--algorithm", "ring,one_shot"]) == 0
+    lines = {tuple(line.split()) for line in rows_of(capsys.readouterr().out)[1:]}
+    assert {line[-1] for line in lines if line[0] == "all_reduce"} == {"ring"}
+    assert main([*command, "--algorithm", "bruck"]) == 2
+    error = capsys.readouterr().err
+    assert "--algorithm bruck: the recorded calls have all_reduce: one_shot, mesh" in error
+
+
+def test_plan_that_hangs_is_told_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import hccl_py\nfrom hccl_py.plan.language import data\n"
+        '@hccl_py.algorithm("all_reduce")\n'
+        "def stuck(me, n, plan): plan.recv((me + 1) % n, data[:])\n"
+    )
+    words = ["--nodes", "2", "--preset", "office1", "--size", "1M"]
+    assert main(["predict", *words, "--algorithm", f"{file}:stuck,mesh"]) == 0
+    output = capsys.readouterr().out
+    (row,) = rows_of(output)[1:]
+    assert (row.split()[1], row.split()[-1]) == ("-", "mesh")
+    assert f"# {file}:stuck: rank 0, op 0: waits for ever" in output
+
+
+def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
+    names = ["one_shot", "tree", "mesh"]
+
+    def left_out(topology: Topology) -> dict[str, str]:
+        return _hopeless("all_reduce", names, topology, PRESETS["gaudi2"], 1 << 20)
+
+    late = {7: 1.0}
+    large, small = Topology.even(256, 8), Topology.even(2, 8)
+    assert left_out(large) == left_out(replace(small, late_us=late)) == {}
+    (name,), (why,) = zip(*left_out(replace(large, late_us=late)).items(), strict=True)
+    assert name == "one_shot" and "without --what-if mesh is 3" in why
+
+
+def test_large_world_that_differs_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--nodes", "256", "--preset", "gaudi2", "--size", "1M", "--algorithm", "tree"]
+    assert main(["predict", *words]) == 0
+    assert "is simulated" not in capsys.readouterr().out
+    assert main(["predict", *words, "--what-if", "straggler=17:2ms"]) == 0
+    assert "# each of 2048 ranks is simulated, for not all are alike" in capsys.readouterr().out
+
+
+def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--preset", "gaudi2", "--size", "1G:1M"])
+    assert ended.value.code == 2
+    assert "expected the smaller size first, got 1G:1M" in capsys.readouterr().err
+
+
+@pytest.mark.nightly("scale")
+def test_4096_ranks_take_seconds_and_little_memory() -> None:
+    """Every all_reduce algorithm at 64 MB, in processes of their own: their time and memory."""
+    script = """
+import resource, sys
+from hccl_py import Topology, simulate
+from hccl_py.lab.simulation.presets import PRESETS
+done = simulate(sys.argv[1], Topology.even(512, 8), PRESETS["gaudi2"], 64 << 20)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(done.us, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+"""
+    for name in names_for("all_reduce"):
+        command = [sys.executable, "-c", script, f"all_reduce={name}"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        us, seconds, num_bytes = map(float, ran.stdout.split())
+        assert us > 0 and seconds < MOST_SECONDS and num_bytes < MOST_BYTES, (name, ran.stdout)

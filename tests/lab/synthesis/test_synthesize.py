@@ -1,0 +1,98 @@
+"""Plans for networks: right, at their bound where that is known, never beyond it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from networks import EVEN, ONE_WAY, PAIRS, RACKS, STAR, network_of, random_links
+
+from hccl_py.lab.synthesis.network import Network
+from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, synthesize
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import PlanError
+from hccl_py.plan.verify import verify
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Network:
+    return network_of(PAIRS, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("links", "collective", "least"),
+    [
+        *((links, "all_reduce", 1.0) for links in (PAIRS, STAR, RACKS, EVEN, ONE_WAY)),
+        *((links, "broadcast", 1.0) for links in (PAIRS, STAR, RACKS, EVEN, ONE_WAY)),
+        # Blocks are not cut: one tree each, which cannot share links of 50 and 100 Mbit/s alike.
+        (PAIRS, "all_gather", 6 / 7),
+        (PAIRS, "reduce_scatter", 6 / 7),
+        *((links, "all_gather", 1.0) for links in (STAR, RACKS, EVEN, ONE_WAY)),
+    ],
+)
+def test_share_of_the_bound(
+    links: list[dict[str, object]], collective: str, least: float, tmp_path: Path
+) -> None:
+    found = synthesize(collective, network_of(links, tmp_path), most_chunks=12)
+    assert found.certificate.share == pytest.approx(least, rel=0.07)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("collective", SYNTHESIZED)
+def test_random_network_gets_plans_within_the_bound(
+    seed: int, collective: str, tmp_path: Path
+) -> None:
+    network = network_of(random_links(seed), tmp_path)
+    found = synthesize(collective, network, most_chunks=3)
+    shares = [found.certificate.share, *(one.share for _, one in found.table)]
+    assert all(0 < share <= 1 for share in shares), "faster than what is said to be impossible"
+    assert shares[0] > 0.95 * max(shares)
+    for plans in found.plans.values():
+        verify(plans, COLLECTIVES[collective], in_place=True)
+
+
+def test_uneven_pairs_beat_the_table_by_far(pairs: Network) -> None:
+    found = synthesize("all_reduce", pairs)
+    name, best = found.table[0]
+    assert (found.name, name) == ("packed_trees", "mesh")
+    # 2.33 times with 14 chunks; more chunks, which fill the links sooner, load them less alike.
+    assert found.certificate.share / best.share == pytest.approx(700 / 300, rel=0.03)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_even_network_keeps_the_algorithm_of_the_table(collective: str, tmp_path: Path) -> None:
+    assert synthesize(collective, network_of(EVEN, tmp_path)).name == "mesh"
+
+
+def test_fewer_chunks_cost_a_part_of_the_bound(pairs: Network) -> None:
+    shares = [synthesize("all_reduce", pairs, most).certificate.share for most in (1, 10, 14)]
+    assert shares == sorted(shares) and shares[0] < 0.9 and shares[-1] > 0.93
+
+
+def test_table_that_serves_some_roots_only_is_no_rival(tmp_path: Path) -> None:
+    spokes = [{"between": [0, rank], "mbit": 100} for rank in (1, 2, 3)]
+    found = synthesize("broadcast", network_of(spokes, tmp_path), most_chunks=2)
+    assert found.name == "packed_trees" and found.table == ()
+
+
+@pytest.mark.parametrize("collective", SYNTHESIZED)
+def test_proof_refuses_what_lacks_a_message(collective: str, pairs: Network) -> None:
+    found = synthesize(collective, pairs, most_chunks=5)
+    root = found.root
+    plans = list(found.plans[root])
+    for rank, plan in enumerate(plans):
+        for at in range(len(plan.ops)):
+            less = type(plan)(
+                *(plan.collective, plan.algorithm, rank, 4, root, plan.shape),
+                ops=(*plan.ops[:at], *plan.ops[at + 1 :]),
+            )
+            with pytest.raises(PlanError):
+                verify([*plans[:rank], less, *plans[rank + 1 :]], COLLECTIVES[collective])
+
+
+def test_wrong_argument_gets_one_line(pairs: Network) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected one of all_reduce, .*; got barrier"):
+        synthesize("barrier", pairs)
+    with pytest.raises(InvalidArgumentError, match="expected 1 to 32 chunks, got 0"):
+        synthesize("all_reduce", pairs, 0)
