@@ -31,7 +31,7 @@ BUDGET = {
     "launcher": 10_900,
     "hccl_py/bench": 6_150,
     "hccl_py/lab": 7_080,
-    "hccl_py/horovod": 3_210,
+    "hccl_py/horovod": 3_200,
     "benchmarks": 4_080,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""

@@ -32,7 +32,7 @@ class Calls(Generic[Given, Made]):
         module: where the calls are public.
         given: the type of the tensors that they take, for `inspect.signature`.
         made: the type of their results.
-        arrays: the library, which also says whether results replace what was given.
+        arrays: the library, of which an in-place one overwrites the tensors that it is given.
         run: runs a request to its end, with gradients; None: there are none.
         received: makes the sizes that alltoall received like the splits that it was given.
         orders: by call, its arguments after the tensors, where their order is not that of the rows.
@@ -83,7 +83,7 @@ class Calls(Generic[Given, Made]):
         return self._call(name, row)
 
     def _call(self, name: str, row: Callable[..., Request]) -> Callable[..., Any]:
-        """Return the public function: `row` reads its arguments, its name says the rest."""
+        """Return the public function: `row` reads its arguments, its name decides the rest."""
         is_async, is_grouped = "_async" in name, name.startswith("grouped_")
         if self.orders is not None:
             row = _reordered(self.orders[name], row)

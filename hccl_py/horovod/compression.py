@@ -1,4 +1,4 @@
-"""The element types that gradients travel as: a framework's `Compression.none` and `.fp16`."""
+"""The element types that gradients are sent in: a framework's `Compression.none` and `.fp16`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def compression(
 def compressed(
     compression: type[Compressor], tensors: Sequence[Any]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-    """Return what travels for the tensors, and what restores the results."""
+    """Return the tensors to send, and a function that restores the results."""
     pairs = [compression.compress(each) for each in tensors]
 
     def restore(made: Sequence[Any]) -> list[Any]:

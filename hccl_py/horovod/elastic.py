@@ -1,7 +1,7 @@
 """Elastic training: after the loss of a rank the others restore their last commit and go on.
 
     run       calls the training function again, on the ranks that are left
-    State     what is committed, restored and synchronised; ObjectState: of Python objects
+    State     is committed, restored and synchronised; ObjectState: of Python objects
 
 `torch/elastic.py` has the state of torch's models and optimizers.
 """
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class State:
-    """What a training function changes; subclasses say how it is saved, restored and sent."""
+    """The data that a training function changes; subclasses save, restore and broadcast it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Save the state in memory: it is what training goes on from."""
+        """Save the state in memory: training goes on from there after a loss."""
         self.save()
         self.check_host_updates()
 

@@ -1,7 +1,7 @@
 """`join()`: a rank without data takes part in the others' allreduces with zeros.
 
-A rank that joined learns from the call logs of the others what they have called, and calls the
-same. The others do nothing for it, so a job that never joins pays nothing.
+A rank that joined reads the call logs of the others, and makes the same calls. The others do
+nothing for it, so a job that never joins pays nothing.
 
 Every rank puts the number of its last call in the coordinator's store when it joins. Once all
 numbers are there, the highest is where all ranks stop.
@@ -23,14 +23,14 @@ from hccl_py.work import Work
 
 _SURVEY_S = 1.0
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
-"""Between two questions what the others have called."""
+"""The pause between two surveys of the others' call logs."""
 
 _num_joins: dict[str, int] = {}
 """By the name of the communicator; all ranks join equally often."""
 
 
 class _Joined(NamedTuple):
-    """What a rank says when it joins; the last to join is the largest."""
+    """The record that a rank stores when it joins; that of the last to join is the largest."""
 
     sequence: int
     time_s: float
@@ -50,7 +50,7 @@ def join(device: int = -1) -> int:
         The rank that joined last.
 
     Raises:
-        HorovodInternalError: a rank failed, left, or called what cannot be called with zeros.
+        HorovodInternalError: a rank failed, left, or made a call that zeros cannot take part in.
     """
     communicator = global_process_set.communicator
     if communicator.world_size == 1:
@@ -79,7 +79,7 @@ class _Joining:
         self._store.set(str(mine.rank), json.dumps(mine).encode())
         pause_s, limit_s = _SHORTEST_S, time.monotonic() + self._communicator.timeout_s
         while not self._is_over():
-            calls = self._news()
+            calls = self._new_calls()
             for work in [self._give_zeros(call) for call in calls]:
                 work.wait()
             if calls:
@@ -96,14 +96,14 @@ class _Joining:
         return self._last.rank
 
     def _is_over(self) -> bool:
-        self._look_who_joined()
+        self._read_last()
         return self._last is not None and self._sequence >= self._last.sequence
 
-    def _look_who_joined(self) -> None:
+    def _read_last(self) -> None:
         if self._last is None and self._store.check(self._keys):
             self._last = max(_Joined(*json.loads(self._store.get(key))) for key in self._keys)
 
-    def _news(self) -> list[LoggedCall]:
+    def _new_calls(self) -> list[LoggedCall]:
         """Return the calls that others have made after this rank's last one."""
         core = self._state.require_engine()
         core.poll()
@@ -112,8 +112,8 @@ class _Joining:
         reports = self._coordination.survey(_SURVEY_S).values()
         logs = [decode(Report, report).calls for report in reports]
         longest = max(logs, key=lambda log: log[-1].number if log else 0)
-        # Only now: another rank may have joined, as the last one, and gone on from there.
-        self._look_who_joined()
+        # After the survey: another rank may have joined, as the last one, and gone on from there.
+        self._read_last()
         end = self._last.sequence if self._last is not None else math.inf
         return [call for call in longest if self._sequence < call.number <= end]
 

@@ -1,4 +1,4 @@
-"""What an allreduce does to the values of all ranks: Horovod's ops, factors and defaults."""
+"""The arithmetic of calls that reduce: Horovod's ops, factors and defaults."""
 
 import warnings
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def reduction(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Reduction:
-    """Check the arguments of a call; `average` is what Horovod had before `op`.
+    """Check the arguments of a call; `average` is Horovod's older name for `op`.
 
     Raises:
         ValueError: both are given, or there is no such op.
@@ -78,7 +78,7 @@ def reduction(
 
 
 def gradient_reduction(op: int, gradient_predivide_factor: float) -> Reduction:
-    """Check the arguments of what reduces gradients: it divides a sum in two parts.
+    """Check the arguments of an optimizer or tape, which divides a sum in two parts.
 
     Raises:
         ValueError: only Average divides, or there is no such op.

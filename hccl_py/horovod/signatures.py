@@ -23,7 +23,7 @@ class Request(NamedTuple):
 
     Attributes:
         call: the collective.
-        compression: what the tensors travel as.
+        compression: the element type that the tensors are sent in.
         splits: of alltoall, the number of rows for each rank, as the program gave them.
     """
 

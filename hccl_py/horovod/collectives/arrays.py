@@ -1,6 +1,6 @@
-"""What the collectives ask of a library of arrays, and numpy's answers.
+"""The operations that the collectives need of a library of arrays, and numpy's.
 
-`hccl_py.horovod.torch.tensors` answers for torch. TensorFlow's tensors travel as numpy's.
+`hccl_py.horovod.torch.tensors` has torch's. TensorFlow's tensors become numpy's arrays.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from hccl_py.horovod.handle import Handle
 from hccl_py.transport.errors import InvalidArgumentError
 
 Sizes = npt.NDArray[np.int64]
-"""Numbers of rows, where ranks may differ. Each Collective says what it takes and returns."""
+"""Numbers of rows, where ranks may differ. The docstring of each Collective has its shape."""
 NO_SIZES: Sizes = np.empty(0, np.int64)
 
 Started = Handle[tuple[list[Array], Sizes]]
@@ -32,7 +32,7 @@ class Collective(ABC):
     def start(
         self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
     ) -> Started[Array]:
-        """Start the call on the arrays of a library; there is a result for each input."""
+        """Start the call on the arrays of a library, with one result for each input."""
 
     def gradient(self) -> "Collective":
         """Return the call that turns the results' gradients, with the sizes, into the inputs'."""

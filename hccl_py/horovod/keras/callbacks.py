@@ -158,7 +158,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Log the learning rate; say when the warmup is over."""
+        """Log the learning rate; print a line when the warmup is over."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch + 1 == self.end_epoch and rank() == 0:
             reached = float(self.model.optimizer.learning_rate)

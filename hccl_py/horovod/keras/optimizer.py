@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras.src.trainers import trainer
 
+from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
@@ -38,7 +39,7 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
 
     Args:
         optimizer: of Keras 3, which runs on TensorFlow.
-        compression: what gradients travel as.
+        compression: the element type that gradients are sent in.
         sparse_as_dense: reduce IndexedSlices as dense tensors.
         gradient_predivide_factor: of Average: divide by it before the sum, by the rest after.
         op: Average, Sum, Min, Max or Product.
@@ -69,8 +70,8 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
         type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
     )
     vars(made).update(vars(optimizer))
-    chosen = gradient_reduction(op, gradient_predivide_factor)
-    reducer = GradientReducer(chosen, compression, sparse_as_dense, process_set)
+    call = Reduce(gradient_reduction(op, gradient_predivide_factor), process_set)
+    reducer = GradientReducer(call, compression, sparse_as_dense)
     object.__setattr__(made, "_hccl_reducer", reducer)
     return made
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
-from hccl_py.horovod.reductions import Average, Reduction, gradient_reduction
+from hccl_py.horovod.reductions import Average, gradient_reduction
 from hccl_py.horovod.signatures import Request
 from hccl_py.horovod.tensorflow.calls import Compression, run
 
@@ -18,21 +18,19 @@ from hccl_py.horovod.tensorflow.calls import Compression, run
 class GradientReducer:
     """How the gradients of a step are reduced over ranks."""
 
-    reduction: Reduction
+    call: Reduce
     compression: type[Compressor]
     sparse_as_dense: bool
-    process_set: ProcessSet
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Return reduced gradients; what is None stays None. All ranks have the same ones."""
-        members = self.process_set
+        members = self.call.process_set
         if not members.included() or members.communicator.world_size == 1:
             return list(gradients)
         present = [it for it in gradients if it is not None]
         if self.sparse_as_dense:
             present = [tf.convert_to_tensor(gradient) for gradient in present]
-        request = Request(Reduce(self.reduction, members), self.compression)
-        reduced = iter(run(request, present)[0])
+        reduced = iter(run(Request(self.call, self.compression), present)[0])
         return [None if gradient is None else next(reduced) for gradient in gradients]
 
 
@@ -60,8 +58,8 @@ def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
     kind = type(gradtape)
     made: Any = object.__new__(type(kind.__name__, (_DistributedTape, kind), {}))
     vars(made).update(vars(gradtape))
-    chosen = gradient_reduction(op, gradient_predivide_factor)
-    made._reducer = GradientReducer(chosen, compression, sparse_as_dense, process_set)
+    call = Reduce(gradient_reduction(op, gradient_predivide_factor), process_set)
+    made._reducer = GradientReducer(call, compression, sparse_as_dense)
     return made
 
 

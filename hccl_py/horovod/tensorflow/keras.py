@@ -1,4 +1,4 @@
-"""What Horovod has for tf.keras, which is Keras 3: `import hccl_py.horovod.tensorflow.keras`."""
+"""Horovod's API for tf.keras, which is Keras 3: the names of `hccl_py.horovod.keras`."""
 
 from hccl_py.horovod.keras import *  # noqa: F403
 from hccl_py.horovod.keras import callbacks as callbacks

@@ -21,8 +21,6 @@ from hccl_py.communicator import Communicator
 from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor, compressed
 from hccl_py.horovod.errors import internal_errors
-from hccl_py.horovod.process_sets import ProcessSet
-from hccl_py.horovod.reductions import Reduction
 from hccl_py.horovod.torch.calls import sparse_allreduce_async
 from hccl_py.horovod.torch.tensors import IN_PLACE
 from hccl_py.transport.types import ReduceOp
@@ -32,16 +30,6 @@ _UNKNOWN, _DENSE = 0, 127
 """The kind of a gradient: one that no rank had yet, a dense one, or the number of dimensions in
 which it is sparse. The largest of all ranks' kinds holds: one dense gradient makes all dense.
 """
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How gradients are reduced; the names are those of DistributedOptimizer."""
-
-    reduction: Reduction
-    compression: type[Compressor]
-    process_set: ProcessSet
-    sparse_as_dense: bool
 
 
 @dataclass(eq=False)
@@ -57,13 +45,18 @@ class GradientReducer:
     """Of one optimizer on one rank."""
 
     def __init__(
-        self, buckets: Iterable[Sequence[Tensor]], settings: Settings, passes_per_step: int
+        self,
+        buckets: Iterable[Sequence[Tensor]],
+        call: Reduce,
+        compression: type[Compressor],
+        sparse_as_dense: bool,
     ) -> None:
         """Hook into the parameters; buckets are the same, in the same order, on all ranks."""
-        self._settings = settings
+        self._call, self._compression = call, compression
+        self._sparse_as_dense = sparse_as_dense
         self._buckets = [_Bucket(parameters) for parameters in buckets if parameters]
         self._bucket_of = {each: it for it in self._buckets for each in it.parameters}
-        self.set_passes_per_step(passes_per_step)
+        self.set_passes_per_step(1)
         # Python does not collect a cycle through a hook of a tensor.
         reference = weakref.ref(self)
 
@@ -121,7 +114,7 @@ class GradientReducer:
         gradients = self._gradients(bucket)
         dense, finishers = [], []
         for gradient in gradients:
-            if gradient.is_sparse and not self._settings.sparse_as_dense:
+            if gradient.is_sparse and not self._sparse_as_dense:
                 finishers.append(self._start_sparse(gradient))
             else:
                 dense.append(gradient)
@@ -136,7 +129,7 @@ class GradientReducer:
 
     def _gradients(self, bucket: _Bucket) -> list[Tensor]:
         """Return a gradient for each parameter, of the kind that all ranks have."""
-        if self._settings.sparse_as_dense:
+        if self._sparse_as_dense:
             kinds = [_kind(each.grad) for each in bucket.parameters]
         else:
             kinds = self._agreed_kinds(bucket)
@@ -151,7 +144,7 @@ class GradientReducer:
         return gradients
 
     def _agreed_kinds(self, bucket: _Bucket) -> list[int]:
-        communicator = self._settings.process_set.communicator
+        communicator = self._call.process_set.communicator
         if bucket.agreed_by is not communicator or _UNKNOWN in bucket.kinds:
             kinds = np.array([_kind(each.grad) for each in bucket.parameters], np.int8)
             with internal_errors():
@@ -161,10 +154,9 @@ class GradientReducer:
 
     def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
         """Start to reduce in place, the small ones together."""
-        settings = self._settings
         dense = [each.to_dense() if each.is_sparse else each for each in gradients]
-        travelling, restore = compressed(settings.compression, dense)
-        handle = Reduce(settings.reduction, settings.process_set).start(IN_PLACE, travelling)
+        travelling, restore = compressed(self._compression, dense)
+        handle = self._call.start(IN_PLACE, travelling)
 
         def finish() -> None:
             for gradient, made in zip(gradients, restore(handle.wait()[0]), strict=True):
@@ -176,10 +168,8 @@ class GradientReducer:
         return finish
 
     def _start_sparse(self, gradient: Tensor) -> Callable[[], None]:
-        settings = self._settings
-        wait = sparse_allreduce_async(
-            gradient, op=settings.reduction.op, process_set=settings.process_set
-        )
+        op, process_set = self._call.reduction.op, self._call.process_set
+        wait = sparse_allreduce_async(gradient, op=op, process_set=process_set)
 
         def finish() -> None:
             gradient.copy_(wait())

@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
-from hccl_py.horovod.torch.gradients import GradientReducer, Settings, buckets_of
+from hccl_py.horovod.torch.gradients import GradientReducer, buckets_of
 from hccl_py.horovod.torch.tensors import Compression
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -40,7 +41,7 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
     Args:
         optimizer: of torch; its groups have the same parameters in the same order on all ranks.
         named_parameters: checked as Horovod does: unique names, for every parameter.
-        compression: what gradients travel as.
+        compression: the element type that gradients are sent in.
         backward_passes_per_step: gradients add up over so many backward passes first.
         op: Average, Sum, Min, Max or Product.
         gradient_predivide_factor: of Average: divide by it before the sum, by the rest after.
@@ -72,24 +73,24 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
     made: Any = object.__new__(type(kind.__name__, (_Distributed, kind), {}))
     # A scheduler may have put a `step` of its own there, which calls the old optimizer's.
     made.__dict__.update((key, it) for key, it in vars(optimizer).items() if key != "step")
-    if process_set.included() and process_set.communicator.world_size > 1:
-        settings = Settings(chosen, compression, process_set, sparse_as_dense)
-        buckets = _buckets(trained, groups)
-        made._reducer = GradientReducer(buckets, settings, backward_passes_per_step)
+    is_alone = not process_set.included() or process_set.communicator.world_size == 1
+    buckets = [] if is_alone else _buckets(trained, groups)
+    call = Reduce(chosen, process_set)
+    made._reducer = GradientReducer(buckets, call, compression, sparse_as_dense)
+    made.set_backward_passes_per_step(backward_passes_per_step)
     return made
 
 
 class _Distributed(Optimizer):
-    """What DistributedOptimizer adds to a class of optimizers."""
+    """The methods that DistributedOptimizer adds to a class of optimizers."""
 
-    _reducer: GradientReducer | None = None  # None: there is nobody to reduce with
+    _reducer: GradientReducer
     _is_synchronized = False
     _skips_synchronize = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Let gradients add up over so many backward passes from now on."""
-        if self._reducer is not None:
-            self._reducer.set_passes_per_step(passes)
+        self._reducer.set_passes_per_step(passes)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, as before clipping them.
@@ -97,8 +98,7 @@ class _Distributed(Optimizer):
         Raises:
             HorovodInternalError: a rank failed.
         """
-        if self._reducer is not None:
-            self._reducer.synchronize()
+        self._reducer.synchronize()
         self._is_synchronized = True
 
     @contextmanager
@@ -134,7 +134,7 @@ class _Distributed(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients; an error while they travel."""
-        if self._reducer is not None and self._reducer.is_pending:
+        if self._reducer.is_pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
@@ -144,8 +144,7 @@ class _Distributed(Optimizer):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Load the state, and forget gradients that travel."""
-        if self._reducer is not None:
-            self._reducer.reset()
+        self._reducer.reset()
         self._is_synchronized = False
         super().load_state_dict(state_dict)
 
