@@ -4,10 +4,14 @@ A group collects the calls of its own thread only, and never what torch's proces
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hccl_py.fingerprint import Call, Transfer, describe, unpack
+from hccl_py.memory.at_once import Access, require_apart_at_once
+from hccl_py.memory.buffers import span_of
+from hccl_py.memory.element_types import Span
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Native, NotBegun, Work
 
@@ -18,10 +22,22 @@ class Deferred(NamedTuple):
     begin: Callable[[], Native]
     work: Work
     blocks: bool
+    access: Access
 
 
 CALLS: dict[int, list[Deferred]] = {}
 """By thread, while that thread has a group open. Each thread changes its own entry only."""
+
+
+def require_copyable(what: str, read: Sequence[Span], written: Sequence[Span] = ()) -> None:
+    """Raise InvalidArgumentError if a copy that is made now touches what collected calls use."""
+    calls = CALLS.get(get_ident())
+    if calls:
+        _require_apart([*(one.access for one in calls), Access(what, None, written, read)])
+
+
+def _require_apart(calls: Sequence[Access]) -> None:
+    require_apart_at_once(calls, "hccl_py.group()", "make one of them after the block")
 
 
 def require_no_group(what: str) -> None:
@@ -38,14 +54,16 @@ def group() -> Iterator[None]:
     """Collect what this thread calls on any communicator; at the end of the block, run it all.
 
     All calls begin in the order of the block, so sends and recvs with any peers in any order cannot
-    deadlock. The block ends when its blocking calls are done; the nonblocking ones have begun. Only
-    the outermost of nested groups starts anything. Buffers belong to the calls from when they are
-    made, deadlines count from the end of the block.
+    deadlock. Collectives of one communicator run one after the other; all else runs at once, and
+    shares no memory that a call writes. The block ends when its blocking calls are done; the
+    nonblocking ones have begun. Only the outermost of nested groups starts anything. Buffers belong
+    to the calls from when they are made, deadlines count from the end of the block.
 
     An exception out of the block starts nothing of it. A call that fails at the end raises there,
     once all others have ended too; of several failures the first.
 
     Raises:
+        InvalidArgumentError: calls that run at once share memory; none was started.
         CommunicatorError: a call failed.
     """
     thread = get_ident()
@@ -54,6 +72,8 @@ def group() -> Iterator[None]:
     num_before = len(calls)
     try:
         yield
+        if is_outermost:
+            _require_apart([one.access for one in calls])
     except BaseException as error:
         _drop(calls, num_before, error)
         raise
@@ -95,3 +115,35 @@ def _run(calls: list[Deferred]) -> None:
             first = first or error
     if first is not None:
         raise first
+
+
+def access_of(call: Call, order: object, rank: int, buffers: Any) -> Access:
+    """Return what a call does with its buffers; those of `order` run one after the other.
+
+    `buffers`: the data of a call that has one buffer, else its output and its input.
+    """
+    both: tuple[Sequence[Span], Sequence[Span]]
+    if isinstance(call, Transfer):
+        spans = _spans(buffers)
+        both = ((), spans) if call.sends else (spans, ())
+        return Access(describe(call), object(), *both)
+    assert not isinstance(call, int)
+    fields = unpack(call.fingerprint)
+    writers = {"all_reduce": True, "reduce": rank == fields.root, "broadcast": rank != fields.root}
+    if fields.collective in writers:
+        with_feedback = isinstance(buffers, tuple) and not isinstance(buffers, Span)
+        spans = _spans(buffers[0] if with_feedback else buffers)
+        both = (spans, ()) if writers[fields.collective] else ((), spans)
+    elif fields.collective == "barrier":
+        both = (), ()
+    else:
+        both = _spans(buffers[0]), _spans(buffers[1])
+    return Access(describe(call), order, *both)
+
+
+def _spans(given: Any) -> Sequence[Span]:
+    if given is None:
+        return ()
+    if isinstance(given, Span) or not isinstance(given, (list, tuple)):
+        given = (given,)
+    return [span_of(one) for one in given]

@@ -14,7 +14,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from hccl_py.call_group import CALLS
+from hccl_py.call_group import CALLS, require_copyable
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
@@ -307,6 +307,7 @@ class Collectives(Generic[Result]):
         pairs = zip(sources, targets, strict=True)
         if is_in_place or any(one.meets(other) for one, other in pairs):
             reject_in_capture("all_to_all in place", "pass an output of its own")
+            require_copyable("the copy of input", sources)
             kept, sources = set_aside(sources)
         # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
         listed = isinstance(output, (list, tuple)) or isinstance(input, (list, tuple))
@@ -406,6 +407,8 @@ class Collectives(Generic[Result]):
 
     def _copied(self, span: Span, data: Buffer, output: Buffer) -> int:
         """Copy what a call reduces in place to its output; return the address of that."""
+        if CALLS and (target := span_of(output, "output", True)).address != span.address:
+            require_copyable("the copy to output", [span], [target])
         address = copy_to_output(span, output)
         recording = recording_here()
         if recording is not None and address != span.address:

@@ -9,7 +9,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from hccl_py.call_group import CALLS, Deferred
+from hccl_py.call_group import CALLS, Deferred, access_of
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.recording import CAPTURES, run_recorded
 from hccl_py.transport import _core
@@ -87,10 +87,11 @@ class EngineCalls(Generic[Result]):
         )
 
     def _collect(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
-        _, call, limit_s, *_ = arguments
+        _, call, limit_s, *_, buffers = arguments
         work = Work(NotBegun(), self._state.errors, limit_s, call)
         begin = partial(self._begin, self._queued[entry], arguments)
-        CALLS[get_ident()].append(Deferred(begin, work, self._blocking))
+        access = access_of(call, self._state, self._state.rank, buffers)
+        CALLS[get_ident()].append(Deferred(begin, work, self._blocking, access))
         return None if self._blocking else work  # type: ignore[return-value]
 
     def _call(self, entry: Entry, arguments: tuple[Any, ...]) -> Any:

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from hccl_py.fingerprint import Transfer, describe
 from hccl_py.memory.arguments import overlapping
+from hccl_py.memory.at_once import Access, require_apart_at_once
 from hccl_py.memory.buffers import cut, run_of
 from hccl_py.memory.element_types import BYTES, Span
 from hccl_py.memory.strided import first_two_that_meet
 from hccl_py.torch_backend.arguments import Call, elements_of
 from hccl_py.torch_backend.staging.tiles import arguments_of
+from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -61,6 +66,36 @@ def require_apart(
         pair = first_two_that_meet([elements_of(one) for one in call.results])
         if pair is not None:
             raise _error(call, ((pair[0],), (pair[1],)), False)
+
+
+def require_transfers_apart(ops: Sequence[dist.P2POp]) -> None:
+    """Raise InvalidArgumentError if what one of these receives shares memory with another's.
+
+    Nothing of the batch has begun yet.
+    """
+    calls = []
+    for op in ops:
+        sends = op.op is dist.isend
+        name = describe(Transfer(sends, op.peer, op.tag, op.tensor.nbytes))
+        spans = _extent(op.tensor)
+        calls.append(Access(name, object(), *(((), spans) if sends else (spans, ()))))
+    require_apart_at_once(
+        calls,
+        "batch_isend_irecv",
+        "give each receive memory of its own",
+        lambda one, other: elements_of(ops[one].tensor).meet(elements_of(ops[other].tensor)),
+    )
+
+
+def _extent(tensor: Tensor) -> Sequence[Span]:
+    """Return from where to where a tensor reaches, gaps included; nothing of what has no memory."""
+    if type(tensor) not in PLAIN_TYPES or tensor.is_meta or tensor.layout is not torch.strided:
+        return ()
+    try:
+        elements = elements_of(tensor)
+    except RuntimeError:  # its own call says what it is
+        return ()
+    return [Span(elements.address, elements.end - elements.address, BYTES)][: elements.address > 0]
 
 
 def _refuse_overlap(call: Call, outputs: Sequence[_Block], inputs: Sequence[_Block]) -> None:

@@ -37,6 +37,7 @@ from hccl_py.torch_backend import (
     watch_backend_names,
 )
 from hccl_py.torch_backend.instruments.profilers import end_events
+from hccl_py.torch_backend.overlap import require_transfers_apart
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
@@ -85,6 +86,13 @@ def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> A
     if not isinstance(asked, ProcessGroupHccl):
         return original(timeout, group)
     return asked.set_timeout(timeout)
+
+
+def _check_transfers(original: Function, ops: Any) -> None:
+    """Torch starts some transfers of a batch before another is refused for what it shares."""
+    original(ops)
+    if isinstance(ops[0].group or dist.group.WORLD, ProcessGroupHccl):
+        require_transfers_apart(ops)
 
 
 @contextlib.contextmanager
@@ -355,6 +363,7 @@ PATCHES = (
     Patch("torch._C._distributed_c10d.Store.wait", _wait_at_store),
     Patch(f"{_C10D}._process_group_name", _process_group_name),
     Patch(f"{_C10D}.split_group", _split_group),
+    Patch(f"{_C10D}._check_p2p_op_list", _check_transfers),
     Patch(f"{_C10D}._coalescing_manager", _coalescing_manager),
     Patch(f"{_C10D}._create_shrunk_process_group", _create_shrunk_group),
     Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),

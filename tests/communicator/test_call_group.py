@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,3 +202,118 @@ def check_torch_is_left_alone(rank: int, world_size: int) -> list[float]:
 
 def test_calls_of_torch_are_never_collected() -> None:
     assert run_ranks(check_torch_is_left_alone, 2, backend="hccl") == [[4.0, 4.0]] * 2
+
+
+def _send_on(comm: Communicator, data: Any) -> None:
+    comm.send(data, (comm.rank + 1) % comm.world_size)
+
+
+def _recv_on(comm: Communicator, data: Any) -> None:
+    comm.recv(data, (comm.rank - 1) % comm.world_size)
+
+
+Calls = Callable[[Communicator, Communicator, Any], None]
+
+AT_ONCE: dict[str, tuple[str, str, Calls]] = {
+    "two recvs": ("1, recv", "2, recv", lambda c, _, b: (_recv_on(c, b[:5]), _recv_on(c, b[4:9]))),
+    "a send and a recv": ("1, send", "2, recv", lambda c, _, b: (_send_on(c, b), _recv_on(c, b))),
+    "a recv and a send of a part": (
+        "1, recv",
+        "3, send",
+        lambda c, _, b: (_recv_on(c, b), c.barrier(), _send_on(c, b[7:8])),
+    ),
+    "a send and a collective": (
+        "1, send",
+        "2, all_reduce",
+        lambda c, _, b: (_send_on(c, b), c.all_reduce(b)),
+    ),
+    "a recv and what a collective reads": (
+        "1, all_gather",
+        "2, recv",
+        lambda c, _, b: (c.all_gather(b[:9], b[9:12]), _recv_on(c, b[11:])),
+    ),
+    "a recv and a block of a list": (
+        "1, all_gather",
+        "2, recv",
+        lambda c, _, b: (c.all_gather([b[:1], b[2:3], b[4:5]], b[9:10]), _recv_on(c, b[4:5])),
+    ),
+    "two communicators": (
+        "1, all_reduce",
+        "2, all_reduce",
+        lambda c, d, b: (c.all_reduce(b), d.all_reduce(b)),
+    ),
+    "blocking and not": (
+        "1, send",
+        "2, all_to_all",
+        lambda c, _, b: (_send_on(c, b), c.nonblocking.all_to_all(b[:9], b[9:18])),
+    ),
+    "an output that another communicator reduces": (
+        "1, all_reduce",
+        "2, reduce",
+        lambda c, d, b: (c.all_reduce(b[:3], output=b[3:6]), d.reduce(b[5:8], d.rank)),
+    ),
+    "a copy of what an earlier call reduces": (
+        "1, all_reduce",
+        "2, the copy to output",
+        lambda c, _, b: (c.all_reduce(b[:3]), c.all_reduce(b[:3], output=b[3:6])),
+    ),
+    "a copy to what an earlier call reads": (
+        "1, all_gather",
+        "2, the copy to output",
+        lambda c, _, b: (c.all_gather(b[:9], b[9:12]), c.all_reduce(b[12:15], output=b[9:12])),
+    ),
+    "an exchange in place of what an earlier call reduces": (
+        "1, all_reduce",
+        "2, the copy of input",
+        lambda c, _, b: (c.all_reduce(b[:3]), c.all_to_all(b[:3], b[:3])),
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [np.ones, torch.ones], ids=["numpy", "torch"])
+@pytest.mark.parametrize("kind", AT_ONCE)
+def test_calls_that_share_memory_at_once_are_refused_and_both_named(
+    ranks: ThreadRanks, kind: str, make: Callable[[int], Any]
+) -> None:
+    one, two, calls = AT_ONCE[kind]
+
+    def refuse(comm: Communicator) -> float:
+        with comm.subset([2, 0, 1], "other") as other:
+            buffer, before = make(18), comm.statistics()
+            with pytest.raises(InvalidArgumentError, match=f"call {one}.*call {two}"), group():
+                work = comm.nonblocking.barrier()
+                calls(comm, other, buffer)
+            with pytest.raises(InvalidArgumentError, match="never started"):
+                work.wait()
+            assert comm.statistics() == before, "nothing was sent"
+            assert buffer.tolist() == [1.0] * 18 or "copy" not in kind
+            comm.all_reduce(buffer[:1])
+            return float(buffer[0])
+
+    one, two = (f"{int(name[0]) + 1}{name[1:]}" for name in (one, two))  # behind the barrier
+    assert ranks.run(refuse) == [3.0] * 3
+
+
+def test_calls_that_may_share_memory_are_taken(ranks: ThreadRanks) -> None:
+    def share(comm: Communicator) -> None:
+        n, me = comm.world_size, comm.rank
+        with comm.subset(range(n), "other") as other:
+            mine, total, everyone = np.full(4, 1.0 + me), np.zeros(4), np.zeros((2, n, 4))
+            received = np.zeros((n, 4))
+            with group():
+                for peer in range(n):  # one buffer to all, and a row from each
+                    comm.send(mine, peer)
+                    comm.recv(received[peer], peer)
+                    comm.recv(received[peer][:0], peer, 1)
+                    comm.send(mine[2:2], peer, 1)
+                comm.all_gather(everyone[0], mine)
+                other.all_gather(everyone[1], mine)
+                comm.all_reduce(mine, output=total)
+                comm.all_reduce(total)  # one behind the other
+                comm.all_reduce(total, output=total)
+                comm.broadcast(total, 1)
+            assert received.tolist() == [[1.0 + peer] * 4 for peer in range(n)]
+            assert everyone.tolist() == [received.tolist()] * 2
+            assert total.tolist() == [6.0 * n * n] * 4
+
+    ranks.run(share)

@@ -161,3 +161,32 @@ def check_in_place(rank: int, n: int) -> None:
 
 def test_in_place_calls_give_the_values_of_calls_apart() -> None:
     run_ranks(check_in_place, 3, backend="hccl")
+
+
+def check_batches(rank: int, n: int) -> None:
+    send, recv = (lambda t, peer, op=op: dist.P2POp(op, t, peer) for op in (dist.isend, dist.irecv))
+    near, far = (rank + 1) % n, (rank - 1) % n
+    for wrong in (
+        lambda b: [recv(b[:4], far), recv(b[3:8], near)],
+        lambda b: [send(b, near), recv(b, far)],
+        lambda b: [send(b[8:], near), recv(b[0:9:2], far), send(b[1::2], near)],
+        lambda b: [recv(b.view(3, 4)[:, 1], far), recv(b.view(3, 4)[:, 1:3], near)],
+        lambda b: [recv(b[:1], far), recv(torch.nn.Parameter(b[:2]), far)],
+    ):
+        buffer = torch.arange(12.0)
+        with pytest.raises(InvalidArgumentError, match=r"call \d, \w+\(.*call \d, \w+\("):
+            dist.batch_isend_irecv(wrong(buffer))
+        assert buffer.tolist() == list(range(12))
+    buffer, got = torch.full((4,), float(rank)), torch.zeros(4, n)
+    everyone = range(n)
+    ops = [send(buffer, peer) for peer in everyone if peer != rank]  # one buffer to all
+    ops += [recv(got[:, peer], peer) for peer in everyone if peer != rank]  # columns
+    ops += [send(buffer[:0], near), recv(buffer[2:2], far)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    got[:, rank] = rank
+    assert got.tolist() == [[float(peer) for peer in everyone]] * 4, "no transfer was left behind"
+
+
+def test_transfers_of_a_batch_that_share_memory_are_refused_before_one_begins() -> None:
+    run_ranks(check_batches, 3, backend="hccl")

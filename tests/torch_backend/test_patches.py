@@ -27,6 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend.patches import AT_IMPORT, PATCHES, main
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def original(name: str) -> Any:
@@ -89,6 +90,14 @@ def keeps_calls_after_an_exception(rank: int, world_size: int) -> None:
     assert c10d._world.pg_coalesce_state == {}
 
 
+def compares_no_memory_of_transfers(rank: int, world_size: int) -> None:
+    tensor = torch.ones(4)
+    ops = [dist.P2POp(dist.irecv, tensor, 0), dist.P2POp(dist.irecv, tensor[1:], 0)]
+    original("torch.distributed.distributed_c10d._check_p2p_op_list")(ops)
+    with pytest.raises(InvalidArgumentError, match="call 1, recv.*call 2, recv"):
+        dist.batch_isend_irecv(ops)
+
+
 def requires_nccl_for_bf16_hooks(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(3, 1))
     with pytest.raises(TypeError, match="BF16"):
@@ -143,6 +152,7 @@ def keeps_only_the_cpp_half_of_a_work(rank: int, world_size: int) -> None:
     [
         rejects_groups_in_python,
         keeps_calls_after_an_exception,
+        compares_no_memory_of_transfers,
         requires_nccl_for_bf16_hooks,
         fails_in_its_fp16_hook_on_futures_of_python,
         keeps_only_the_cpp_half_of_a_work,
