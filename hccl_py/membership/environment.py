@@ -96,10 +96,7 @@ def rendezvous_store(
 
 
 def id_from_environment(rank: int, name: str) -> UniqueId:
-    """Make the id of the communicator of this name, which rank 0 serves at MASTER_PORT.
-
-    All ranks create the communicators of one `name` in the same order.
-    """
+    """Make the id of the communicators of this name, which a rank 0 serves at MASTER_PORT."""
     host, port = _variable("MASTER_ADDR"), _port()
     try:
         family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -124,7 +121,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     port = _port()
     hosted = _is_hosted()
     key = (os.getpid(), address, port)
-    if key not in _stores:
+    if not _answers(_stores.get(key)):
         try:
             _stores[key] = call_interruptibly(
                 lambda: TCPStore(
@@ -148,6 +145,16 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     # is none of that, and the count is not the same on nodes that restarted because another did.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
     return PrefixStore(f"hccl/{attempt}/{name}", _stores[key])
+
+
+def _answers(store: Any) -> bool:
+    """Tell whether a store of an earlier communicator is still served: its rank 0 may have left."""
+    try:
+        return store is not None and not store.check(["hccl/nothing"])
+    except RuntimeError as error:
+        if is_of_signal_handler(error):
+            raise
+        return False
 
 
 def _is_hosted() -> bool:

@@ -16,11 +16,11 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from hccl_py.membership.lives import life_at
 from hccl_py.transport.arguments import wrong
 from hccl_py.transport.bootstrap.unique_id_store import (
     ServerAddress,
@@ -41,7 +41,7 @@ _MAGIC = b"HCCL-ID\2"
 _HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), address, host, secret
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
-_BIND_PERIOD_S = 0.002
+_PROBE_S = 0.2
 
 
 class UniqueId(bytes):
@@ -126,15 +126,22 @@ def store_of_unique_id(
     """
     require_system_calls()  # ZeroMQ would abort the process
     address = UniqueId(content).address
-    serves = address.comes_later and rank == 0
-    server = _serve_as_rank_0(address, timeout_s) if serves else None
-    store = UniqueIdClient(address, timeout_s)
+    deadline = Deadline(timeout_s)
+    store, server = UniqueIdClient(address, timeout_s), None
     try:
-        if problem:
+        if address.comes_later:
+            server = _visit(store, address, rank, deadline)
+            with life_at(store, rank, world_size, deadline.remaining_s) as part:
+                store.stay()
+                yield part
+            if server is not None:
+                server.let_go()
+        elif problem:
             store.fail(problem)
+            yield store
         else:
             store.join(rank, world_size)
-        yield store
+            yield store
     except BaseException as error:
         if server is not None:
             server.expect_no_more()
@@ -147,35 +154,48 @@ def store_of_unique_id(
         store.leave()
 
 
-def _serve_as_rank_0(address: ServerAddress, timeout_s: float) -> UniqueIdServer:
+def _visit(
+    store: UniqueIdClient, address: ServerAddress, rank: int, deadline: Deadline
+) -> UniqueIdServer | None:
+    """Have the store visit its server, which rank 0 starts and returns where there is none."""
+    if rank != 0:
+        store.visit()
+        return None
     key = os.getpid(), address.port
     # Threads take turns, each when the rendezvous before its own is over.
     with _turns.setdefault(key, threading.Lock()):
-        earlier = _hosted.get(key)
-        if earlier is not None:
-            # Some rank may still leave that of the last communicator.
-            if not earlier.wait(timeout_s):
-                raise BootstrapError(f"{address.made_by}: the one before has not ended yet")
-            earlier.close()
-        bound = _bind_again(address, Deadline(0.0 if earlier is None else _FREE_S))
-        server = UniqueIdServer(
-            bound, address.secret, f"{address.made_by}, at {address}", stays=True
-        )
-        _hosted[key] = server
-    return server
+        server = _hosted.get(key)
+        if server is None or server.secret != address.secret or not server.keep():
+            if server is not None:
+                # Some rank may still leave that of the last communicator.
+                if not server.wait(deadline.remaining_s):
+                    raise BootstrapError(f"{address.made_by}: the one before has not ended yet")
+                server.close()
+            server = _serve(store, address)
+        if server is not None:
+            _hosted[key] = server
+            store.visit()
+        return server
 
 
-def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
-    """Bind to the address; ZeroMQ closes the listener of an earlier server a little later."""
+def _serve(store: UniqueIdClient, address: ServerAddress) -> UniqueIdServer | None:
+    """Serve at the address; None: another rank of this job does, and the store visits it."""
+    deadline = Deadline(_FREE_S)
     while True:
         try:
-            return bind_listener(Endpoint("", address.host, address.port), None)
+            bound = bind_listener(Endpoint("", address.host, address.port), None)
         except BootstrapError as error:
+            # ZeroMQ closes the listener of an earlier server a little later.
+            with contextlib.suppress(BootstrapError):
+                store.visit(_PROBE_S)
+                return None
             if deadline.expired:
                 raise BootstrapError(
                     f"{address.made_by}: {error}; name a port that nothing uses on this host"
                 ) from error
-        time.sleep(_BIND_PERIOD_S)
+        else:
+            made_by = f"{address.made_by}, at {address}"
+            return UniqueIdServer(bound, address.secret, made_by, is_kept=True, timeout_s=0)
 
 
 # By process id too: not a forked child's.
@@ -185,7 +205,7 @@ _num_agreed: Counter[str] = Counter()
 
 
 def agreed_id(given: str) -> UniqueId:
-    """Make the id that every process of the job makes, for the same call of `get_unique_id`."""
+    """Make the id that every process of the job makes, for its n-th call of `get_unique_id`."""
     address, _, port = given.rpartition(":")
     address = address.removeprefix("[").removesuffix("]")
     try:
@@ -198,20 +218,19 @@ def agreed_id(given: str) -> UniqueId:
             f"{_VARIABLE}: expected a numeric address of rank 0's machine and a port, as in "
             f"192.0.2.1:45000, got {given!r}"
         ) from None
-    return id_at((address, number), _VARIABLE, given)
+    _num_agreed[given] += 1
+    return id_at((address, number), _VARIABLE, f"{given} {_num_agreed[given]}")
 
 
 def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
-    """Make the id that all processes make which `agreed` on a text, for its n-th use.
+    """Make the id that all processes make which `agreed` on a text.
 
     Args:
         where: address and port that this process dials; rank 0 also listens there.
         variable: how the processes agreed, for messages.
         agreed: the same in all processes.
     """
-    _num_agreed[agreed] += 1
-    text = f"hccl-py {agreed} {_num_agreed[agreed]}"
-    secret = hmac.digest(read_secret() or b"", text.encode(), "sha256")
+    secret = hmac.digest(read_secret() or b"", f"hccl-py {agreed}".encode(), "sha256")
     return _pack(*where, secret, 0, variable)
 
 

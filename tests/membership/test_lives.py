@@ -6,7 +6,6 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ import torch.distributed as dist
 from quiet_clock import HANG_S
 from ranks import run_ranks
 
-from hccl_py import Communicator, get_unique_id
+from hccl_py import Communicator
 from hccl_py.membership import lives
 from hccl_py.schedulers.ports import free_port
 
 LIVES = ((0, 1, 2), (0, 1), (0, 1, 2), (1, 2), (1, 2), (0, 1, 2), (0,), (2, 0), (0, 2, 1))
 """Who takes part, by rank."""
-DOORS = ("env", "file", "communicator", "mixed")
+DOORS = ("env", "file", "communicator", "mixed", "no torch")
 
 
 def live(rank: int, size: int, where: str, value: float = 1.0) -> float:
@@ -34,9 +33,9 @@ def live(rank: int, size: int, where: str, value: float = 1.0) -> float:
     return float(data[0])
 
 
-def live_apart(rank: int, size: int, store: Any = None) -> float:
+def live_apart(rank: int, size: int) -> float:
     data = np.ones(3)
-    with Communicator(store, rank, size, timeout_s=HANG_S) as comm:
+    with Communicator(None, rank, size, timeout_s=HANG_S) as comm:
         comm.all_reduce(data)
     return float(data[0])
 
@@ -52,20 +51,32 @@ def live_often(place: int, _size: int, door: str, where: str) -> list[float]:
         if door in ("env", "file") or (door == "mixed" and number % 2):
             sums.append(live(*member, where))
         else:
-            sums.append(live_apart(*member, get_unique_id() if door == "comm id" else None))
+            sums.append(live_apart(*member))
     return sums
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_lives_of_any_ranks_follow_one_another(door: str, tmp_path: Path) -> None:
     env = {}
-    if door in ("no torch", "comm id"):
+    if door == "no torch":
         env = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": ""}
-    if door == "comm id":
-        env["HCCL_COMM_ID"] = f"127.0.0.1:{free_port()}"
     where = f"file://{tmp_path}/store" if door == "file" else ""
     expected = [[float(len(one)) for one in LIVES if place in one] for place in range(3)]
     assert run_ranks(live_often, 3, door, where, env=env) == expected
+
+
+def live_on_without_the_first_rank(place: int, _size: int, with_torch: bool) -> list[float]:
+    if not with_torch:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+    sums = [live_apart(place, 3)]
+    return sums if place == 0 else [*sums, live_apart(place - 1, 2), live_apart(2 - place, 2)]
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_ranks_go_on_without_the_one_that_served_their_store(with_torch: bool) -> None:
+    env = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": ""}
+    sums = run_ranks(live_on_without_the_first_rank, 3, with_torch, env=env)
+    assert sums == [[3.0], [3.0, 2.0, 2.0], [3.0, 2.0, 2.0]]
 
 
 def live_at_its_own_name_of_rank_0(rank: int, size: int, apart: bool) -> float:

@@ -2,13 +2,15 @@
 
 The control thread of one process serves it. Server and clients derive their CURVE keys from the
 secret in the id, so a process without the id gets nothing in or out. The questions are those of
-`control/store.py` and three more:
+`control/store.py` and four more:
 
     join     rank, world_size, who    True
+    visit    -                        True; of a client that says elsewhere which rank it is
     fail     problem                  True; of a rank that cannot even say which it is
     leave    -                        none
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
+A server that only has visitors serves several rendezvous at a time, which are not its concern.
 """
 
 import contextlib
@@ -44,6 +46,7 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _MAX_PROBLEM = 2048
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
+_VISITORS_S = 1.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
 _TURN_MS = 50
@@ -70,16 +73,17 @@ class UniqueIdServer:
         secret: bytes,
         made_by: str,
         *,
-        stays: bool = False,
+        is_kept: bool = False,
         timeout_s: float = math.inf,
     ) -> None:
         """Serve clients that know `secret`; ranks name `made_by` if this ends too early.
 
-        It `stays`, for ranks that come later, after a rendezvous that failed; without any rank for
-        `timeout_s`.
+        Without any client it ends after `timeout_s`, unless it `is_kept`, as `keep` says.
         """
+        self.secret = secret
+        self._is_kept = is_kept
         self._unused_until_s = time.monotonic() + timeout_s
-        self._stays = stays
+        self._visitors: set[bytes] = set()
         self._made_by = made_by
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -104,6 +108,27 @@ class UniqueIdServer:
         """End every `wait`: the rendezvous failed, and late ranks only get the reason."""
         self._over.set()
 
+    def keep(self) -> bool:
+        """Stay open for another rendezvous, though no visitor is there; False if it is closed."""
+        kept = []
+
+        def keep() -> None:
+            if not self._closed.is_set():
+                self._is_kept = True
+                self._over.clear()
+                kept.append(True)
+
+        self._plane.loop.call(keep)
+        return bool(kept)
+
+    def let_go(self) -> None:
+        """Close when the last visitor has left."""
+
+        def let_go() -> None:
+            self._is_kept = False
+
+        self._plane.loop.post(let_go)
+
     def close(self) -> None:
         """End the rendezvous; ranks that still wait get the reason. Idempotent."""
         self._plane.loop.post(self._end)
@@ -115,24 +140,24 @@ class UniqueIdServer:
         """See `loop.Service`."""
         if self._farewell is not None:
             return self._farewell.end_s
-        return math.inf if self._joined else self._unused_until_s
+        is_used = self._joined or self._visitors or self._is_kept
+        return math.inf if is_used else self._unused_until_s
 
     def turn(self) -> None:
         """See `loop.Service`."""
         missing = max(0, self._world_size - len(self._joined))
         for _, route, message in self._listener.receive([""] * missing):
             self._take(route, message)
-        all_left = not self._problem and 0 < self._world_size <= len(self._left)
-        informed = len(self._left) >= len(self._joined)
+        self._visitors.difference_update(self._listener.take_ended())
         # A rank that leaves before all have come failed, and without it they never meet.
-        failed = bool(self._joined) and informed and not self._stays
-        unused = not self._joined and time.monotonic() >= self._unused_until_s
-        if (
-            all_left
-            or failed
-            or unused
-            or (self._farewell is not None and (informed or self._farewell.expired))
-        ):
+        is_left = not self._visitors and len(self._left) >= len(self._joined)
+        if self._farewell is not None:
+            is_over = is_left or self._farewell.expired
+        elif self._joined:
+            is_over = is_left
+        else:
+            is_over = is_left and not self._is_kept and time.monotonic() >= self._unused_until_s
+        if is_over:
             self._close()
 
     def _open(self, bound: socket.socket, keys: KeyPair) -> None:
@@ -148,9 +173,13 @@ class UniqueIdServer:
         _open.add(self)
 
     def _end(self) -> None:
-        if not self._closed.is_set():
-            self._fail(f"{self._made_by} ended before all ranks had met")
-            self._farewell = self._farewell or Deadline(_FAREWELL_S)  # a rank may be about to ask
+        if self._closed.is_set():
+            return
+        if self._visitors:  # whose rendezvous are their own
+            self._farewell = self._farewell or Deadline(_VISITORS_S)
+            return
+        self._fail(f"{self._made_by} ended before all ranks had met")
+        self._farewell = self._farewell or Deadline(_FAREWELL_S)  # a rank may be about to ask
 
     def _close(self) -> None:
         self._plane.loop.remove(self)
@@ -164,11 +193,13 @@ class UniqueIdServer:
     def _take(self, route: bytes, message: bytes) -> None:
         serves: dict[str, Callable[..., None]] = {
             "join": self._join,
+            "visit": self._visit,
             "leave": self._leave,
             "fail": self._take_problem,
             "set": self._store.set,
             "get": self._store.get,
             "check": self._store.check,
+            "compare": self._store.compare,
         }
         try:
             number, kind, *body = msgpack.unpackb(message)
@@ -196,11 +227,16 @@ class UniqueIdServer:
             )
         self._answer(route, number, True)
 
+    def _visit(self, route: bytes, number: int) -> None:
+        self._visitors.add(route)
+        self._answer(route, number, True)
+
     def _take_problem(self, route: bytes, number: int, problem: str) -> None:
         self._fail(str(problem)[:_MAX_PROBLEM])
         self._answer(route, number, True)
 
     def _leave(self, route: bytes, _number: int) -> None:
+        self._visitors.discard(route)
         self._left.update(one for one, _ in self._joined.values() if one == route)
         self._store.reject_waiting(route)
 
@@ -260,7 +296,14 @@ class UniqueIdClient(StoreClient):
         super().__init__(self._ask_server, timeout_s)
         self.problem = self.rejected = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
-        self._comes_later = address.comes_later  # until it was there
+        self._comes_later = address.comes_later  # as long as this visits
+        self._why_gone = (
+            "look at the log of its process"
+            if address.comes_later
+            else "either that process ended, or all ranks of this id had met already; make a new "
+            "id for every communicator"
+        )
+        self._is_visiting = False
         self._numbers = itertools.count(1)
         self._plane = hold()
         keys = _curve_keys(address.secret, "client")
@@ -283,6 +326,24 @@ class UniqueIdClient(StoreClient):
         """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
         self._ask("join", rank, world_size, who, deadline=self._all)
+
+    def visit(self, timeout_s: float | None = None) -> None:
+        """Say that this client needs the store until it leaves, wherever it is served from now on.
+
+        BootstrapError: nobody answers, in the time that all questions have, or a shorter one.
+        """
+        self._is_visiting = False
+        self._ask("visit", deadline=self._all if timeout_s is None else Deadline(timeout_s))
+        self._is_visiting = True
+
+    def stay(self) -> None:
+        """Say that nothing but the server of now will do."""
+        self._is_visiting = self._comes_later = False
+
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
+        """Set a key where it has the value that is expected; return what it has then."""
+        question = "compare", key, bytes(expected), bytes(value)
+        return bytes(self._ask(*question, deadline=self._deadline()))
 
     def fail(self, problem: str) -> None:
         """Tell the ranks that they cannot meet, and why."""
@@ -315,6 +376,8 @@ class UniqueIdClient(StoreClient):
             self._poller.poll(min(_TURN_MS, 1 + int(deadline.remaining_s * 1000)))
             if self._note_connection():
                 is_asked = False  # a new connection: what was asked before may be lost
+                if self._is_visiting:
+                    self._dealer.send(msgpack.packb([next(self._numbers), "visit"]))
             for its_number, problem, value, rejected in self._answers():
                 self.rejected = rejected
                 self.problem = self.problem or problem
@@ -326,7 +389,7 @@ class UniqueIdClient(StoreClient):
             if deadline.expired:
                 hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
                 raise BootstrapError(
-                    f"{self._server} did not answer {kind} {body[0]!r} {deadline}"
+                    f"{self._server} did not answer {kind} {body[:1]} {deadline}"
                     f"{'' if self._is_up else hint}"
                 )
 
@@ -346,7 +409,7 @@ class UniqueIdClient(StoreClient):
                 self._rejected = self._rejected or bool(event & _REJECTED)
                 if event & _UP:
                     self._is_up = is_new = True
-                    self._rejected = self._comes_later = False
+                    self._rejected = False
                     self._gone = None
                 elif event & _DOWN:
                     self._is_up = False
@@ -356,8 +419,5 @@ class UniqueIdClient(StoreClient):
     def _check_server(self) -> None:
         if self._gone is not None and self._gone.expired and not self._comes_later:
             why = "answers for another unique id" if self._rejected else "has ended"
-            self.problem = self.problem or (
-                f"{self._server} {why}: either that process ended, or all ranks of this id had "
-                "met already; make a new id for every communicator"
-            )
+            self.problem = self.problem or f"{self._server} {why}: {self._why_gone}"
             raise BootstrapError(self.problem)

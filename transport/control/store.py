@@ -7,6 +7,7 @@ ranks that have no communicator yet (`unique_id_store.py`).
     set      key, value  True
     get      keys        the values, once all are set
     check    keys        whether all are set
+    compare  key, a, b   its value, which becomes b where it is a; empty if it is not set
     cancel   -           none; the question of this number is dropped
     leave    prefix, n   True; once n clients have left it, its keys are dropped
 """
@@ -32,8 +33,17 @@ class StoreServer(Generic[Client]):
 
     def set(self, client: Client, number: int, key: str, value: bytes) -> None:
         """Set a key, and answer the clients that waited for it."""
-        self._values[key] = value
         self._answer(client, number, True)
+        self._put(key, value)
+
+    def compare(self, client: Client, number: int, key: str, expected: bytes, value: bytes) -> None:
+        """Set a key where it has the value that is expected, and answer with what it has then."""
+        if self._values.get(key, b"") == expected:
+            self._put(key, value)
+        self._answer(client, number, self._values.get(key, b""))
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._values[key] = value
         for (waiter, its_number), keys in tuple(self._waiting.items()):
             if key in keys and self._has(keys):
                 self.cancel(waiter, its_number)
