@@ -10,9 +10,7 @@ uneven        synthesized plans beside the table's algorithms, on four hosts who
 agents        hundreds of agents of hccl-launch on one machine: seconds, CPU time, memory
 check_cost    what it costs to compare every call with those of the other ranks
 replay        a replayed graph beside its calls one by one and in a group()
-cross_memory  the kernel's copy between processes (kernel_copy) beside two copies by way of a slot
-footprint     threads and descriptors of a rank with many subcommunicators
-harness       what the commands share: options, the record of a run, Ctrl-C, exit codes
+harness       what the commands share: options, the record of a run and its report, exit codes
 
 Nothing of the package imports them, and they are not installed.
 """

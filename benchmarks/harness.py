@@ -1,18 +1,24 @@
-"""What the commands share: options, the record of a run, Ctrl-C, exit codes."""
+"""What the commands share: options, the record of a run, the form of its report, exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from hccl_py.bench.carry_out import carry_out
+from hccl_py.bench.collective.command_line.read import parse
+from hccl_py.bench.collective.contender import Open
+from hccl_py.bench.collective.main import run
 from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.collective.output.text import lay_out
+from hccl_py.bench.namespaces import Hosts
 from hccl_py.command_line import Parser, parse_input, parse_output, parse_positive
 
 Document = dict[str, Any]
@@ -29,14 +35,45 @@ def parser_of_command(module: str, description: str, epilog: str = "") -> Parser
     )
 
 
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt in the block: network namespaces outlive their processes."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def run_bench(
+    words: Sequence[str], contenders: Mapping[str, Open], hosts: Hosts | None = None
+) -> int:
+    """Measure contenders of one's own by the options of `hccl-bench`; return its exit code."""
+    return run(parse(words), shlex.join(["hccl-bench", *words]), contenders, hosts)
+
+
+@dataclass
+class Page:
+    """A report, as Markdown or as text.
+
+    Attributes:
+        lines: so far.
+    """
+
+    markdown: bool
+    lines: list[str] = field(default_factory=list)
+
+    def introduction(self, document: Document, *more: str) -> None:
+        """Say what was run, on what and when, then `more`."""
+        machine, versions = document["machine"], document["versions"]
+        about = f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
+        about += f"{', '.join(' '.join(each) for each in versions.items())}; {document['date']}"
+        prefix = "- " if self.markdown else "# "
+        self.lines += [prefix + line for line in (document["command"], about, *more)]
+
+    def heading(self, title: str, level: int = 2) -> None:
+        """Begin a section."""
+        marks = "#" * level if self.markdown else "#"
+        self.lines += ["", f"{marks} {title}", *([""] if self.markdown else [])]
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Add a table, header first; the last column of a text is for notes."""
+        self.lines += lay_out(rows, self.markdown)
+
+    def items(self, lines: Sequence[str], none: str = "") -> None:
+        """Add a list; `none` is what an empty one says."""
+        prefix = "- " if self.markdown else "  "
+        self.lines += [prefix + line for line in lines or filter(None, [none])]
 
 
 @dataclass(frozen=True)
@@ -45,79 +82,90 @@ class Recorded:
 
     Attributes:
         parser: its own options; `read` adds --starts, --json, --markdown and --show.
-        introduction: the lines before the run, from the document and whether to write Markdown.
-        tables: those after it.
+        introduce: adds to a page what the run is on, before it is made.
+        report: adds what it found; both are given the document.
         finish: what else is done with the document, given the options.
     """
 
     parser: Parser
-    introduction: Callable[[Document, bool], list[str]]
-    tables: Callable[[Document, bool], list[str]]
+    introduce: Callable[[Document, Page], None]
+    report: Callable[[Document, Page], None]
     finish: Callable[[argparse.Namespace, Document], None] = lambda given, document: None
 
-    def read(self, argv: Sequence[str], starts: int) -> argparse.Namespace:
-        """Read the command line; `starts` is the default of --starts."""
+    def read(self, argv: Sequence[str] | None, starts: int) -> argparse.Namespace:
+        """Read the command line, also into `argv`; `starts` is the default of --starts."""
         add = self.parser.add_argument
         help = f"fresh starts of each ({starts})"
         add("--starts", type=parse_positive, default=starts, metavar="N", help=help)
         add("--json", type=parse_output, metavar="FILE", help="write every start's figures")
         add("--markdown", action="store_true", help="print Markdown")
-        help = "measure nothing; print the tables of an earlier --json"
+        help = "measure nothing; print the report of an earlier --json"
         add("--show", type=parse_input, metavar="FILE", help=help)
-        return self.parser.read(argv)
+        words = sys.argv[1:] if argv is None else argv
+        given = self.parser.read(words)
+        given.argv = words
+        return given
 
-    def show(self, given: argparse.Namespace) -> int:
-        """Print what --show names; return the exit code."""
+    def carry_out(
+        self,
+        given: argparse.Namespace,
+        measure: Callable[[Document], Iterator[str]],
+        on: Hosts | None = None,
+        **settings: object,
+    ) -> int:
+        """Measure, or show what an earlier run measured; return the exit code.
+
+        Args:
+            given: the options.
+            measure: adds to the results and failures of the document; yields what it is going to do
+                before each step.
+            on: hosts, made before all else.
+            settings: of the run, for the record.
+        """
+
+        def work() -> int:
+            with on or nullcontext():
+                return self._run(given, measure, settings)
+
+        return carry_out(self.parser.prog, partial(self._show, given) if given.show else work)
+
+    def _show(self, given: argparse.Namespace) -> int:
+        page = Page(given.markdown)
         try:
             document = json.loads(given.show.read_text())
-            lines = [text for part in self._parts(document, given) for text in part]
+            self.introduce(document, page)
+            self.report(document, page)
         except (ValueError, KeyError, TypeError) as error:
             message = f"--show: {given.show} is no --json file of this command: {error}"
             print(f"{self.parser.prog}: {message}", file=sys.stderr)
             return 2
-        _print(lines)
+        print("\n".join(page.lines))
         self.finish(given, document)
         return 0
 
-    def run(
+    def _run(
         self,
         given: argparse.Namespace,
-        argv: Sequence[str],
         measure: Callable[[Document], Iterator[str]],
-        **settings: object,
+        settings: dict[str, object],
     ) -> int:
-        """Measure, and print the tables; after Ctrl-C or SIGTERM, of what there is.
-
-        Args:
-            given: the options.
-            argv: the command line, for the record.
-            measure: adds to the results and failures of the document; yields what it is going to do
-                before each step.
-            settings: of the run, for the record.
-
-        Returns:
-            The exit code: 0, 1 where a step failed, 130 after an interruption.
-        """
-        command = shlex.join([*self.parser.prog.split(), *argv])
+        """Measure, and print the report; after Ctrl-C or SIGTERM, of what there is."""
+        command = shlex.join([*self.parser.prog.split(), *given.argv])
         document = {"schema": 1, "command": command, **facts(), "starts": given.starts}
         document |= {**settings, "results": [], "failures": []}
-        _print(self.introduction(document, given.markdown))
-        code = 0
+        first, page = Page(given.markdown), Page(given.markdown)
+        self.introduce(document, first)
+        print("\n".join(first.lines), flush=True)
         try:
-            with sigterm_as_interrupt():
-                for step in measure(document):
-                    _write(given, document)  # a run takes hours
-                    print(step, file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            code = 130
-        _write(given, document)
-        _print(self.tables(document, given.markdown))
-        self.finish(given, document)
-        return code or (1 if document["failures"] else 0)
-
-    def _parts(self, document: Document, given: argparse.Namespace) -> Iterator[list[str]]:
-        yield self.introduction(document, given.markdown)
-        yield self.tables(document, given.markdown)
+            for step in measure(document):
+                _write(given, document)  # a run takes hours
+                print(step, file=sys.stderr, flush=True)
+        finally:
+            _write(given, document)
+            self.report(document, page)
+            print("\n".join(page.lines), flush=True)
+            self.finish(given, document)
+        return 1 if document["failures"] else 0
 
 
 def failed(document: Document, what: str, error: object) -> None:
@@ -129,7 +177,3 @@ def failed(document: Document, what: str, error: object) -> None:
 def _write(given: argparse.Namespace, document: Document) -> None:
     if given.json:
         given.json.write_text(json.dumps(document) + "\n")
-
-
-def _print(lines: Sequence[str]) -> None:
-    print("\n".join(lines), flush=True)

@@ -29,10 +29,10 @@ BUDGET = {
     "hccl_py/torch_backend": 4_070,
     "hccl_py/schedulers hccl_py/integrations": 2_780,
     "launcher": 10_900,
-    "hccl_py/bench": 6_150,
+    "hccl_py/bench": 5_915,
     "hccl_py/lab": 7_080,
     "hccl_py/horovod": 3_200,
-    "benchmarks": 4_080,
+    "benchmarks": 3_560,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

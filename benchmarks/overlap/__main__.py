@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import sys
 import time
@@ -16,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
-from benchmarks.overlap.contenders import CONTENDERS, MODELS
-from benchmarks.overlap.opening import open_contender
-from benchmarks.overlap.report import introduction, tables
+from benchmarks.overlap.contenders import CONTENDERS, MODELS, time_training, train
+from benchmarks.overlap.report import introduce, report
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
-from hccl_py.bench.collective.command_line import read
-from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.collective.command_line.read import parse
+from hccl_py.bench.collective.ranks import PRELOAD, RankFailure, Ranks
 from hccl_py.command_line import (
     Parser,
     names_of,
@@ -69,25 +67,14 @@ exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments, 130 int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; after Ctrl-C or SIGTERM it prints what it has.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        SystemExit: help, or wrong arguments (code 2).
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    recorded = Recorded(_parser(), introduction, tables)
+    """Run the command; after Ctrl-C or SIGTERM it prints what it has. Return the exit code."""
+    recorded = Recorded(_parser(), introduce, report)
     given = recorded.read(argv, starts=3)
     problem = _problem(given)
     if problem:
         recorded.parser.error(problem)
-    if given.show:
-        return recorded.show(given)
-    return recorded.run(
+    return recorded.carry_out(
         given,
-        argv,
         lambda document: _starts(given, document),
         seconds=given.seconds,
         nnodes=given.nnodes,
@@ -101,12 +88,10 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
     for start, ranks in product(range(given.starts), given.ranks):
         what = f"start {start + 1} of {given.starts}, {ranks} ranks"
         asked = ["--nproc", str(ranks // given.nnodes), "--nnodes", str(given.nnodes)]
-        (options,) = read.parse([*asked, "--timeout", str(given.timeout)])
+        (options,) = parse([*asked, "--timeout", str(given.timeout)])
         try:
             _preload()
-            with Ranks(
-                options, [functools.partial(open_contender, name) for name in CONTENDERS]
-            ) as crew:
+            with Ranks(options, list(CONTENDERS.values())) as crew:
                 for model in given.models:
                     yield f"{what}, {model}"
                     measured = _measure(crew, model, given, data)
@@ -127,39 +112,31 @@ def _measure(
 ) -> list[dict[str, Any]]:
     """Return what came of one model, an object for each contender."""
     found: list[dict[str, Any]] = []
+    batch = given.batch or MODELS[model]
     for index, (name, way) in enumerate(CONTENDERS.items()):
         what = f"preparing {model} with {way.title}"
-        batch = given.batch or MODELS[model]
-        answers = crew.ask("call", index, "prepare", model, batch, data, what=what)
-        found.append(
-            {
-                "contender": name,
-                "gradient_bytes": answers[0][0],
-                "batch": batch,
-                "difference": max(each[1] for each in answers),
-                "step_ms": [],
-                "reduce_ms": [],
-            }
-        )
-
+        answers = crew.ask(train, index, model, batch, data, what=what)
+        difference = max(each[1] for each in answers)
+        found.append({"contender": name, "gradient_bytes": answers[0][0], "batch": batch})
+        found[-1] |= {"difference": difference, "step_ms": [], "reduce_ms": []}
     ways = list(CONTENDERS.values())
 
-    def ask(index: int, method: str, *arguments: object) -> float:
+    def ask(index: int, timed: str, warmup: int, calls: int) -> float:
         """Return milliseconds, of the slowest rank of each call, in the mean."""
         what = f"training {model} with {ways[index].title}"
-        times = np.array(crew.ask("call", index, method, *arguments, what=what))
+        times = np.array(crew.ask(time_training, index, timed, warmup, calls, what=what))
         return float(times.max(axis=0).mean() * 1e3)
 
-    step_ms = max(ask(index, "time_steps", _SLOW_WARMUP_STEPS, 2) for index in range(len(found)))
+    step_ms = max(ask(index, "step", _SLOW_WARMUP_STEPS, 2) for index in range(len(found)))
     steps = min(_MAX_STEPS, max(1, round(_ROUND_S * 1e3 / step_ms)))
     before, end = Load.now(crew.pids), time.monotonic() + given.seconds
     number = 0
     while number < _MIN_ROUNDS or time.monotonic() < end:
         for offset in range(len(found)):
             index = (number + offset) % len(found)
-            found[index]["step_ms"].append(ask(index, "time_steps", _WARMUP_STEPS, steps))
+            found[index]["step_ms"].append(ask(index, "step", _WARMUP_STEPS, steps))
             if ways[index].silent:
-                found[index]["reduce_ms"].append(ask(index, "time_all_reduces", _ALL_REDUCES))
+                found[index]["reduce_ms"].append(ask(index, "all_reduce", 1, _ALL_REDUCES))
         number += 1
     doubts = load_doubts(before, Load.now(crew.pids))
     return [{**each, "steps_per_round": steps, "doubts": doubts} for each in found]
@@ -167,7 +144,7 @@ def _measure(
 
 def _preload() -> None:
     """Start the server that ranks are forked from, with what DDP imports at its first use."""
-    modules = ["hccl_py.bench.collective.rank", "benchmarks.overlap.training", "torch._dynamo"]
+    modules = [*PRELOAD, "benchmarks.overlap.training", "torch._dynamo"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
 

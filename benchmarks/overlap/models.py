@@ -31,14 +31,20 @@ class Task:
     batches: list[tuple[Tensor, Tensor]]
 
 
-def digits_task(batch: int, data: Digits) -> Task:
-    """Make a perceptron of wide layers for handwritten digits.
+def make_task(model: str, batch: int, data: Digits | None) -> Task:
+    """Make a model and its batches.
 
     Args:
-        batch: images of all ranks together.
+        model: digits, a perceptron of wide layers for handwritten digits, which needs `data`; or
+            transformer, which predicts the next of random tokens.
+        batch: samples of all ranks together.
         data: more images than one batch needs.
     """
     torch.manual_seed(_SEED)
+    if model != "digits":
+        tokens = torch.randint(_VOCABULARY, (_NUM_BATCHES, batch, _LENGTH + 1))
+        return Task(_Transformer(), [(some[:, :-1], some[:, 1:]) for some in tokens])
+    assert data is not None
     widths = [data[0].shape[1], *[_WIDTH] * _DEPTH]
     hidden = [
         layer
@@ -47,19 +53,8 @@ def digits_task(batch: int, data: Digits) -> Task:
     ]
     images, labels = map(torch.from_numpy, data)
     rows = (torch.arange(_NUM_BATCHES * batch) % len(labels)).view(_NUM_BATCHES, batch)
-    model = nn.Sequential(*hidden, nn.Linear(_WIDTH, 10))
-    return Task(model, [(images[some], labels[some]) for some in rows])
-
-
-def transformer_task(batch: int) -> Task:
-    """Make a small transformer that predicts the next of random tokens.
-
-    Args:
-        batch: sequences of all ranks together.
-    """
-    torch.manual_seed(_SEED)
-    tokens = torch.randint(_VOCABULARY, (_NUM_BATCHES, batch, _LENGTH + 1))
-    return Task(_Transformer(), [(some[:, :-1], some[:, 1:]) for some in tokens])
+    perceptron = nn.Sequential(*hidden, nn.Linear(_WIDTH, 10))
+    return Task(perceptron, [(images[some], labels[some]) for some in rows])
 
 
 class _Transformer(nn.Module):

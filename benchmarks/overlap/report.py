@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from benchmarks.harness import Document, Page
 from benchmarks.overlap.contenders import CONTENDERS
 from hccl_py.bench.collective.analysis.trust import spread_doubts
-from hccl_py.bench.collective.measure import Spread
-from hccl_py.bench.collective.output.table import lay_out, number
+from hccl_py.bench.collective.output.text import number
+from hccl_py.bench.collective.results import Spread
 
 _MOST_EXPOSED = 1 / 3
 _HEAD = ["", "step ms", "of alone", "gloo / it", "reduce ms", "exposed ms", "of reduce"]
@@ -76,7 +76,7 @@ class Cell:
         return [line + note for line in lines]
 
 
-def cells(document: dict[str, Any]) -> list[Cell]:
+def cells(document: Document) -> list[Cell]:
     """Sort the results of all starts into cells."""
     found: dict[tuple[str, int], Cell] = {}
     for each in document["results"]:
@@ -98,43 +98,34 @@ def cells(document: dict[str, Any]) -> list[Cell]:
     return sorted(found.values(), key=lambda cell: (cell.ranks, cell.model))
 
 
-def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
+def introduce(document: Document, page: Page) -> None:
     """Say what the run is on and how it was measured."""
-    machine, versions = document["machine"], document["versions"]
     nodes = document["nnodes"]
     where = "1 node" if nodes == 1 else f"{nodes} emulated nodes"
-    lines = [
-        document["command"],
-        f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
-        + ", ".join(f"{name} {number}" for name, number in versions.items())
-        + f"; {document['date']}",
+    page.introduction(
+        document,
         f"{where}; {document['starts']} fresh starts of {document['seconds']:g} s for each model, "
         "in which the contenders' rounds alternate",
         "step: on the slowest rank, median (p10-p90) over the rounds; silent: without "
         "communication; reduce: one all_reduce of all gradients; exposed: step - silent step of "
         "the same round",
-    ]
-    return [f"- {line}" if markdown else f"# {line}" for line in lines]
+    )
 
 
-def tables(document: dict[str, Any], markdown: bool) -> list[str]:
-    """Render every cell, then where ours loses, then what failed."""
+def report(document: Document, page: Page) -> None:
+    """Add every cell, then where ours loses, then what failed."""
     all_cells = cells(document)
-    heads = ("## ", "- ") if markdown else ("# ", "  ")
-    lines: list[str] = []
     for cell in all_cells:
-        lines += ["", f"{'### ' if markdown else '# '}{cell.title}", *([""] if markdown else [])]
-        lines += lay_out([_HEAD, *(_row(cell, name) for name in cell.step_ms)], markdown)
+        page.heading(cell.title, level=3)
+        page.table([_HEAD, *(_row(cell, name) for name in cell.step_ms)])
         if cell.doubts:
-            doubts = "; ".join(cell.doubts)
-            lines += [*([""] if markdown else []), f"{heads[1]}not to be trusted: {doubts}"]
-    lines += ["", f"{heads[0]}Where hccl loses", *([""] if markdown else [])]
+            page.items([f"not to be trusted: {'; '.join(cell.doubts)}"])
+    page.heading("Where hccl loses")
     losses = [line for cell in all_cells for line in cell.losses()]
-    lines += [heads[1] + line for line in losses or ["nowhere" if all_cells else "unknown"]]
+    page.items(losses, none="nowhere" if all_cells else "unknown")
     if document["failures"]:
-        lines += ["", f"{heads[0]}What failed", *([""] if markdown else [])]
-        lines += [heads[1] + line for line in document["failures"]]
-    return lines
+        page.heading("What failed")
+        page.items(document["failures"])
 
 
 def _row(cell: Cell, name: str) -> Sequence[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from itertools import product
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
+from benchmarks.peers.cells import cells
 from benchmarks.peers.contenders import (
     COMMUNICATOR,
     COPIES,
@@ -20,12 +20,12 @@ from benchmarks.peers.contenders import (
     find,
 )
 from benchmarks.peers.copies import may_copy
-from benchmarks.peers.environments import PEERS, TITLES, Environments, add_environments
+from benchmarks.peers.environments import TITLES, add_environments, program_of
 from benchmarks.peers.machine import pin, probe, probe_cores
 from benchmarks.peers.picture import draw
 from benchmarks.peers.processes import StartError
-from benchmarks.peers.report import cells, introduction, tables
-from hccl_py.bench.namespaces import Hosts, NamespaceError
+from benchmarks.peers.report import introduce, report
+from hccl_py.bench.namespaces import Hosts
 from hccl_py.command_line import (
     Parser,
     names_of,
@@ -35,7 +35,7 @@ from hccl_py.command_line import (
     parse_sizes,
 )
 
-_APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
+_APIS = ("communicator", "torch")
 _DESCRIPTION = """\
 Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
 gloo, on this machine. Every contender is started afresh many times, in turns; a start measures all
@@ -66,54 +66,31 @@ exit codes: 0 good, 1 a start failed or could not be made, 2 wrong arguments, 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; after Ctrl-C or SIGTERM it prints what it has.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        SystemExit: help, or wrong arguments (code 2).
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    recorded = Recorded(_parser(), introduction, tables, _draw)
+    """Run the command; after Ctrl-C or SIGTERM it prints what it has. Return the exit code."""
+    recorded = Recorded(_parser(), introduce, report, _draw)
     given = recorded.read(argv, starts=20)
     odd = [ranks for ranks in given.ranks if ranks % given.hosts]
     if odd:
         message = f"--ranks: expected multiples of --hosts {given.hosts}, got {odd[0]}"
         recorded.parser.error(message)
-    if given.show:
-        return recorded.show(given)
-    if given.cores:
+    contenders, missing = ([], []) if given.show else _contenders(given)
+    if given.cores and not given.show:
         try:
             pin(given.cores)
         except OSError as error:
-            print(f"{recorded.parser.prog}: --cores: {error}", file=sys.stderr)
-            return 1
-    try:
-        with ExitStack() as opened:
-            hosts = opened.enter_context(Hosts()) if given.hosts > 1 else None
-            return _run(recorded, given, argv, hosts)
-    except NamespaceError as error:
-        print(f"{recorded.parser.prog}: --hosts: {error}", file=sys.stderr)
-        return 1
-
-
-def _run(
-    recorded: Recorded, given: argparse.Namespace, argv: Sequence[str], hosts: Hosts | None
-) -> int:
-    """Make all starts and print the tables; return the exit code."""
-    contenders, missing = _contenders(given)
-    return recorded.run(
+            recorded.parser.error(f"--cores: {error}")
+    hosts = Hosts() if given.hosts > 1 else None
+    return recorded.carry_out(
         given,
-        argv,
         lambda document: _measure(given, contenders, hosts, document),
-        seconds=given.seconds,
+        on=hosts,
         hosts=given.hosts,
+        seconds=given.seconds,
         contenders=[
             {"name": each.name, "group": each.group, "version": each.version} for each in contenders
         ],
         missing=missing,
-        probes=[probe()],
+        probes=[] if given.show else [probe()],
     )
 
 
@@ -134,19 +111,14 @@ def _measure(
             for contender in (*contenders[first:], *contenders[:first]):
                 what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
                 yield f"{what} of {given.starts}"
-                where: Document = {
-                    "contender": contender.name,
-                    "op": op,
-                    "ranks": ranks,
-                    "start": number,
-                }
+                where: Document = {"contender": contender.name, "op": op, "ranks": ranks}
                 before = probe_cores()
                 try:
                     results = contender.measure(start)
                 except StartError as error:
                     failed(document, what, error)
                     continue
-                where["cores"] = [before, probe_cores()]
+                where |= {"start": number, "cores": [before, probe_cores()]}
                 for result in results:
                     result.pop("every_us", None)  # of thousands of calls in each start
                     document["results"].append({**where, **result})
@@ -154,22 +126,19 @@ def _measure(
 
 def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     """Return who takes part, and a line for each that does not."""
-    found: list[Contender] = []
-    missing: list[str] = []
-    environments = Environments.of(given)
-    for api in given.api:
-        found += at_home(_APIS[api], given.hosts)
-        if _APIS[api] != COMMUNICATOR:
-            continue
-        if given.hosts == 1 and not may_copy():
-            found = [each for each in found if each.name != COPIES]
-            missing.append("without bare copies: no process may read another's memory here")
-        for name in PEERS:
-            try:
-                found.append(find(name, environments))
-            except StartError as error:
-                missing.append(f"without {TITLES[name]}: {error}")
-    return found, missing
+    ours = at_home(TORCH) if "torch" in given.api else []
+    if "communicator" not in given.api:
+        return ours, []
+    found, missing = at_home(COMMUNICATOR, given.hosts), []
+    if given.hosts == 1 and not may_copy():
+        found = [each for each in found if each.name != COPIES]
+        missing.append("without bare copies: no process may read another's memory here")
+    for name, title in TITLES.items():
+        try:
+            found.append(find(name, program_of(name, given)))
+        except StartError as error:
+            missing.append(f"without {title}: {error}")
+    return [*found, *ours], missing
 
 
 def _parser() -> Parser:
@@ -189,7 +158,7 @@ def _parser() -> Parser:
     add(
         "--api",
         type=names_of(_APIS),
-        default=tuple(_APIS),
+        default=_APIS,
         metavar="LIST",
         help="both",
     )

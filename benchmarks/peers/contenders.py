@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import mpiexec as mpi
-from benchmarks.peers.environments import MPIS, UCC, Environments
+from benchmarks.peers.environments import MPIS, UCC
 from benchmarks.peers.processes import StartError, end_of, output_of, run_all
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.ranks import free_ports
 from hccl_py.bench.namespaces import Hosts
+from hccl_py.schedulers.ports import free_port
 
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
@@ -37,7 +36,7 @@ _MIN_COPY = 64 << 10
 what crosses between hosts."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
-_DTYPE = "float32"
+DTYPE = "float32"
 _SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits for the scheduler
 _UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
 """Its row: count, bytes, then average, least and largest time over the ranks."""
@@ -77,9 +76,9 @@ class Start:
     def counts(self, size: int) -> tuple[int, int]:
         """Elements of a rank's input and output; no output: in place."""
         case = CASES[self.op]
-        layout = case.layout(case.count(size, _DTYPE, self.ranks), self.ranks)
-        in_place = case.places[0] == "in"
-        return layout.input_count, 0 if in_place else layout.output_count
+        count = case.count(size, DTYPE, self.ranks)
+        inputs, outputs = (blocks * count for blocks in case.blocks(self.ranks))
+        return inputs, 0 if case.places[0] == "in" else outputs
 
 
 @dataclass(frozen=True)
@@ -94,36 +93,26 @@ class Contender:
 
 def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
     """Return those that need no environment of their own: ours, the limit, and gloo."""
-    mine = version("hccl-py")
-    if group == COMMUNICATOR:
-        measure = functools.partial(_measure_here, "communicator")
-        limit = (SOCKETS, "of the kernel", _measure_sockets)
-        if num_hosts == 1:
-            limit = (COPIES, f"of the kernel and numpy {version('numpy')}", _measure_copies)
-        name, its_version, measure_limit = limit
-        return [
-            Contender(OURS[group], group, mine, measure),
-            Contender(name, group, its_version, measure_limit),
-        ]
-    return [
-        Contender(name, group, its_version, functools.partial(_measure_here, f"torch {name}"))
-        for name, its_version in (("hccl", mine), ("gloo", f"of torch {version('torch')}"))
+    mine, kernel = version("hccl-py"), f"of the kernel and numpy {version('numpy')}"
+    limit = COPIES if num_hosts == 1 else SOCKETS
+    found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]] = [
+        ("hccl", mine, functools.partial(_measure_here, "torch hccl")),
+        ("gloo", f"of torch {version('torch')}", functools.partial(_measure_here, "torch gloo")),
     ]
+    if group == COMMUNICATOR:
+        found = [
+            (OURS[group], mine, functools.partial(_measure_here, "communicator")),
+            (limit, kernel, functools.partial(_measure_limit, limit)),
+        ]
+    return [Contender(name, group, its_version, measure) for name, its_version, measure in found]
 
 
-def find(name: str, environments: Environments) -> Contender:
-    """Look up a peer that has processes of its own; pip makes its environment if it may.
+def find(name: str, program: Path) -> Contender:
+    """Look at a peer that has processes of its own.
 
     Raises:
-        StartError: the peer is nowhere, is not what it should be, or pip could not install it.
+        StartError: its program is not what it should be.
     """
-    missing = environments.lacks(name)
-    if missing:
-        raise StartError(missing)
-    try:
-        program = environments.program(name)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise StartError(f"pip could not make its environment: {error}") from error
     return _find_ucc(program) if name == UCC else _find_mpi(name, program)
 
 
@@ -156,14 +145,13 @@ def _find_ucc(perftest: Path) -> Contender:
 
 def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
     """Start one process for each rank, with the variables that a launcher sets."""
-    (port,) = free_ports(1)
     hosts = start.hosts
     on_each = start.ranks // len(hosts.names) if hosts else start.ranks
     shared = {
         "WORLD_SIZE": str(start.ranks),
         "LOCAL_WORLD_SIZE": str(on_each),
         "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     if hosts:
@@ -179,14 +167,11 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
         return _result(folder)
 
 
-def _measure_copies(start: Start) -> list[dict[str, Any]]:
-    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY * start.ranks)
-    return _measure_here("copies", replace(start, sizes=sizes)) if sizes else []
-
-
-def _measure_sockets(start: Start) -> list[dict[str, Any]]:
-    sizes = tuple(size for size in start.sizes if size >= _MIN_COPY)
-    return _measure_here(SOCKETS, replace(start, sizes=sizes)) if sizes else []
+def _measure_limit(name: str, start: Start) -> list[dict[str, Any]]:
+    """Measure the sizes that are large enough."""
+    least = _MIN_COPY * (start.ranks if name == COPIES else 1)
+    sizes = tuple(size for size in start.sizes if size >= least)
+    return _measure_here(name, replace(start, sizes=sizes)) if sizes else []
 
 
 def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
@@ -208,9 +193,9 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
         waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
         guess_s = start.ranks * (waits_s + 2e-9 * size)
         calls = start.calls or int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
-        count = str(max(1, CASES[start.op].count(size, _DTYPE, start.ranks)))
+        count = str(max(1, CASES[start.op].count(size, DTYPE, start.ranks)))
         amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
-        command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
+        command = [str(perftest), "-c", op, *flags, "-d", DTYPE, "-m", "host", *amounts]
         with tempfile.TemporaryDirectory() as folder:
             started = [*mpi.words(mpiexec, start.ranks, start.hosts, Path(folder)), *command]
             log = run_all([(started, mpi.variables(start.hosts))], start.seconds, Path(folder))

@@ -14,6 +14,7 @@ Sums are made a tile at a time, out of what was read last.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -22,13 +23,55 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.kernel_copy import READ, WRITE, kernel_copy
 from benchmarks.peers.library import ROOT, Array, Call, Library, open_communicator
 
 _TILE = 32768
 """Elements that are summed at a time: they and the tile of another rank stay in a core's cache."""
 
 _FLOAT_BYTES = 4
+
+
+class _Extent(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("num_bytes", ctypes.c_size_t))
+
+
+def _function(name: str) -> Callable[..., int]:
+    function = _LIBC[name]
+    function.restype = ctypes.c_ssize_t
+    some = (ctypes.POINTER(_Extent), ctypes.c_ulong)
+    function.argtypes = (ctypes.c_int, *some, *some, ctypes.c_ulong)
+    return function
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+READ = _function("process_vm_readv")
+WRITE = _function("process_vm_writev")
+
+
+def kernel_copy(
+    function: Callable[..., int], pid: int, here: Array, there: int
+) -> Callable[[], None]:
+    """Return the call that copies between an array of this process and an address of another.
+
+    Args:
+        function: READ, into the array, or WRITE, out of it.
+        pid: the other process.
+        here: a contiguous array of any type, which the call keeps alive.
+        there: where as many bytes lie in the other process.
+    """
+    num_bytes = here.nbytes
+    local, remote = _Extent(here.ctypes.data, num_bytes), _Extent(there, num_bytes)
+    arguments = (pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+
+    def call(_kept: object = here) -> None:
+        copied = function(*arguments)
+        if copied != num_bytes:
+            code = ctypes.get_errno() if copied < 0 else 0
+            why = os.strerror(code) if code else f"{copied} were copied"
+            name = "process_vm_readv" if function is READ else "process_vm_writev"
+            raise OSError(code, f"{name} of {num_bytes} bytes of process {pid}: {why}")
+
+    return call
 
 
 def open_copies() -> Library:

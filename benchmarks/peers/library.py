@@ -6,6 +6,7 @@ of ours.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -43,32 +44,51 @@ class Library(NamedTuple):
     has_result: bool = True
 
 
-def open_communicator(*where: Any) -> Library:
-    """Open one; `where` is store, rank and world size, or nothing: by the environment."""
-    from hccl_py import Communicator, ReduceOp
+def open_communicator() -> Library:
+    """Open one by the environment."""
+    from hccl_py import Communicator
 
-    communicator = Communicator(*where, timeout_s=_TIMEOUT_S)
+    return of_communicator(Communicator(timeout_s=_TIMEOUT_S))
+
+
+def of_communicator(communicator: Any) -> Library:
+    """Take over a communicator."""
+    from hccl_py.bench.collective.over_communicator import CommunicatorContender
+
+    contender = CommunicatorContender(communicator)
+    return _ours(contender, communicator.rank, communicator.world_size, lambda array: array)
+
+
+def open_torch(backend: str) -> Library:
+    """Open a process group of torch on a backend, by the environment."""
+    import torch
+
+    from hccl_py.bench.collective.contender import Endpoint
+    from hccl_py.bench.collective.over_torch import TorchContender
+
+    torch.set_num_threads(1)
+    rank, world_size, port = (
+        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+    )
+    endpoint = Endpoint(rank, world_size, os.environ["MASTER_ADDR"], port, _TIMEOUT_S)
+    return _ours(TorchContender(backend, endpoint), rank, world_size, torch.from_numpy)
+
+
+def _ours(contender: Any, rank: int, world_size: int, buffer: Callable[[Array], Any]) -> Library:
+    """Make a library of a contender of `hccl-bench`; `buffer` is what it takes for an array."""
+    from hccl_py.bench.collective.oracle import Call as Described
+
+    def described(op: str, reduce_op: str, in_place: bool) -> Described:
+        return Described(op, world_size, ROOT, reduce_op, "float32", 0, in_place=in_place)
 
     def bind(op: str, input: Array, output: Array) -> Call:
-        calls: dict[str, Call] = {
-            "all_reduce": partial(communicator.all_reduce, input),
-            "broadcast": partial(communicator.broadcast, input, ROOT),
-            "reduce": partial(communicator.reduce, input, ROOT),
-            "all_gather": partial(communicator.all_gather, output, input),
-            "reduce_scatter": partial(communicator.reduce_scatter, output, input),
-            "all_to_all": partial(communicator.all_to_all, output, input),
-            "barrier": communicator.barrier,
-        }
-        return calls[op]
+        call = described(op, "sum", output is input)
+        return contender.bind(call, buffer(input), buffer(output))  # type: ignore[no-any-return]
 
-    return Library(
-        communicator.rank,
-        communicator.world_size,
-        bind,
-        lambda values: communicator.all_reduce(values, ReduceOp.MAX),
-        communicator.barrier,
-        communicator.close,
-    )
+    def slowest(values: Array) -> None:
+        contender.bind(described("all_reduce", "max", True), *[buffer(values)] * 2)()
+
+    return Library(rank, world_size, bind, slowest, contender.barrier(), contender.close)
 
 
 def open_mpi() -> Library:
@@ -96,39 +116,3 @@ def open_mpi() -> Library:
         world.Allreduce(mpi.IN_PLACE, values, mpi.MAX)
 
     return Library(rank, world.Get_size(), bind, slowest, world.Barrier, lambda: None)
-
-
-def open_torch(backend: str) -> Library:
-    """Open a process group of torch on a backend, by the environment."""
-    from datetime import timedelta
-
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group(backend, timeout=timedelta(seconds=_TIMEOUT_S))
-
-    def bind(op: str, input: Array, output: Array) -> Call:
-        data, result = torch.from_numpy(input), torch.from_numpy(output)
-        calls: dict[str, Call] = {
-            "all_reduce": partial(dist.all_reduce, data),
-            "broadcast": partial(dist.broadcast, data, ROOT),
-            "reduce": partial(dist.reduce, data, ROOT),
-            "all_gather": partial(dist.all_gather_single, result, data),
-            "reduce_scatter": partial(dist.reduce_scatter_single, result, data),
-            "all_to_all": partial(dist.all_to_all_single, result, data),
-            "barrier": dist.barrier,
-        }
-        return calls[op]
-
-    def slowest(values: Array) -> None:
-        dist.all_reduce(torch.from_numpy(values), dist.ReduceOp.MAX)
-
-    return Library(
-        dist.get_rank(),
-        dist.get_world_size(),
-        bind,
-        slowest,
-        dist.barrier,
-        dist.destroy_process_group,
-    )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hccl_py.bench.collective.speeds import copy_gb_per_s
+from hccl_py.bench.collective.analysis.limits import copy_gb_per_s
 from hccl_py.transport import _core
 
 _PROBE_S = 0.01

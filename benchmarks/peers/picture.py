@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.peers.report import Cell
-from hccl_py.bench.collective.output.plot import new_figure, size_text
+from benchmarks.peers.cells import Cell
+from hccl_py.bench.collective.output.plot import new_figure
+from hccl_py.bench.collective.output.text import size_text
 
 _LEAST, _MOST = 0.25, 4.0
 """Ratios beyond have the colour of these."""

@@ -1,104 +1,92 @@
-"""`python -m benchmarks.prediction`: measure cells into a file, or compare them."""
+"""The command: cells measured, and the same cells simulated."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 
-from benchmarks.harness import parser_of_command, sigterm_as_interrupt
-from benchmarks.prediction.compare import compare, table
-from benchmarks.prediction.measure import QUEUE_MS, SIZES, Cell, Layout, measure, merged
-from hccl_py.bench.collective.output.document import facts
+from benchmarks.harness import Document, Page, Recorded, parser_of_command
+from benchmarks.prediction.compare import compare, report
+from benchmarks.prediction.measure import Cell, Layout, measure, merged
 from hccl_py.command_line import (
+    list_of,
     parse_input,
-    parse_output,
+    parse_numbers,
     parse_positive,
     parse_rate,
-    parse_size,
+    parse_sizes,
 )
-from hccl_py.lab.simulation.costs import costs_from
+from hccl_py.lab.simulation.costs import Costs, costs_from
 from hccl_py.lab.simulation.presets import PRESETS
 from hccl_py.transport.errors import InvalidArgumentError
 
+_DESCRIPTION = """\
+Measure every all_reduce algorithm on one node and between two (network namespaces joined by a veth
+link; needs root), simulate the same cells, and compare. Several starts are several visits."""
+_EPILOG = """\
+examples:
+  python -m benchmarks.prediction --json cells.json --ranks 2,4 --rates none,unlimited,1gbit
+  python -m benchmarks.prediction --show cells.json --costs costs.json"""
 
-def main() -> int:
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = parser_of_command("benchmarks.prediction", __doc__ or "")
-    steps = parser.add_subparsers(dest="step", required=True)
-    measuring = steps.add_parser("measure", help="measure (needs root); adds to a file's cells")
-    measuring.add_argument("--ranks", type=parse_positive, nargs="+", default=[2, 4, 8])
-    measuring.add_argument(
+    parser = parser_of_command("benchmarks.prediction", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="(2,4,8)")
+    add(
         "--rates",
-        type=_rate,
-        nargs="+",
-        default=["100mbit", "1gbit", "unlimited"],
-        help="or none: one node",
+        type=list_of(_rate),
+        default=list_of(_rate)("100mbit,1gbit,unlimited"),
+        metavar="LIST",
+        help="of the links, or none: one node (100mbit,1gbit,unlimited)",
     )
-    measuring.add_argument("--sizes", type=parse_size, nargs="+", default=SIZES, help="as 64K")
-    measuring.add_argument(
-        "--queue-ms", type=float, default=QUEUE_MS, help="of a slow link (%(default)g ms)"
+    add("--sizes", type=parse_sizes, default=parse_sizes("64K,1M,16M,64M"), metavar="LIST")
+    # A short queue drops packets, which is another experiment.
+    add("--queue-ms", type=float, default=1000.0, help="of a slow link (%(default)g)")
+    add(
+        "--costs",
+        type=_costs,
+        default=PRESETS["cloud25"],
+        metavar="FILE",
+        help="of hccl-bench --tune or hccl-plan calibrate (cloud25's)",
     )
-    measuring.add_argument("cells", type=parse_output)
-    comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
-    comparing.add_argument("cells", type=parse_input, nargs="+")
-    comparing.add_argument(
-        "--costs", type=parse_input, help="of hccl-bench --tune (those of cloud25)"
-    )
-    comparing.add_argument(
-        "--cores", type=parse_positive, default=2, help="of the machine measured (2)"
-    )
-    given = parser.read()
+    add("--cores", type=parse_positive, default=2, metavar="N", help="of the machine measured (2)")
+
+    def compared(document: Document, page: Page) -> None:
+        cells = merged(Cell(**each) for each in document["results"])
+        report(list(compare(cells, given.costs, given.cores)), page)
+
+    recorded = Recorded(parser, lambda document, page: page.introduction(document), compared)
+    given = recorded.read(argv, starts=1)
+    return recorded.carry_out(given, partial(_measure, given))
+
+
+def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
+    for start, ranks, layout in product(range(given.starts), given.ranks, given.rates):
+        place = layout(ranks)
+        yield f"start {start + 1} of {given.starts}, {place.nnodes} x {place.nproc} ranks"
+        for cell in measure(place, given.sizes, given.queue_ms):
+            document["results"].append(cell._asdict())
+
+
+def _costs(text: str) -> Costs:
+    """Read a file of costs."""
     try:
-        with sigterm_as_interrupt():
-            return _measure(given) if given.step == "measure" else _compare(given)
+        return costs_from(parse_input(text))
     except InvalidArgumentError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _measure(given: argparse.Namespace) -> int:
-    document: dict[str, Any] = {"facts": facts(), "cells": []}
-    if given.cells.exists():
-        document = json.loads(given.cells.read_text())
-    for world_size in given.ranks:
-        for rate in given.rates:
-            for cell in measure(_layout(world_size, rate), given.sizes, given.queue_ms):
-                document["cells"].append(cell._asdict())
-                given.cells.write_text(json.dumps(document, indent=1))
-                print(*cell[:6], f"{cell.retransmits} retransmits", flush=True)
-    return 0
-
-
-def _compare(given: argparse.Namespace) -> int:
-    cells = merged(cell for path in given.cells for cell in _cells(path))
-    costs = costs_from(given.costs) if given.costs else PRESETS["cloud25"]
-    print("\n".join(table(list(compare(cells, costs, given.cores)))))
-    return 0
-
-
-def _cells(path: Path) -> list[Cell]:
-    try:
-        return [Cell(**one) for one in json.loads(path.read_text())["cells"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArgumentError(
-            f"{path}: expected a file of the step measure, got {error}"
-        ) from error
-
-
-def _rate(text: str) -> str:
-    """Read a rate as tc spells it, or one of two words."""
-    if text not in ("unlimited", "none"):
-        parse_rate(text)
-    return text
-
-
-def _layout(world_size: int, rate: str) -> Layout:
-    if rate == "none":
-        return Layout(1, world_size, None)
-    return Layout(2, world_size // 2, None if rate == "unlimited" else parse_rate(rate))
+def _rate(text: str) -> Callable[[int], Layout]:
+    """Read a rate as tc spells it, or one of two words; return what makes a layout of ranks."""
+    if text == "none":
+        return lambda ranks: Layout(1, ranks, None)
+    rate_mbit = None if text == "unlimited" else parse_rate(text)
+    return lambda ranks: Layout(2, ranks // 2, rate_mbit)
 
 
 if __name__ == "__main__":

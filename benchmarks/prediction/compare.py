@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from benchmarks.harness import Page
 from benchmarks.prediction.measure import COLLECTIVE, Cell
+from hccl_py.bench.collective.output.text import size_text
 from hccl_py.lab.simulation.costs import US_PER_MIB_AT_1_GBIT, Costs
 from hccl_py.lab.simulation.run import simulate
 from hccl_py.lab.simulation.topology import Topology
@@ -58,34 +60,28 @@ def _time_us(cell: Cell, topology: Topology, costs: Costs) -> float:
     return simulate(name, topology, costs, cell.bytes, num_calls=_NUM_CALLS).us
 
 
-def table(compared: Sequence[Compared]) -> Iterator[str]:
-    """Make the table of every layout and link, in Markdown, with shares and worst cells."""
-    layouts = sorted(
-        {(one.cell.nnodes, one.cell.nproc, one.cell.rate_mbit or 0) for one in compared}
-    )
-    for nnodes, nproc, rate in layouts:
-        some = [
-            one
-            for one in compared
-            if (one.cell.nnodes, one.cell.nproc, one.cell.rate_mbit or 0) == (nnodes, nproc, rate)
-        ]
-        yield from _table_of(f"{nnodes} × {nproc} ranks, {_rate_text(rate)}", some)
+def report(compared: Sequence[Compared], page: Page) -> None:
+    """Add a table for every layout and link, then shares and worst cells."""
+    groups: dict[tuple[int, int, float], list[Compared]] = {}
+    for one in compared:
+        key = (one.cell.nnodes, one.cell.nproc, one.cell.rate_mbit or 0)
+        groups.setdefault(key, []).append(one)
+    for (nnodes, nproc, rate), some in sorted(groups.items()):
+        page.heading(f"{nnodes} × {nproc} ranks, {_rate_text(rate)}: measured → predicted in ms", 3)
+        page.table(_table(some))
+    page.heading("Cells that were met")
     for kind, limit in ((True, 0.15), (False, 0.25)):
         group = [one for one in compared if one.is_bound_by_network is kind]
         if group:
-            yield _summary(group, kind, limit)
+            page.items([_summary(group, kind, limit)])
 
 
-def _table_of(title: str, compared: Sequence[Compared]) -> Iterator[str]:
+def _table(compared: Sequence[Compared]) -> list[list[str]]:
     sizes = sorted({one.cell.bytes for one in compared})
     names = list(dict.fromkeys(one.cell.algorithm for one in compared))
     by_key = {(one.cell.algorithm, one.cell.bytes): one for one in compared}
-    yield f"| {title} | " + " | ".join(f"{size >> 10} KB" for size in sizes) + " |"
-    yield "|---|" + "--:|" * len(sizes)
-    for name in names:
-        cells = [_cell_text(by_key.get((name, size))) for size in sizes]
-        yield f"| {name} | " + " | ".join(cells) + " |"
-    yield ""
+    rows = [[name, *(_cell_text(by_key.get((name, size))) for size in sizes)] for name in names]
+    return [["", *map(size_text, sizes)], *rows]
 
 
 def _cell_text(one: Compared | None) -> str:
@@ -109,6 +105,6 @@ def _summary(group: Sequence[Compared], is_bound: bool, limit: float) -> str:
     cell, what = worst.cell, "bound by the network" if is_bound else "not bound by the network"
     return (
         f"{near} of {len(group)} cells {what} within {limit:.0%} ({near / len(group):.0%}); "
-        f"the worst: {cell.algorithm}, {cell.bytes >> 10} KB, {cell.nnodes} × {cell.nproc} ranks, "
-        f"{_rate_text(cell.rate_mbit or 0)}: {worst.error:+.0%}"
+        f"the worst: {cell.algorithm}, {size_text(cell.bytes)}, "
+        f"{cell.nnodes} × {cell.nproc} ranks, {_rate_text(cell.rate_mbit or 0)}: {worst.error:+.0%}"
     )

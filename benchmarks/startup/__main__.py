@@ -1,4 +1,4 @@
-"""The command: fresh starts of every contender and layout in turn, then the tables."""
+"""The command: fresh starts of every contender and layout in turn, then the report."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from multiprocessing.connection import Connection, wait
+from statistics import fmean
 from typing import Any
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
 from benchmarks.startup.rank import (
-    BEFORE,
     COMMUNICATOR,
     CONTENDERS,
     MOMENTS,
+    SUBGROUPS,
     Assignment,
     Reading,
     run,
 )
-from benchmarks.startup.report import introduction, tables
+from benchmarks.startup.report import COUNTED, introduce, report
 from hccl_py import get_unique_id
-from hccl_py.bench.collective.ranks import free_ports
-from hccl_py.command_line import Parser, names_of
+from hccl_py.command_line import Parser, names_of, parse_natural
+from hccl_py.schedulers.ports import free_port
 
 _START_S = 300.0
 _IMPORTS = ("import hccl_py", "from hccl_py import Communicator")
@@ -37,16 +38,20 @@ _TIMED = (
 _DESCRIPTION = """\
 Measure how long ranks need to connect after their imports, and what each of them holds open. Ranks
 are processes on this machine; more than one node is emulated (HCCL_NODE_ID), and its connections
-are TCP. A time is that of the slowest rank; descriptors and memory are the mean over the ranks."""
+are TCP. A time is that of the slowest rank; the rest is the mean over the ranks."""
 _EPILOG = """\
 examples:
   python -m benchmarks.startup
   python -m benchmarks.startup --layouts 1x16 --contenders "communicator,torch hccl,torch gloo"
+  python -m benchmarks.startup --layouts 2x4 --subgroups 50
 
 columns:
-  connect      from the moment at which all ranks have imported until the last is connected
-  all_reduce   the first one, of 4 bytes for each rank; all_to_all the same
-  fds, MiB     open descriptors, and memory (PSS) that came since the imports, at each moment"""
+  before       when all ranks have imported
+  connected    when the last of them is connected
+  all_reduce   after the first one, of 4 bytes for each rank; all_to_all the same
+  subgroups    after a communicator made so many subcommunicators of all ranks
+
+rows: ms of the step; open descriptors, threads, and memory (PSS) that came since the imports"""
 
 Start = list[list[Reading]]
 """By rank, a reading for each moment."""
@@ -54,12 +59,9 @@ Start = list[list[Reading]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    recorded = Recorded(_parser(), introduction, tables)
+    recorded = Recorded(_parser(), introduce, report)
     given = recorded.read(argv, starts=5)
-    if given.show:
-        return recorded.show(given)
-    return recorded.run(given, argv, lambda document: _measure(given, document), imports={})
+    return recorded.carry_out(given, lambda document: _measure(given, document), imports={})
 
 
 def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
@@ -67,17 +69,20 @@ def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
     for statement in _IMPORTS:
         yield statement
         document["imports"][statement] = [_import_s(statement) for _ in range(given.starts)]
-    for layout, contender in product(given.layouts, given.contenders):
-        starts = []
+    for (nodes, per_node), contender in product(given.layouts, given.contenders):
+        layout, starts = f"{nodes}x{per_node}", []
+        subgroups = given.subgroups if contender == COMMUNICATOR else 0
+        moments = [*MOMENTS, *([SUBGROUPS] if subgroups else [])]
         for number in range(given.starts):
-            what = f"{_name(layout)}, {contender}, start {number + 1} of {given.starts}"
+            what = f"{layout}, {contender}, start {number + 1} of {given.starts}"
             yield what
             try:
-                starts.append(_start(layout, contender))
+                starts.append(_start(nodes, per_node, contender, subgroups))
             except (TimeoutError, EOFError) as error:
                 failed(document, what, error or "a rank ended")
         if starts:
-            document["results"].append(_record(layout, contender, starts))
+            where = {"layout": layout, "contender": contender}
+            document["results"].append(where | _record(starts, moments))
 
 
 def _import_s(statement: str) -> float:
@@ -86,30 +91,20 @@ def _import_s(statement: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def _start(layout: tuple[int, int], contender: str) -> Start:
+def _start(nodes: int, per_node: int, contender: str, subgroups: int) -> Start:
     """Start all ranks afresh; return what they read."""
-    nodes, per_node = layout
     size = nodes * per_node
     unique_id = bytes(get_unique_id()) if contender == COMMUNICATOR else b""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
-    assignments = [
-        Assignment(
-            contender,
-            {
-                **where,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(size),
-                "HCCL_NODE_ID": str(rank // per_node) if nodes > 1 else "",
-            },
-            unique_id,
-        )
-        for rank in range(size)
-    ]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    assignments = []
+    for rank in range(size):
+        node = str(rank // per_node) if nodes > 1 else ""
+        environment = shared | {"RANK": str(rank), "HCCL_NODE_ID": node}
+        assignments.append(Assignment(contender, environment, unique_id, subgroups))
     with _processes(assignments) as pipes:
-        moments = []
-        for moment in MOMENTS:
-            if moment != BEFORE:
-                _let_go(pipes)
+        moments = [_receive(pipes)]
+        for _ in range(len(MOMENTS) - 1 + bool(subgroups)):
+            _let_go(pipes)
             moments.append(_receive(pipes))
         _let_go(pipes)
     return [list(readings) for readings in zip(*moments, strict=True)]
@@ -152,35 +147,24 @@ def _receive(pipes: Sequence[Connection]) -> list[Any]:
     return [found[pipe] for pipe in pipes]
 
 
-def _slowest_s(start: Start) -> dict[str, float]:
-    """Return how long each step took, from the first rank's begin to the last rank's end."""
-    steps = zip(MOMENTS, zip(*start, strict=True), strict=True)
-    return {
-        moment: max(one.at_s for one in readings) - min(one.began_s for one in readings)
-        for moment, readings in steps
-        if moment != BEFORE
-    }
-
-
-def _mean(starts: Sequence[Start], number: int, what: str) -> float:
-    values = [getattr(rank[number], what) for start in starts for rank in start]
-    return float(sum(values) / len(values))
-
-
-def _record(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> dict[str, Any]:
-    return {
-        "layout": _name(layout),
-        "contender": contender,
-        "seconds": [_slowest_s(start) for start in starts],
-        **{
-            what: {name: _mean(starts, n, what) for n, name in enumerate(MOMENTS)}
-            for what in ("descriptors", "memory_mib")
-        },
-    }
-
-
-def _name(layout: tuple[int, int]) -> str:
-    return f"{layout[0]}x{layout[1]}"
+def _record(starts: Sequence[Start], moments: Sequence[str]) -> dict[str, Any]:
+    """Return the seconds of each step of each start, and the means of what was counted."""
+    seconds = []
+    for start in starts:
+        steps = list(zip(moments, zip(*start, strict=True), strict=True))[1:]
+        seconds.append(
+            {
+                moment: max(one.at_s for one in readings) - min(one.began_s for one in readings)
+                for moment, readings in steps
+            }
+        )
+    counted: dict[str, Any] = {}
+    for what in COUNTED:
+        counted[what] = {
+            moment: fmean(getattr(rank[number], what) for start in starts for rank in start)
+            for number, moment in enumerate(moments)
+        }
+    return {"seconds": seconds, **counted}
 
 
 def _parser() -> Parser:
@@ -200,6 +184,8 @@ def _parser() -> Parser:
         metavar="LIST",
         help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
     )
+    help = "subcommunicators that a communicator makes at the end (0)"
+    add("--subgroups", type=parse_natural, default=0, metavar="N", help=help)
     return parser
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.footprint import num_descriptors
-from benchmarks.peers.library import Library, open_communicator
-from benchmarks.peers.program import LIBRARIES
+from benchmarks.peers.library import Library, of_communicator, open_torch
+from hccl_py import Communicator
 
 COMMUNICATOR = "communicator"
-CONTENDERS = (COMMUNICATOR, *(name for name in LIBRARIES if name.startswith("torch ")))
+CONTENDERS = (COMMUNICATOR, "torch hccl", "torch gloo")
 
 BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL = "before", "connected", "all_reduce", "all_to_all"
+SUBGROUPS = "subgroups"
 MOMENTS = (BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL)
 
+_TIMEOUT_S = 120.0
 _STILL_S = 0.2
 _SETTLING_S = 5.0
 
@@ -36,11 +37,13 @@ class Assignment:
         contender: one of `CONTENDERS`.
         environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and HCCL_NODE_ID.
         unique_id: where a communicator meets.
+        subgroups: how many subcommunicators of all ranks a communicator makes at the end.
     """
 
     contender: str
     environment: dict[str, str]
     unique_id: bytes
+    subgroups: int
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,16 @@ class Reading:
     Attributes:
         began_s: when this rank began the step before it; of the first moment, as `at_s`.
         at_s: when that step was done.
-        descriptors: open in this process soon after.
-        memory_mib: its share of memory, with what it shares divided by its sharers (PSS).
+        fds: descriptors, open in this process soon after.
+        threads: of this process.
+        mib: its share of memory, with what it shares divided by its sharers (PSS).
     """
 
     began_s: float
     at_s: float
-    descriptors: int
-    memory_mib: float
+    fds: int
+    threads: int
+    mib: float
 
 
 def run(pipe: Connection, assignment: Assignment) -> None:
@@ -66,12 +71,12 @@ def run(pipe: Connection, assignment: Assignment) -> None:
     A rank that went on by itself would dial another that has still to read what it has.
     """
     os.environ.update(assignment.environment)
-    for module in ("hccl_py.communicator", "torch.distributed"):
-        if not module.startswith("torch") or assignment.contender != COMMUNICATOR:
-            import_module(module)
+    for module in ("communicator", "torch"):
+        if module == "communicator" or assignment.contender != COMMUNICATOR:
+            import_module(f"hccl_py.bench.collective.over_{module}")
     pipe.send(_read(time.monotonic()))
     began_s = _wait(pipe)
-    library = _open(assignment)
+    library, communicator = _open(assignment)
     pipe.send(_read(began_s))
     for op in (ALL_REDUCE, ALL_TO_ALL):
         data = np.zeros(library.world_size, np.float32)
@@ -79,7 +84,15 @@ def run(pipe: Connection, assignment: Assignment) -> None:
         began_s = _wait(pipe)
         call()
         pipe.send(_read(began_s))
+    kept = []
+    if assignment.subgroups and communicator is not None:
+        began_s = _wait(pipe)
+        names = (f"subgroup-{number}" for number in range(assignment.subgroups))
+        kept = [communicator.subset(range(library.world_size), name) for name in names]
+        pipe.send(_read(began_s))
     _wait(pipe)  # nobody leaves while another is still at work
+    for subgroup in kept:
+        subgroup.close()
     library.close()
 
 
@@ -88,19 +101,20 @@ def _wait(pipe: Connection) -> float:
     return time.monotonic()
 
 
-def _open(assignment: Assignment) -> Library:
+def _open(assignment: Assignment) -> tuple[Library, Communicator | None]:
     if assignment.contender != COMMUNICATOR:
-        return LIBRARIES[assignment.contender]()
+        return open_torch(assignment.contender.partition(" ")[2]), None
     rank, world_size = (int(assignment.environment[name]) for name in ("RANK", "WORLD_SIZE"))
-    return open_communicator(assignment.unique_id, rank, world_size)
+    communicator = Communicator(assignment.unique_id, rank, world_size, timeout_s=_TIMEOUT_S)
+    return of_communicator(communicator), communicator
 
 
 def _read(began_s: float) -> Reading:
     at_s = time.monotonic()
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return Reading(began_s, at_s, _settled_descriptors(), int(line.split()[1]) / 1024)
-    raise OSError("/proc/self/smaps_rollup: expected a line Pss, got none")
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    pss_kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    threads = len(os.listdir("/proc/self/task"))
+    return Reading(began_s, at_s, _settled_descriptors(), threads, pss_kib / 1024)
 
 
 def _settled_descriptors() -> int:
@@ -109,9 +123,9 @@ def _settled_descriptors() -> int:
     What connecting needed is closed by other threads, which may come later than the call's return.
     """
     give_up_s = time.monotonic() + _SETTLING_S
-    last_change_s, number = time.monotonic(), num_descriptors()
+    last_change_s, number = time.monotonic(), len(os.listdir("/proc/self/fd"))
     while time.monotonic() < min(last_change_s + _STILL_S, give_up_s):
         time.sleep(_STILL_S / 10)
-        if (found := num_descriptors()) != number:
+        if (found := len(os.listdir("/proc/self/fd"))) != number:
             last_change_s, number = time.monotonic(), found
     return number

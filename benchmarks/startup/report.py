@@ -1,38 +1,40 @@
-"""The tables of a run, from what its JSON holds: nothing here measures."""
+"""The report of a run, from what its JSON holds: nothing here measures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.harness import Document
-from benchmarks.startup.rank import ALL_REDUCE, ALL_TO_ALL, CONNECTED, MOMENTS
-from hccl_py.bench.collective.measure import Spread
-from hccl_py.bench.collective.output.table import lay_out
+from benchmarks.harness import Document, Page
+from hccl_py.bench.collective.results import Spread
 
-_STEPS = (CONNECTED, ALL_REDUCE, ALL_TO_ALL)
+COUNTED = ("fds", "threads", "mib")
 
 
-def introduction(document: Document, markdown: bool) -> list[str]:
+def introduce(document: Document, page: Page) -> None:
     """Say what the run is on."""
-    machine = document["machine"]
-    about = f"{machine['cpu']}, {machine['usable_cores']} usable cores; {document['date']}"
-    lines = [document["command"], about, "times: milliseconds, median (p10-p90) over the starts"]
-    return [f"- {line}" if markdown else f"# {line}" for line in lines]
+    page.introduction(document, "times: milliseconds, median (p10-p90) over the starts")
 
 
-def tables(document: Document, markdown: bool) -> list[str]:
-    """Render the imports, then a row for each layout and contender, then what failed."""
-    lines = [f"{each:34} {_ms(times)}" for each, times in document["imports"].items()]
-    head = ["layout", "contender", *(f"{step} ms" for step in _STEPS)]
-    rows = [head + [f"{what} {'/'.join(MOMENTS)}" for what in ("fds", "MiB")]]
+def report(document: Document, page: Page) -> None:
+    """Add the imports, then a row for each layout and contender, then what failed."""
+    page.heading("Imports in ms")
+    page.items([f"{each}: {_ms(times)}" for each, times in document["imports"].items()])
     for found in document["results"]:
-        times = (_ms([each[step] for each in found["seconds"]]) for step in _STEPS)
-        fds = "/".join(f"{found['descriptors'][moment]:.0f}" for moment in MOMENTS)
-        memory = [found["memory_mib"][moment] for moment in MOMENTS]
-        mib = "/".join(f"{value - memory[0]:.1f}" for value in memory)
-        rows.append([found["layout"], found["contender"], *times, fds, mib])
-    lines += ["", *lay_out(rows, markdown)]
-    return [*lines, *(f"failed: {each}" for each in document["failures"])]
+        moments = list(found["fds"])
+        head = ["", *moments, ""]
+        steps = {step: [start[step] for start in found["seconds"]] for step in moments[1:]}
+        rows = [["ms", "", *map(_ms, steps.values()), ""]]
+        rows += [
+            [what, *(f"{found[what][moment]:.0f}" for moment in moments), ""]
+            for what in COUNTED[:2]
+        ]
+        since = [found["mib"][moment] - found["mib"][moments[0]] for moment in moments]
+        rows.append(["MiB more", *(f"{value:.1f}" for value in since), ""])
+        page.heading(f"{found['layout']}, {found['contender']}", level=3)
+        page.table([head, *rows])
+    if document["failures"]:
+        page.heading("What failed")
+        page.items(document["failures"])
 
 
 def _ms(times_s: Sequence[float]) -> str:

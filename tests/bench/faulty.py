@@ -10,26 +10,25 @@ import torch
 
 from hccl_py.bench.collective import main
 from hccl_py.bench.collective.contender import Endpoint, Timed
-from hccl_py.bench.collective.contenders import APIS
-from hccl_py.bench.collective.torch_contender import TorchContender
+from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.over_torch import TorchContender
 
 
 class _OverGloo(TorchContender):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__("gloo", endpoint)
+        self.zeros = lambda count, dtype: torch.zeros(count, dtype=getattr(torch, dtype))
 
 
 class OffByOne(_OverGloo):
     """Spoils the last element of the result on rank 1."""
 
-    def all_reduce(
-        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
-        right = super().all_reduce(data, reduce_op)
+    def bind(self, call: Call, input: torch.Tensor, output: torch.Tensor) -> Timed:
+        right = super().bind(call, input, output)
 
         def spoilt() -> None:
             right()
-            data[-1] += self._rank
+            output[-1] += self.rank
 
         return spoilt
 
@@ -37,9 +36,7 @@ class OffByOne(_OverGloo):
 class DoesNothing(_OverGloo):
     """Returns at once, and so does its barrier."""
 
-    def all_reduce(
-        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
+    def bind(self, call: Call, input: torch.Tensor, output: torch.Tensor) -> Timed:
         return lambda: None
 
     def barrier(self) -> Timed:
@@ -49,11 +46,9 @@ class DoesNothing(_OverGloo):
 class Dies(_OverGloo):
     """Rank 1 is killed in its call, as by the kernel when memory is short."""
 
-    def all_reduce(
-        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
-        right = super().all_reduce(data, reduce_op)
-        return right if self._rank != 1 else lambda: os.kill(os.getpid(), signal.SIGKILL)
+    def bind(self, call: Call, input: torch.Tensor, output: torch.Tensor) -> Timed:
+        right = super().bind(call, input, output)
+        return right if self.rank != 1 else lambda: os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Hangs(_OverGloo):
@@ -62,15 +57,13 @@ class Hangs(_OverGloo):
     Leaves a file named after each rank's process id in the folder $FAULTY_PIDS.
     """
 
-    def all_reduce(
-        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
+    def bind(self, call: Call, input: torch.Tensor, output: torch.Tensor) -> Timed:
         if "FAULTY_PIDS" in os.environ:
             Path(os.environ["FAULTY_PIDS"], str(os.getpid())).touch()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return super().all_reduce(data, reduce_op) if self._rank != 1 else threading.Event().wait
+        return super().bind(call, input, output) if self.rank != 1 else threading.Event().wait
 
 
 if __name__ == "__main__":
-    APIS["torch"] = Hangs
+    main.contenders_of = lambda options: {"hccl": Hangs}
     sys.exit(main.main())

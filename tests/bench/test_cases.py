@@ -43,7 +43,7 @@ def test_expectation_equals_naive_result_on_every_rank(op: str, n: int) -> None:
     for count in _COUNTS:
         pairs = tuple((a, a + 1) for a in range(0, n - 1, 2)) if op == "ping_pong" else ()
         reduce_op = "sum" if CASES[op].reduces else "none"
-        call = Call(n, n - 1, reduce_op, "int64", count, pairs=pairs)
+        call = Call(op, n, n - 1, reduce_op, "int64", count, pairs=pairs)
         for rank in range(n):
             pieces = CASES[op].expectation(call, rank)
             naive = _naive(op, call, rank)

@@ -4,7 +4,7 @@ from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.output.live import fitting
 from hccl_py.bench.collective.output.table import Table
 
-_COLUMNS = Table(parse(["--compare", "gloo"])[0]).columns
+_COLUMNS = Table(parse([])[0], ["hccl", "gloo"]).columns
 _CELLS = {name: "0" for name in _COLUMNS} | {"by": "gloo", "size": "67108864", "time us": "123456"}
 
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pty
+import shlex
 import signal
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from quiet_clock import HANG_S, Moment
@@ -24,15 +26,14 @@ from thread_ranks import wait_until
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.read import parse
 from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import BASELINES
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.main import main, run
-from hccl_py.bench.collective.messages import Assignment
-from hccl_py.bench.collective.output import counters
-from hccl_py.bench.collective.rank import serve
+from hccl_py.bench.collective.output.counters import describe
+from hccl_py.bench.collective.rank import Assignment, serve
 from hccl_py.bench.collective.ranks import RankFailure
 
 _SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", str(HANG_S)]
-_GLOO = {"gloo": BASELINES["gloo"]}
+_GLOO: dict[str, Open] = {"gloo": Api("gloo")}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def _run(arguments: Sequence[str], contenders: dict[str, Open]) -> int:
     argv = [*_SHORT, *arguments]
-    return run(parse(argv), argv, contenders)
+    return run(parse(argv), shlex.join(["hccl-bench", *argv]), contenders)
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ def test_main_on_two_emulated_nodes_finds_nothing_wrong() -> None:
 
 def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    both = {"first": BASELINES["gloo"], **_GLOO}
+    both = {"first": Api("gloo"), **_GLOO}
     arguments = ["--compare", "gloo", "--iters", "5", "--sizes", "1K,4K", "--json", str(path)]
     assert _run(arguments, both) == 0
     written = json.loads(path.read_text())
@@ -338,8 +339,13 @@ def test_verbose_prints_what_a_path_carried_and_no_lane_never_used_as_down(
     assert int(line.split()[3]) > 20 * 2048, "bytes"
 
 
-def test_path_that_was_never_busy_has_no_rate() -> None:
-    assert [counters._rate([0.0, rate]) for rate in (0.0, 1e9)] == ["-", "1.00"]
+@pytest.mark.parametrize(("rate", "shown"), [(0.0, "-"), (1e9, "1.00")])
+def test_path_that_was_never_busy_has_no_rate(rate: float, shown: str) -> None:
+    numbers = dict.fromkeys(("messages", "bytes", "stalls", "retries", "reconnects"), 1)
+    path = numbers | {"peer": 1, "path": "link0", "bytes_per_second": rate, "connected": True}
+    totals = dict.fromkeys(("collectives", "rendezvous", "sleeps", "doorbells"), 1)
+    counted: Any = totals | {"devices": {"tcp": numbers}, "paths": [path]}
+    assert describe(counted).splitlines()[-1].split()[-3:] == ["100.0%", shown, "link0"]
 
 
 def test_markdown_says_in_the_row_why_it_cannot_be_trusted(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 
 from hccl_py.bench.collective.analysis.validate import Validator
+from hccl_py.bench.collective.analysis.validate_command import validate
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contenders import APIS
-from hccl_py.bench.collective.main import main, validate
+from hccl_py.bench.collective.main import main
 from hccl_py.bench.collective.output.matrix import text
+from hccl_py.bench.collective.rank import prepare, time_each
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.lab.synthesis.network_file import read_network
 
@@ -38,12 +40,12 @@ class _Links:
     def __init__(self, rates: dict[tuple[int, int], float], spread: float) -> None:
         self._rates, self._spread, self._looks = rates, spread, 0
 
-    def ask(self, method: str, *arguments: Any, what: str) -> list[Any]:
-        if method == "prepare":
-            ((self._pair),) = arguments[1].pairs
-            self._num_bytes = arguments[1].count
+    def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> list[Any]:
+        if function is prepare:
+            ((self._pair),) = arguments[0].pairs
+            self._num_bytes = arguments[0].count
             return []
-        if method == "sample":
+        if function is time_each:
             return [np.full(10, 1e-5)]
         self._looks += 1
         rate = self._rates.get(self._pair, 1e9)
@@ -72,10 +74,13 @@ def test_validate_names_the_one_direction_that_is_slow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = tmp_path / "links.png"
-    argv = [*["--validate", "-g", "1", "--nnodes", "3", "--plot"], str(png)]
+    argv = [
+        *["--validate", "-g", "1", "--nnodes", "3", "--api", "communicator", "--plot"],
+        str(png),
+    ]
     with Hosts(num_hosts=3) as hosts:
         hosts.slow_down(0, 2, rate_mbit=100)
-        assert validate(parse(argv)[0], argv, APIS["communicator"], hosts) == 1
+        assert validate(parse(argv)[0], "hccl-bench", hosts) == 1
     captured = capsys.readouterr()
     slow = [line for line in captured.err.splitlines() if "SLOW" in line]
     assert any("rank 0 (node 0, 10.77.0.1) -> rank 2 (node 2, 10.77.0.3)" in one for one in slow)

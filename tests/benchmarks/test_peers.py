@@ -25,7 +25,7 @@ from benchmarks.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Star
 from benchmarks.peers.copies import may_copy, open_copies
 from benchmarks.peers.machine import pin, probe_cores
 from benchmarks.peers.processes import run_all
-from benchmarks.peers.sockets import exchange
+from hccl_py.bench.collective.sockets import exchange
 from hccl_py.transport import _core
 
 _MIB = 1 << 20

@@ -60,7 +60,7 @@ PRELOAD = [
     "hccl_py.torch_backend.process_group",
 ]
 # DDP needs dynamo at its first use: more than a second in every rank.
-PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.collective.rank"]
+PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.collective.over_torch"]
 
 
 def start_server() -> None:

@@ -4,13 +4,13 @@
     command_line  the options: names, argparse, checks; options: one `Options` for each case
     cases       what a collective is to a benchmark: its hooks
     oracle      input data and the numpy oracle
-    contender   what is measured: the interface; contenders: the table of those there are
-                (torch_contender, communicator_contender: the two implementations)
-    messages    what passes between the command and its ranks
-    rank        one rank process: does as it is asked
-    speeds      what a rank measures of its machine
+    contender   what is measured: the interface; contenders: those there are, by name
+                (over_communicator, over_torch: the two implementations)
+    rank        one rank process: calls the functions that it is sent
     ranks       all rank processes, seen from the command: start, ask, failure, end
-    measure     how often and in which order ranks are asked, and what comes of the times
+    job_ranks   the same where this process is a rank of a launcher's job
+    measure     how often and in which order ranks are asked; results: what comes of the times
+    sockets     bytes over plain connections
     analysis    limits, trust, --validate and --profile
     output      tables, CSV, JSON, plots, the live table; counters: what -v prints
 

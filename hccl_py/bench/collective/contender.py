@@ -8,24 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import torch
+from hccl_py.bench.collective.oracle import Call
 
 Timed = Callable[[], object]
 """A call that blocks until this rank's part is done."""
 
-Zeros = Callable[[int, "torch.dtype"], "torch.Tensor"]
-"""Makes a buffer of zeros: number of elements, type."""
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """A rank's input and output; in place they are one tensor, or one is a block of the other."""
-
-    input: torch.Tensor
-    output: torch.Tensor
+Zeros = Callable[[int, str], Any]
+"""Makes a tensor of zeros: number of elements, element type."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +31,7 @@ class Endpoint:
 
 
 class Contender(Protocol):
-    """The collectives over one implementation; buffers are contiguous one-dimensional tensors.
+    """The collectives over one implementation; buffers are contiguous and one-dimensional.
 
     Attributes:
         zeros: makes its buffers.
@@ -50,42 +41,17 @@ class Contender(Protocol):
     zeros: Zeros
     compression: str
 
-    def all_reduce(
-        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
-        """Reduce `data` on every rank, in place or into `output`."""
+    def bind(self, call: Call, input: Any, output: Any) -> Timed:
+        """Return a collective as `call` has it; in place, `input` is or has `output`."""
 
-    def broadcast(self, data: torch.Tensor, root: int, output: torch.Tensor | None = None) -> Timed:
-        """Copy root's `data` into everyone's, or into everyone's `output`."""
-
-    def reduce(
-        self, data: torch.Tensor, root: int, reduce_op: str, output: torch.Tensor | None = None
-    ) -> Timed:
-        """Reduce `data` on root, in place or into its `output`."""
-
-    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
-        """Fill `output` with every rank's `input`, in rank order."""
-
-    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, reduce_op: str) -> Timed:
-        """Fill `output` with this rank's block of the reduction of all inputs."""
-
-    def all_to_all(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
-        """Exchange blocks: mine for rank i becomes block `my rank` over there."""
-
-    def gather(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
-        """Fill root's `output` with every rank's `input`; the other ranks' is not used."""
-
-    def scatter(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
-        """Fill `output` with this rank's block of root's `input`; the others' is not used."""
-
-    def send_recv(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
-        """Send `input` to the next rank and receive `output` from the one before."""
-
-    def send(self, data: torch.Tensor, peer: int) -> Timed:
+    def send(self, data: Any, peer: int) -> Timed:
         """Send `data` to a rank that receives it."""
 
-    def recv(self, data: torch.Tensor, peer: int) -> Timed:
+    def recv(self, data: Any, peer: int) -> Timed:
         """Receive `data` from a rank that sends it."""
+
+    def start_send(self, data: Any, peer: int) -> Callable[[], Any]:
+        """Send `data`; the call returns at once, with what to wait for or None."""
 
     def barrier(self) -> Timed:
         """Wait until every rank is here."""

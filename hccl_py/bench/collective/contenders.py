@@ -1,98 +1,96 @@
-"""The contenders by name. A new one is a class like `TorchContender` and an entry of `BASELINES`.
-
-The command holds these functions and only the rank processes call them, so each function imports
-its contender itself: the command needs no torch.
-"""
+"""The contenders by name: an `Api` opens one in a rank process, where alone torch is imported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hccl_py.algorithms.shared import REPRODUCIBLE
+from hccl_py.algorithms.tuner import VARIABLE as ALGORITHM
 from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+from hccl_py.compression import VARIABLE as COMPRESSION
+
+if TYPE_CHECKING:
+    from hccl_py.bench.collective.options import Options
+
+APIS = ("torch", "communicator")
+"""Ways to call hccl, the values of --api."""
+
+BASELINES = ("gloo",)
+"""What hccl is compared with in the same processes, the values of --compare."""
 
 COMPRESSIONS = ("bf16", "int8")
 
 
-def _open_torch_hccl(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.collective.torch_contender import TorchContender
+@dataclass(frozen=True)
+class Api:
+    """Opens a contender.
 
-    return TorchContender("hccl", endpoint)
+    Attributes:
+        name: communicator, torch (its backend hccl), or another backend of torch.
+        variable: set while it is opened, with its value.
+        is_registered: whether its buffers are in registered memory.
+    """
 
+    name: str
+    variable: tuple[str, str] | None = None
+    is_registered: bool = False
 
-def _open_communicator(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.collective.communicator_contender import CommunicatorContender
+    def __call__(self, endpoint: Endpoint) -> Contender:
+        """Open it; blocks until all ranks have met."""
+        import torch
 
-    return CommunicatorContender(endpoint)
+        from hccl_py.bench.collective.over_communicator import CommunicatorContender
+        from hccl_py.bench.collective.over_torch import TorchContender
+        from hccl_py.memory.registered import empty
 
-
-def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
-    from hccl_py.memory.registered import empty
-
-    contender = open_contender(endpoint)
-    contender.zeros = lambda count, dtype: empty(count, dtype).zero_()
-    return contender
+        contender: Contender
+        with _environment(self.variable):
+            if self.name == "communicator":
+                contender = CommunicatorContender.open(endpoint)
+            else:
+                backend = "hccl" if self.name == "torch" else self.name
+                contender = TorchContender(backend, endpoint)
+        make = empty if self.is_registered else torch.zeros
+        contender.zeros = lambda count, dtype: make(count, dtype=getattr(torch, dtype))
+        return contender
 
 
 @contextmanager
-def _environment(variable: str, value: str) -> Iterator[None]:
-    before = os.environ.get(variable)
-    os.environ[variable] = value
+def _environment(variable: tuple[str, str] | None) -> Iterator[None]:
+    if variable is None:
+        yield
+        return
+    name, value = variable
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        os.environ.pop(variable)
+        os.environ.pop(name)
         if before is not None:
-            os.environ[variable] = before
+            os.environ[name] = before
 
 
-def _open_compressed(open_contender: Open, compression: str, endpoint: Endpoint) -> Contender:
-    from hccl_py.compression import VARIABLE
-
-    with _environment(VARIABLE, compression):
-        return open_contender(endpoint)
-
-
-def open_reproducible(endpoint: Endpoint) -> Contender:
-    """Open a communicator whose reductions have the same bits whatever the layout."""
-    from hccl_py.algorithms.shared import REPRODUCIBLE
-
-    with _environment(REPRODUCIBLE, "1"):
-        return _open_communicator(endpoint)
+def with_algorithm(api: str, place: str) -> Api:
+    """Call hccl with an algorithm, as --algorithm or HCCL_ALGORITHM names it."""
+    algorithms = ",".join(filter(None, (os.environ.get(ALGORITHM), place)))
+    return Api(api, (ALGORITHM, algorithms))
 
 
-def _open_with_algorithm(open_contender: Open, place: str, endpoint: Endpoint) -> Contender:
-    from hccl_py.algorithms.tuner import VARIABLE
-
-    with _environment(VARIABLE, ",".join(filter(None, (os.environ.get(VARIABLE), place)))):
-        return open_contender(endpoint)
-
-
-def with_algorithm(api: str, place: str) -> Open:
-    """Return a way to call hccl with a user's algorithm, by the values of --api and --algorithm."""
-    return partial(_open_with_algorithm, APIS[api], place)
-
-
-def _open_gloo(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.collective.torch_contender import TorchContender
-
-    return TorchContender("gloo", endpoint)
-
-
-APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_communicator}
-"""Ways to call hccl, by the value of --api."""
-
-BASELINES: dict[str, Open] = {"gloo": _open_gloo}
-"""What hccl can be compared with in the same processes, by the value of --compare."""
-
-COMPRESSED: dict[tuple[str, str], Open] = {
-    (api, compression): partial(_open_compressed, APIS[api], compression)
-    for api in APIS
-    for compression in COMPRESSIONS
-}
-"""The same ways with compression between nodes, by the values of --api and --compression."""
-
-REGISTERED: dict[str, Open] = {api: partial(_open_registered, APIS[api]) for api in APIS}
-"""The same ways with buffers in registered memory."""
+def contenders_of(options: Options) -> dict[str, Open]:
+    """Return what to measure, by name; the others are compared with the first."""
+    hccl = Api(options.api)
+    first: dict[str, Open] = {}
+    if options.registered:
+        first["registered"] = replace(hccl, is_registered=True)
+    found = first | {"hccl": hccl}
+    found |= {one: replace(hccl, variable=(COMPRESSION, one)) for one in options.compressions}
+    if options.reproducible:
+        found["reproducible"] = replace(hccl, variable=(REPRODUCIBLE, "1"))
+    found |= {Path(one).name: with_algorithm(options.api, one) for one in options.algorithms}
+    return found | {name: Api(name) for name in options.compare}

@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hccl_py.bench.collective.contender import Endpoint
-
-if TYPE_CHECKING:
-    from hccl_py.bench.collective.rank import Rank
-    from hccl_py.communicator import Communicator
+from hccl_py.bench.collective.contenders import Api
+from hccl_py.bench.collective.over_communicator import CommunicatorContender
+from hccl_py.bench.collective.rank import Rank
 
 _CONNECT_S = 60.0
 _NAME_BYTES = 64
@@ -28,45 +27,47 @@ def is_rank() -> bool:
 
 
 @contextmanager
-def rank_of_job() -> Iterator[tuple[Rank, Communicator]]:
+def rank_of_job() -> Iterator[Rank]:
     """Join the job's ranks, which all do this; leaving it closes the communicator."""
-    # They bring torch, which the command does without where it only starts ranks.
-    from hccl_py.bench.collective.communicator_contender import CommunicatorContender
-    from hccl_py.bench.collective.rank import Rank
-
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     endpoint = Endpoint(rank, world_size, address, port, timeout_s=_CONNECT_S)
-    with closing(CommunicatorContender(endpoint)) as contender:
-        yield Rank(rank, [contender]), contender.communicator
+    with closing(Api("communicator")(endpoint)) as contender:
+        yield Rank(rank, [contender])
 
 
 class JobRanks:
-    """Asks all ranks of the job at once, because each of them asks the same."""
+    """Asks all ranks of the job at once, because each of them asks the same.
 
-    def __init__(self, rank: Rank, communicator: Communicator) -> None:
-        """Speak for `rank`; answers go through `communicator`."""
-        self._rank, self._communicator = rank, communicator
+    Attributes:
+        communicator: of the rank's only contender; answers go through it.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        """Speak for `rank`."""
+        self._rank, (contender,) = rank, rank.contenders
+        assert isinstance(contender, CommunicatorContender)
+        self.communicator = contender.communicator
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """The node of each rank."""
-        nodes = enumerate(self._communicator.nodes)
+        nodes = enumerate(self.communicator.nodes)
         node_of = {rank: index for index, node in nodes for rank in node}
         return tuple(node_of[rank] for rank in range(len(node_of)))
 
-    def ask(self, method: str, *arguments: Any, what: str) -> Sequence[Any]:
+    def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> Sequence[Any]:
         """Do something on all ranks.
 
         Args:
-            method: of `rank.Rank`; it returns numbers, or None.
+            function: called with this rank; it returns numbers, or None.
             arguments: of it, the same on all ranks.
             what: it is for, unused here: an error of the communicator names the call.
 
         Returns:
-            By rank, an array of float64; nothing where the method returns None.
+            By rank, an array of float64; nothing where the function returns None.
         """
-        mine = getattr(self._rank, method)(*arguments)
+        mine = function(self._rank, *arguments)
         return () if mine is None else self._gathered(np.atleast_1d(np.float64(mine)))
 
     def names(self) -> list[str]:
@@ -78,6 +79,6 @@ class JobRanks:
         return [bytes(one).rstrip(b"\0").decode(errors="replace") for one in found]
 
     def _gathered(self, mine: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
-        every = np.empty((self._communicator.world_size, len(mine)), mine.dtype)
-        self._communicator.all_gather(every, mine)
+        every = np.empty((self.communicator.world_size, len(mine)), mine.dtype)
+        self.communicator.all_gather(every, mine)
         return list(every)

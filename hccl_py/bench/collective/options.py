@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.oracle import Call
 
 
 @dataclass(frozen=True)
 class Options:
-    """One collective to measure, how, and what to do with the result."""
+    """One collective to measure, how, and what to do with the result.
+
+    The parser's options have these names; `read` gives each case values for the first six.
+    """
 
     collective: str
+    dtype: str
+    reduce_op: str
+    root: int
+    in_place: bool
+    pairs: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
     nproc: int
     nnodes: int
     veth_links: int | None
@@ -20,12 +30,6 @@ class Options:
     compressions: tuple[str, ...]
     reproducible: bool
     algorithms: tuple[str, ...]
-    sizes: tuple[int, ...]
-    dtype: str
-    reduce_op: str
-    root: int
-    in_place: bool
-    pairs: tuple[tuple[int, int], ...]
     measure: str
     validate: bool
     profile: bool
@@ -56,20 +60,19 @@ class Options:
         """Number of ranks in all."""
         return self.nproc * self.nnodes
 
-    @property
-    def contenders(self) -> tuple[str, ...]:
-        """Names of what is measured; the others are compared with the first."""
-        first = "registered" if self.registered else None
-        algorithms = (Path(place).name for place in self.algorithms)
-        reproducible = "reproducible" if self.reproducible else None
-        names = (first, "hccl", *self.compressions, reproducible, *algorithms, *self.compare)
-        return tuple(name for name in names if name)
-
-    @property
-    def has_root(self) -> bool:
-        """Whether the collective has a root."""
-        return CASES[self.collective].has_root
-
     def node(self, rank: int) -> int:
         """The emulated node that a rank is on."""
         return rank // self.nproc
+
+    def call(self, size: int) -> Call:
+        """Return the call of `size` bytes."""
+        return Call(
+            self.collective,
+            self.world_size,
+            self.root,
+            self.reduce_op,
+            self.dtype,
+            CASES[self.collective].count(size, self.dtype, self.world_size),
+            in_place=self.in_place,
+            pairs=self.pairs,
+        )

@@ -25,7 +25,9 @@ ITEM_SIZES = {
     "int32": 4,
     "int64": 8,
 }
-FLOAT_TYPES = frozenset({"float32", "float64", "float16", "bfloat16"})
+FLOAT_TYPES = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
+"""Each with the distance from 1 to the next number."""
+
 REDUCE_OPS = ("sum", "product", "min", "max", "avg", "band", "bor", "bxor")
 BITWISE_OPS = frozenset({"band", "bor", "bxor"})
 
@@ -36,6 +38,8 @@ Pattern = npt.NDArray[np.int64]
 class Call:
     """One call as all ranks see it."""
 
+    op: str
+    """The collective."""
     world_size: int
     root: int
     reduce_op: str
@@ -49,6 +53,10 @@ class Call:
     def peer(self, rank: int) -> int | None:
         """Return the other rank of this rank's pair."""
         return next((a + b - rank for a, b in self.pairs if rank in (a, b)), None)
+
+    def begins(self, rank: int) -> bool:
+        """Say whether a rank is the first of its pair."""
+        return any(first == rank for first, _ in self.pairs)
 
     def takes_part(self, rank: int) -> bool:
         """Say whether a rank has anything to do."""

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective.contender import Endpoint, Open
-from hccl_py.bench.collective.messages import Assignment, Failed
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.rank import Assignment, Failed, serve
 from hccl_py.bench.namespaces import Hosts
+from hccl_py.schedulers.ports import free_port
 
 _MAX_COLLECTIVE_S = 60.0
 _GRACE_S = 2.0
 _DIED = object()
-_EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
-_LOWEST_PORT = 10_000
-_MOST_TRIES = 64
+PRELOAD = [
+    *(f"hccl_py.bench.collective.over_{what}" for what in ("torch", "communicator")),
+    "hccl_py.torch_backend.process_group",
+]
+"""What the server that ranks are forked from imports."""
 
 
 class RankFailure(Exception):
@@ -40,8 +40,6 @@ def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
     """
     if not options.veth_links:
         return None
-    # In a namespace torch's store warns in each rank that its peer's address has no name.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     links = options.veth_links
     hosts = Hosts(num_hosts=options.nnodes, num_links=links, rates_mbit=[options.rate_mbit] * links)
     return opened.enter_context(hosts)
@@ -67,6 +65,9 @@ class Ranks:
         Raises:
             RankFailure: a rank could not.
         """
+        if hosts:
+            # In a namespace torch's store warns in each rank that a peer's address has no name.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self.on_ask: Callable[[str], None] = lambda what: None
         self._timeout_s = options.timeout_s
         self._deadline = time.monotonic() + options.timeout_s
@@ -87,16 +88,17 @@ class Ranks:
         """End every rank, in peace or by force."""
         try:
             if error is None:
-                self.ask("close", what="while closing")
+                self._send(None)
+                self._collect("while closing")
         finally:
             self._kill()
 
-    def ask(self, method: str, *arguments: object, what: str) -> list[Any]:
+    def ask(self, function: Callable[..., Any], *arguments: object, what: str) -> list[Any]:
         """Ask every rank the same and wait for all answers.
 
         Args:
-            method: a method of `rank.Rank`.
-            arguments: its arguments.
+            function: of a module; each rank calls it with its `Rank` and the arguments.
+            arguments: the same for all ranks.
             what: what is going on, for the message of a failure.
 
         Returns:
@@ -106,12 +108,15 @@ class Ranks:
             RankFailure: a rank raised, died, or the run's time is over.
         """
         self.on_ask(what)
+        self._send((function, arguments))
+        return self._collect(what)
+
+    def _send(self, request: object) -> None:
         for pipe in self._pipes:
             try:
-                pipe.send((method, arguments))
+                pipe.send(request)
             except OSError:
-                break  # that rank is dead; collecting finds out how it died
-        return self._collect(what)
+                return  # that rank is dead; collecting finds out how it died
 
     @property
     def pids(self) -> list[int]:
@@ -122,13 +127,13 @@ class Ranks:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["hccl_py.bench.collective.rank", "hccl_py.torch_backend.process_group"]
-        )
+        context.set_forkserver_preload(PRELOAD)
         address = hosts.address(0) if hosts else "127.0.0.1"
         # The ranks of a collective give up before the run does: their message says more than ours.
         timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
-        ports = free_ports(len(contenders))
+        ports: set[int] = set()
+        while len(ports) < len(contenders):
+            ports.add(free_port())
         for rank in range(options.world_size):
             here, there = context.Pipe()
             endpoints = [
@@ -140,12 +145,7 @@ class Ranks:
                 _environment(options, rank, hosts),
                 tuple(zip(contenders, endpoints, strict=True)),
             )
-            process = context.Process(
-                target=_serve,
-                args=(there, assignment),
-                name=f"rank {rank}",
-                daemon=True,
-            )
+            process = context.Process(target=serve, args=(there, assignment), daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
@@ -230,28 +230,3 @@ def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, 
     elif options.nnodes > 1:
         environment["HCCL_NODE_ID"] = str(options.node(rank))
     return environment
-
-
-def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
-    """Enter the rank process; the import stands here because it brings torch."""
-    from hccl_py.bench.collective.rank import serve
-
-    serve(pipe, assignment)
-
-
-def free_ports(number: int) -> list[int]:
-    """Choose ports that were free a moment ago, and that no outgoing connection will take.
-
-    The kernel gives ports of its ephemeral range to outgoing connections, those of the ranks too.
-    The ports are of that range only where none below it is free.
-    """
-    below = range(_LOWEST_PORT, int(Path(_EPHEMERAL).read_text().split()[0]))
-    candidates = [*random.sample(below, min(len(below), _MOST_TRIES)), *[0] * number]
-    found: list[int] = []
-    with ExitStack() as opened:
-        while len(found) < number:
-            probe = opened.enter_context(socket.socket())
-            with suppress(OSError):
-                probe.bind(("0.0.0.0", candidates.pop(0)))
-                found.append(probe.getsockname()[1])
-    return found

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.algorithms.tuner import UNKNOWN_SIZE
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.over_communicator import CommunicatorContender
+from hccl_py.bench.collective.rank import Rank, prepare, time_calls
 from hccl_py.communicator import Communicator
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
@@ -35,13 +37,6 @@ _FAR = 3.0
 _PING_PONG_ROUNDS = 9
 _MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
-
-
-class Timer(Protocol):
-    """What a rank process offers: it binds a call to buffers, and times it."""
-
-    def prepare(self, op: str, call: Call) -> None: ...  # noqa: D102
-    def time(self, contender: int, calls: int, warmup: int) -> float: ...  # noqa: D102
 
 
 class Measurement(NamedTuple):
@@ -64,12 +59,15 @@ class Swept(NamedTuple):
     machines: tuple[int, ...] = ()  # of each node, the first node on its machine; empty: its own
 
 
-def sweep(rank: Timer, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
+def sweep(rank: Rank, sizes: Sequence[int], budget_s: float) -> Swept:
     """Measure round trips, then the collectives; the largest sizes are left out when time is up.
 
     A cell is visited several times, far apart: ranks that share cores can run at two speeds, and
-    keep one for seconds.
+    keep one for seconds. The rank's only contender is a communicator.
     """
+    (contender,) = rank.contenders
+    assert isinstance(contender, CommunicatorContender)
+    communicator = contender.communicator
     start, nodes = time.monotonic(), communicator.nodes
     cells = [Cell.of(name, size, nodes) for size in sizes for name in _tunable()]
     found = list(_round_trips(rank, communicator))
@@ -78,8 +76,8 @@ def sweep(rank: Timer, communicator: Communicator, sizes: Sequence[int], budget_
         left_s = budget_s - agreed(communicator, time.monotonic() - start)
         if left_s <= 0:
             break
-        _visit(rank, communicator, cell, left_s / (len(visits) - done))
-    communicator._state.plans.choose_by(None)
+        _visit(rank, contender, cell, left_s / (len(visits) - done))
+    contender.force(None)
     found += [one for cell in cells for one in cell.measurements(communicator.world_size)]
     left_out = sum(not cell.times for cell in cells)
     machines = _machines(communicator)
@@ -135,7 +133,8 @@ class Cell:
         """Return what is called; n is the number of ranks."""
         case = CASES[self.collective]
         count, in_place = case.count(self.size, _DTYPE, n), case.places[0] == "in"
-        return Call(n, 0, "sum" if case.reduces else "none", _DTYPE, count, in_place=in_place)
+        op = "sum" if case.reduces else "none"
+        return Call(self.collective, n, 0, op, _DTYPE, count, in_place=in_place)
 
     def near(self) -> list[str]:
         """Return the algorithms that may be the fastest; all of them before the first visit."""
@@ -153,15 +152,14 @@ class Cell:
                 yield _measurement(self.collective, name, num_bytes, self.times[group[0]])
 
 
-def _visit(rank: Timer, communicator: Communicator, cell: Cell, visit_s: float) -> None:
+def _visit(rank: Rank, contender: CommunicatorContender, cell: Cell, visit_s: float) -> None:
     """Measure a cell's algorithms in turns, so that what disturbs one disturbs all."""
-    start, names = time.monotonic(), cell.near()
-    rank.prepare(cell.collective, cell.call(communicator.world_size))
+    start, names, communicator = time.monotonic(), cell.near(), contender.communicator
+    prepare(rank, cell.call(communicator.world_size))
 
     def time_s(algorithm: str, calls: int) -> float:
-        plans = communicator._state.plans
-        plans.choose_by({"HCCL_ALGORITHM": f"{cell.collective}={algorithm}"})
-        return agreed(communicator, rank.time(0, calls, max(1, calls // 10)))
+        contender.force(f"{cell.collective}={algorithm}")
+        return agreed(communicator, time_calls(rank, 0, calls, max(1, calls // 10)))
 
     if not cell.calls:
         round_s = visit_s / (len(names) * _ROUNDS)
@@ -190,17 +188,17 @@ def _measurement(
     return Measurement(collective, algorithm, num_bytes, us, tuple(rounds_us))
 
 
-def _round_trips(rank: Timer, communicator: Communicator) -> Iterator[Measurement]:
+def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement]:
     """Time rank 0 with a rank of its node, and with one of another node, while the others wait."""
     nodes, n = communicator.nodes, communicator.world_size
     peers = {"scale_up": nodes[0][1:2], "scale_out": nodes[1][:1] if len(nodes) > 1 else ()}
     for link, peer in ((link, ranks[0]) for link, ranks in peers.items() if ranks):
         for num_bytes in (4, 4 << 10, 64 << 10, 1 << 20):
-            rank.prepare(PING_PONG, Call(n, 0, "none", "uint8", num_bytes, pairs=((0, peer),)))
+            prepare(rank, Call(PING_PONG, n, 0, "none", "uint8", num_bytes, pairs=((0, peer),)))
             rounds_us = []
             for _ in range(_PING_PONG_ROUNDS):
                 # Both ranks of the pair get half of a round trip, the others not a number.
-                half_s = float(np.nan_to_num(rank.time(0, _ROUND_TRIPS, 5)))
+                half_s = float(np.nan_to_num(time_calls(rank, 0, _ROUND_TRIPS, 5)))
                 rounds_us.append(1e6 * n * agreed(communicator, half_s))
             yield _measurement(PING_PONG, link, num_bytes, rounds_us)
 

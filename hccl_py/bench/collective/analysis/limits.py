@@ -1,58 +1,121 @@
 """The limits that a result is compared with, measured in the same run by the ranks themselves.
 
 Inside a node nothing moves faster than one thread's memcpy, between nodes nothing faster than plain
-TCP sockets, in one direction or in both at once, as the collective's bytes go. `speeds.py` measures
-both in rank processes; `Limits` asks for it.
+TCP connections, in one direction or in both at once, as the collective's bytes go.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import time
+
+import numpy as np
+
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.rank import Rank
 from hccl_py.bench.collective.ranks import Ranks
+from hccl_py.bench.collective.sockets import accept, connect, exchange
 
 _BOTH_WAYS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 """Where every node sends as much as it receives."""
 
+_COPY_S = 0.01
+_LEAST_COPY = 64 * 1024
+"""A smaller copy takes as long as the call of it."""
+
+_WIRE_S = 0.2
+_FIRST_BYTES = 1 << 20
+
 
 class Limits:
-    """What the machine can do beside what a collective reaches."""
+    """What the machine can do beside what a collective reaches.
+
+    Attributes:
+        wire_gb_per_s: plain sockets between the first two nodes, in each direction used; None: one
+            node.
+    """
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         """Measure the wire between the nodes, if there is one."""
         self._ranks, self._options = ranks, options
-        self._wire = self._measure_wire() if options.nnodes > 1 else None
+        self.wire_gb_per_s = self._measure_wire() if options.nnodes > 1 else None
 
     def copy_gb_per_s(self, size: int) -> float:
         """Measure one thread's memcpy of `size` bytes on rank 0, the others being idle."""
-        rates = self._ranks.ask("copy_gb_per_s", size, what="measuring memcpy")
-        return float(rates[0])
+        return float(self._ranks.ask(_copy, size, what="measuring memcpy")[0])
 
     def share(self, algbw: float, busbw: float, copy_gb_per_s: float) -> float | None:
         """Return which part of the limit was reached; None: no limit says anything about it.
 
         Between nodes the bytes count that have to leave or reach a node in any algorithm.
         """
-        options = self._options
+        options, wire = self._options, self.wire_gb_per_s
         if not CASES[options.collective].has_data or options.world_size == 1:
             return None
         crossing = {options.node(a) != options.node(b) for a, b in options.pairs}
-        if self._wire is None or crossing == {False}:
+        if wire is None or crossing == {False}:
             return busbw / copy_gb_per_s
         if options.pairs:
-            return algbw * len(options.pairs) / self._wire if crossing == {True} else None
+            return algbw * len(options.pairs) / wire if crossing == {True} else None
         ranks = options.nproc if options.collective == "all_to_all" else 1
-        factor = CASES[options.collective].busbw_factor(options.nnodes)
-        return algbw * factor * ranks / self._wire
-
-    @property
-    def wire_gb_per_s(self) -> float | None:
-        """Plain sockets between the first two nodes, in each direction used; None: one node."""
-        return self._wire
+        return algbw * CASES[options.collective].busbw_factor(options.nnodes) * ranks / wire
 
     def _measure_wire(self) -> float:
-        what, other = "measuring the wire", self._options.nproc
-        where = self._ranks.ask("listen", 0, what=what)[0]
-        both_ways = self._options.collective in _BOTH_WAYS
-        rates = self._ranks.ask("wire_gb_per_s", 0, other, where, both_ways, what=what)
-        return float(rates[0])
+        what, both_ways = "measuring the wire", self._options.collective in _BOTH_WAYS
+        where = self._ranks.ask(_listen, what=what)[0]
+        return float(self._ranks.ask(_wire, self._options.nproc, where, both_ways, what=what)[0])
+
+
+def _copy(rank: Rank, size: int) -> float | None:
+    """On rank 0, copy for about ten milliseconds."""
+    return copy_gb_per_s(size) if rank.rank == 0 else None
+
+
+def copy_gb_per_s(size: int) -> float:
+    """Copy `size` bytes for about ten milliseconds; return the median rate in GB/s."""
+    source = np.ones(max(size, _LEAST_COPY), np.uint8)
+    target = np.ones_like(source)
+    rates: list[float] = []
+    end = time.perf_counter() + _COPY_S
+    while len(rates) < 3 or time.perf_counter() < end:
+        began = time.perf_counter()
+        np.copyto(target, source)
+        rates.append(source.size / (time.perf_counter() - began) / 1e9)
+    return float(np.median(rates))
+
+
+def _listen(rank: Rank) -> tuple[str, int] | None:
+    """On rank 0, listen on the address of its node."""
+    if rank.rank != 0:
+        return None
+    rank.listener = socket.create_server((os.environ["HCCL_BENCH_ADDRESS"], 0))
+    host, port = rank.listener.getsockname()[:2]
+    return host, port
+
+
+def _wire(rank: Rank, other: int, where: tuple[str, int], both_ways: bool) -> float | None:
+    """On rank 0, receive from `other`, more each time until it took long enough; return GB/s."""
+    if rank.rank not in (0, other):
+        return None
+    is_receiver = rank.rank == 0
+    peers = accept(rank.listener) if is_receiver else connect(where)
+    if is_receiver:
+        rank.listener.close()
+    num_bytes, elapsed_s = _FIRST_BYTES, 0.0
+    try:
+        while elapsed_s < _WIRE_S:
+            num_bytes *= 2
+            began = time.perf_counter()
+            sends, receives = both_ways or not is_receiver, both_ways or is_receiver
+            exchange(peers, num_bytes * sends, num_bytes * receives)
+            if is_receiver:  # the other end goes on until the connections are closed
+                elapsed_s = time.perf_counter() - began
+    except OSError:
+        if is_receiver:
+            raise
+    finally:
+        for peer in peers:
+            peer.close()
+    return num_bytes / elapsed_s / 1e9 if is_receiver else None

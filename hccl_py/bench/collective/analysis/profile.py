@@ -1,68 +1,102 @@
 """`--profile`: where the time of one call goes, counted by the engine itself, rank by rank.
 
-    late     waiting for ranks that came late to the call (`statistics()`)
-    copy     in shared memory: what a rank copies in and out
-    reduce   adding up what came
-    wire     inside the kernel's calls that send and receive, between nodes
-    transit  the rest of the call: waiting for data that is under way, and the engine's own work
-    python   from the caller's clock, outside the engine
-
 The engine times its parts only with --profile: a clock round every part slows small calls down by a
 few tenths of a microsecond, in the table above the profile too.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
-from hccl_py.bench.collective.measure import Profile, Row
-from hccl_py.bench.collective.messages import Counted
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.over_communicator import CommunicatorContender
+from hccl_py.bench.collective.rank import Rank
 from hccl_py.bench.collective.ranks import Ranks
-
-PARTS = ("late", "copy", "reduce", "wire", "transit", "python")
+from hccl_py.communicator import Communicator
 
 _CALLS = 200
 _LEAST_US = 50_000
 
 
-def profile(ranks: Ranks, options: Options, row: Row) -> list[Profile]:
+@dataclass(frozen=True)
+class Profile:
+    """The parts of one call on one rank, in us.
+
+    Attributes:
+        late: waiting for ranks that came late to the call (`statistics()`).
+        copy: in shared memory, what a rank copies in and out.
+        reduce: adding up what came.
+        wire: inside the kernel's calls that send and receive, between nodes.
+        transit: the rest of the call: waiting for data under way, and the engine's own work.
+        python: from the caller's clock, outside the engine.
+        total: all of it.
+    """
+
+    late: float
+    copy: float
+    reduce: float
+    wire: float
+    transit: float
+    python: float
+    total: float
+
+
+def start_profile(rank: Rank) -> None:
+    """Have the first contender's engine, a communicator's, time its parts from now on."""
+    _communicator(rank)._state.core.start_profile()
+
+
+def profile(ranks: Ranks, options: Options, call_us: float, least_calls: int) -> list[Profile]:
     """Run one more round of the case that the ranks are prepared for; return one for each rank."""
-    what = f"profiling {row.size} B of {options.collective}"
-    first = row.results[0]
-    calls = max(first.calls_per_round, min(_CALLS, round(_LEAST_US / first.time_us.median)))
-    asked = ranks.ask("profile", calls, what=what)
-    return [_parts(each, calls) for each in asked]
+    calls = max(least_calls, min(_CALLS, round(_LEAST_US / call_us)))
+    return ranks.ask(_profile, calls, what=f"profiling {options.collective}")
 
 
-def _parts(asked: tuple[float, Counted, Counted], calls: int) -> Profile:
-    call_s, before, after = asked
-    per_call = np.subtract(astuple(after), astuple(before)) / calls * 1e6
-    late, moving, copy, reduce, wire = map(float, per_call)
-    transit = max(0.0, moving - copy - reduce - wire)
-    python = max(0.0, call_s * 1e6 - late - moving)
-    return Profile(late, copy, reduce, wire, transit, python, call_s * 1e6)
-
-
-def lines(profiles: list[Profile]) -> list[str]:
+def lines(profiles: Sequence[Profile]) -> list[str]:
     """Render the mean over the ranks, and its share of a rank's time, least and most."""
     measured = np.array([astuple(one) for one in profiles])
-    total = float(measured[:, -1].mean())
     parts = measured[:, :-1]
     shares = parts / measured[:, -1:]
     cells = [
-        f"{name} {mean:.3g} us {share:.0%} ({least:.0%}-{most:.0%})"
-        for name, mean, share, least, most in zip(
-            *(PARTS, parts.mean(axis=0), shares.mean(axis=0), shares.min(axis=0)),
-            shares.max(axis=0),
-            strict=True,
-        )
+        f"{field.name} {part.mean():.3g} us {of.mean():.0%} ({of.min():.0%}-{of.max():.0%})"
+        for field, part, of in zip(fields(Profile), parts.T, shares.T, strict=False)
     ]
-    return [f"#   of {total:.3g} us: {', '.join(cells)}"]
+    return [f"#   of {measured[:, -1].mean():.3g} us: {', '.join(cells)}"]
 
 
 def is_profiled(options: Options) -> bool:
     """Say whether the engine counts the parts of a collective: not those of send and recv."""
     return options.collective not in ("send_recv", "ping_pong")
+
+
+def _profile(rank: Rank, calls: int) -> Profile:
+    """Run a round in a rank."""
+    call = rank.calls[0]
+    rank.barriers[0]()
+    call()
+    before = _counted_us(rank)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    total = (time.perf_counter() - start) * 1e6 / calls
+    late, moving, copy, reduce, wire = map(float, (_counted_us(rank) - before) / calls)
+    transit = max(0.0, moving - copy - reduce - wire)
+    return Profile(late, copy, reduce, wire, transit, max(0.0, total - late - moving), total)
+
+
+def _counted_us(rank: Rank) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return what the engine has counted: late, moving, copy, reduce, wire."""
+    counted = _communicator(rank).statistics()
+    parts_ns = _communicator(rank)._state.core.profile()
+    late_and_moving = [counted["waiting_s"] * 1e6, counted["moving_s"] * 1e6]
+    return np.array([*late_and_moving, *(ns / 1e3 for ns in parts_ns)])
+
+
+def _communicator(rank: Rank) -> Communicator:
+    first = rank.contenders[0]
+    assert isinstance(first, CommunicatorContender)
+    return first.communicator

@@ -8,7 +8,7 @@ links near the median, before it is reported: the more often the less its noise 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.rank import prepare, time_calls, time_each
 
 LEAST_SHARE = 0.95
 _FIRST_LOOKS = 3
@@ -90,7 +91,7 @@ class Validation:
 class Asked(Protocol):
     """The ranks, as `ranks.Ranks` has them or `job_ranks.JobRanks`."""
 
-    def ask(self, method: str, *arguments: Any, what: str) -> Sequence[Any]:
+    def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> Sequence[Any]:
         """Have all ranks do something; return their answers in rank order."""
 
 
@@ -156,21 +157,21 @@ class Validator:
         """Send for a while from one rank to the other; the time is the slower side's."""
         self._prepare("send_recv", source, target, self._num_bytes)
         what = f"measuring the link from rank {source} to rank {target}"
-        call_s = float(np.nanmax(self._ranks.ask("time", 0, 1, 1, what=what)))
+        call_s = float(np.nanmax(self._ranks.ask(time_calls, 0, 1, 1, what=what)))
         calls = int(np.clip(_LOOK_S / call_s, _LEAST_CALLS, _MOST_CALLS))
-        asked = [self._ranks.ask("time", 0, calls, 0, what=what) for _ in range(looks)]
+        asked = [self._ranks.ask(time_calls, 0, calls, 0, what=what) for _ in range(looks)]
         return [self._num_bytes / float(np.nanmax(seconds)) / 1e9 for seconds in asked]
 
     def _latency_us(self, source: int, target: int) -> float:
         self._prepare("ping_pong", source, target, 4)
         what = f"measuring the latency between rank {source} and rank {target}"
-        times = self._ranks.ask("sample", 0, _PINGS, _PINGS // 10, False, what=what)
+        times = self._ranks.ask(time_each, 0, _PINGS, _PINGS // 10, False, what=what)
         return float(np.nanmedian(times)) * 1e6
 
     def _prepare(self, collective: str, source: int, target: int, num_bytes: int) -> None:
-        n = len(self._nodes)
-        call = Call(n, 0, "none", "uint8", num_bytes, pairs=((source, target),))
-        self._ranks.ask("prepare", collective, call, what=f"preparing {collective}")
+        pairs = ((source, target),)
+        call = Call(collective, len(self._nodes), 0, "none", "uint8", num_bytes, pairs=pairs)
+        self._ranks.ask(prepare, call, what=f"preparing {collective}")
 
 
 def _median(links: Sequence[Link]) -> float:

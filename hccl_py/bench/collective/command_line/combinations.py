@@ -9,14 +9,14 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.sizes import MOST_SIZES, sizes_of
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 
-_OF_RANKS = {"nproc", "nnodes", "veth", "rate", "timeout"}
+_OF_RANKS = {"nproc", "nnodes", "veth_links", "rate_mbit", "timeout_s"}
 _OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
 _ALONE = {
     "validate": (
-        {*_OF_RANKS, "sizes", "minbytes", "api", "json", "plot"},
+        {*_OF_RANKS, "sizes", "minbytes", "api", "json_path", "plot_path"},
         "sends messages of one size between every pair of ranks and writes text, --json and --plot",
     ),
-    "tune": (
+    "tune_path": (
         {*_OF_RANKS, *_OF_SIZES, "size_range_inc", "tune_check"},
         "measures all algorithms and writes its own file",
     ),
@@ -24,25 +24,22 @@ _ALONE = {
 """Options that are a measurement of their own: what goes with them, and what they do."""
 
 
-def problem_of(given: argparse.Namespace, defaults: argparse.Namespace) -> str | None:
-    """What is wrong with arguments that argparse found well-formed, or None.
-
-    Args:
-        given: what the parser made of the command line.
-        defaults: what it makes of an empty one.
-    """
-    alone = (_beside(option, given, defaults) for option in _ALONE)
+def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> str | None:
+    """Say what is wrong with arguments that `parser` found well-formed; None: nothing is."""
+    alone = (_beside(option, given, parser) for option in _ALONE)
     return next(filter(None, alone), None) or _problem_of_values(given)
 
 
-def _beside(option: str, given: argparse.Namespace, defaults: argparse.Namespace) -> str:
+def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
     """Say what was given beside an option that it would ignore; empty if nothing was."""
     allowed, does = _ALONE[option]
     if not getattr(given, option):
         return ""
-    for name, value in vars(given).items():
-        if value != getattr(defaults, name) and name not in {option, *allowed}:
-            return f"--{option} {does}: leave --{name} out"
+    for action in parser._actions:
+        name, value = action.dest, getattr(given, action.dest, action.default)
+        if value != parser.get_default(name) and name not in {option, *allowed}:
+            spelled = next(one for one in action.option_strings if one.startswith("--"))
+            return f"--{option.partition('_')[0]} {does}: leave {spelled} out"
     return ""
 
 
@@ -51,10 +48,10 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
     ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
     cases = [CASES[name] for name in given.test]
     named = ", ".join(given.test)
-    roots, ops = given.root or (), given.op or ()
+    roots, ops = given.roots or (), given.op or ()
     bitwise = next((op for op in ops if op in BITWISE_OPS), None)
-    floats = [dtype for dtype in given.datatype if dtype in FLOAT_TYPES]
-    wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
+    floats = [dtype for dtype in given.dtypes if dtype in FLOAT_TYPES]
+    wholes = [dtype for dtype in given.dtypes if dtype not in FLOAT_TYPES]
     paired = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*roots, *paired) if rank >= n]
     strange = _strange_algorithm(given)
@@ -101,10 +98,13 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
             n < 2 and {"send_recv", "ping_pong"} & {*given.test},
             f"{named} needs at least 2 ranks: give -g 2",
         ),
-        (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
-        (given.rate and not given.veth, "--rate limits the links of --veth: give --veth 1"),
+        (given.veth_links and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
         (
-            given.compression and given.nnodes < 2,
+            given.rate_mbit and not given.veth_links,
+            "--rate limits the links of --veth: give --veth 1",
+        ),
+        (
+            given.compressions and given.nnodes < 2,
             "--compression is between nodes: give --nnodes 2 or more",
         ),
         (
@@ -121,7 +121,7 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
             given.profile and given.registered,
             "--profile is of the first contender: leave --registered out",
         ),
-        (given.tune_check and not given.tune, "--tune_check needs --tune"),
+        (given.tune_check and not given.tune_path, "--tune_check needs --tune"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
     )
     return next((message for broken, message in rules if broken), None)
@@ -129,16 +129,16 @@ def _problem_of_values(given: argparse.Namespace) -> str | None:
 
 def _strange_algorithm(given: argparse.Namespace) -> str:
     """What is wrong with the algorithms of --algorithm; empty if nothing is."""
-    if not given.algorithm:
+    if not given.algorithms:
         return ""
     from hccl_py.algorithms.loading import loaded
     from hccl_py.transport.errors import InvalidArgumentError
 
     try:
-        unused = [one for one in map(loaded, given.algorithm) if one.collective not in given.test]
+        unused = [one for one in map(loaded, given.algorithms) if one.collective not in given.test]
     except InvalidArgumentError as error:
         return str(error)
     if unused:
         return f"{unused[0]} is for {unused[0].collective}: give --test {unused[0].collective}"
-    names = [Path(place).name for place in given.algorithm]
+    names = [Path(place).name for place in given.algorithms]
     return "two have the same name" if len(set(names)) < len(names) else ""

@@ -106,6 +106,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--tune",
+        dest="tune_path",
         type=parse_output,
         nargs="?",
         const=Path("hccl-tuning.json"),
@@ -137,6 +138,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--veth",
+        dest="veth_links",
         type=parse_positive,
         metavar="LINKS",
         help="put the two nodes into network namespaces joined by virtual Ethernet links, as two "
@@ -144,12 +146,14 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--rate",
+        dest="rate_mbit",
         type=parse_rate,
         metavar="RATE",
         help="limit each link of --veth in both directions, e.g. 1gbit or 100mbit (tc's tbf)",
     )
     add(
         *("-d", "--datatype", "--data_type"),
+        dest="dtypes",
         type=names_of(ITEM_SIZES, aliases=DATA_TYPES),
         default=("float32",),
         metavar="LIST",
@@ -165,6 +169,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         *("-r", "--root", "--test_root"),
+        dest="roots",
         type=_root,
         default=(0,),
         metavar="LIST",
@@ -207,7 +212,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--api",
-        choices=tuple(APIS),
+        choices=APIS,
         help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
     )
     add(
@@ -220,6 +225,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--compression",
+        dest="compressions",
         type=names_of(COMPRESSIONS),
         default=(),
         metavar="LIST",
@@ -233,6 +239,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--algorithm",
+        dest="algorithms",
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="FILE:FUNCTION",
@@ -265,18 +272,20 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         *("-w", "--warmup_iters"),
+        dest="warmup",
         type=parse_natural,
         metavar="N",
         help="untimed calls that open each round (a tenth of the timed ones, at least one)",
     )
     add(
         *("-c", "--check"),
+        dest="checks",
         type=parse_natural,
         default=1,
         metavar="N",
         help="checked calls per size, 0 for none (1)",
     )
-    add("--no_correctness", dest="check", action="store_const", const=0, help="as -c 0")
+    add("--no_correctness", dest="checks", action="store_const", const=0, help="as -c 0")
     add(
         *("-a", "--average"),
         type=int,
@@ -286,6 +295,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         *("-T", "--timeout"),
+        dest="timeout_s",
         type=parse_seconds,
         default=600.0,
         metavar="S",
@@ -298,6 +308,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--json",
+        dest="json_path",
         type=parse_output,
         metavar="PATH",
         help="write machine, versions, command and results",
@@ -306,9 +317,16 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--csv", action="store_true", help="print comma-separated values with one header line")
     add(
         *("-F", "--output_file", "--result_csv"),
+        dest="csv_path",
         type=parse_output,
         metavar="PATH",
         help="write these to a file as well",
     )
-    add("--plot", type=parse_picture, metavar="PNG", help="draw time and busbw against size")
+    add(
+        "--plot",
+        dest="plot_path",
+        type=parse_picture,
+        metavar="PNG",
+        help="draw time and busbw against size",
+    )
     add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")

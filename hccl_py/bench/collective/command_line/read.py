@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import product
+from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.combinations import problem_of
 from hccl_py.bench.collective.command_line.parser import make_parser
 from hccl_py.bench.collective.command_line.sizes import sizes_of
 from hccl_py.bench.collective.options import Options
+
+_NAMES = {field.name for field in fields(Options)}
+_PAIRED = ("send_recv", "ping_pong")
 
 
 def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
@@ -20,7 +26,7 @@ def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
     """
     parser = make_parser()
     given = parser.read(argv)
-    problem = problem_of(given, parser.read([]))
+    problem = problem_of(given, parser)
     if problem:
         parser.error(problem)
     return tuple(options for collective in given.test for options in _cases(given, collective))
@@ -28,55 +34,23 @@ def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
 
 def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
     """Every combination of what a list was given for, as far as this collective knows it."""
-    case, n = CASES[collective], given.nproc * given.nnodes
-    roots = range(n) if given.root is None else given.root
-    for dtype in given.datatype if case.has_data else ("uint8",):
-        for reduce_op in (given.op or ("sum",)) if case.reduces else ("none",):
-            for root in roots if case.has_root else roots[:1]:
-                for in_place in _places(given, collective):
-                    yield Options(
-                        collective=collective,
-                        nproc=given.nproc,
-                        nnodes=given.nnodes,
-                        veth_links=given.veth,
-                        rate_mbit=given.rate,
-                        compressions=given.compression,
-                        reproducible=given.reproducible,
-                        algorithms=given.algorithm,
-                        sizes=sizes_of(given) if case.has_data else (0,),
-                        dtype=dtype,
-                        reduce_op=reduce_op,
-                        root=root,
-                        in_place=in_place,
-                        pairs=_pairs(given, collective, n),
-                        measure=given.measure,
-                        validate=given.validate,
-                        profile=given.profile,
-                        iters=given.iters,
-                        warmup=given.warmup_iters,
-                        checks=given.check,
-                        average=given.average,
-                        timeout_s=given.timeout,
-                        api=_api(given),
-                        compare=given.compare,
-                        registered=given.registered,
-                        json_path=given.json,
-                        csv_path=given.output_file,
-                        plot_path=given.plot,
-                        tune_path=given.tune,
-                        tune_check=given.tune_check,
-                        markdown=given.markdown,
-                        csv=given.csv,
-                        verbose=given.verbose,
-                    )
-
-
-def _api(given: argparse.Namespace) -> str:
-    """How hccl is called."""
+    case = CASES[collective]
+    n = given.nproc * given.nnodes
+    common: dict[str, Any] = {k: value for k, value in vars(given).items() if k in _NAMES}
+    common |= {"collective": collective, "pairs": _pairs(given, collective, n)}
+    common["sizes"] = sizes_of(given) if case.has_data else (0,)
     # A second group of torch would be reproducible if the first one is.
-    if given.profile or given.reproducible:
-        return "communicator"
-    return given.api or "torch"
+    is_told = given.profile or given.reproducible
+    common["api"] = "communicator" if is_told else given.api or "torch"
+    roots = tuple(range(n)) if given.roots is None else given.roots
+    for dtype, reduce_op, root, in_place in product(
+        given.dtypes if case.has_data else ("uint8",),
+        (given.op or ("sum",)) if case.reduces else ("none",),
+        roots if case.has_root else roots[:1],
+        _places(given, collective),
+    ):
+        data = {"dtype": dtype, "reduce_op": reduce_op, "root": root, "in_place": in_place}
+        yield Options(**common | data)
 
 
 def _places(given: argparse.Namespace, collective: str) -> list[bool]:
@@ -90,4 +64,4 @@ def _places(given: argparse.Namespace, collective: str) -> list[bool]:
 def _pairs(given: argparse.Namespace, collective: str, n: int) -> tuple[tuple[int, int], ...]:
     if collective == "ping_pong" and given.ranks_list is None:
         return tuple((rank, rank + 1) for rank in range(0, n - 1, 2))
-    return given.ranks_list or () if collective in ("send_recv", "ping_pong") else ()
+    return given.ranks_list or () if collective in _PAIRED else ()

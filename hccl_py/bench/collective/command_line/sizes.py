@@ -20,7 +20,7 @@ def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
     if not (given.minbytes or given.maxbytes or given.size_range):
         if given.validate:
             return (_VALIDATE_SIZE,)
-        if given.tune and not (given.stepfactor or given.stepbytes):
+        if given.tune_path and not (given.stepfactor or given.stepbytes):
             return _TUNED_SIZES
     factor = given.stepfactor or _DEFAULT_FACTOR
     least, most = _DEFAULT_RANGE

@@ -4,65 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hccl_py.bench.collective.output.text import text_lines
 from hccl_py.observe.statistics import PathStatistics, Statistics
 
-_DEVICE_WIDTHS = (10, 12, 16, 10, 8, 11)
-_PATH_WIDTHS = (5, 12, 16, 7, 8, 10, 8, 11)
+_COUNTED = ("messages", "bytes", "stalls", "retries", "reconnects")
 
 
 def describe(counted: Statistics) -> str:
     """Make the lines, each a comment like the others around the table of results."""
-    lines = [
+    first = (
         f"{counted['collectives']} collectives, {counted['rendezvous']} on registered memory, "
-        f"{counted['sleeps']} sleeps, {counted['doorbells']} doorbells; sent by rank 0:",
-        _line(
-            ("device", "messages", "bytes", "stalls", "retries", "reconnects"), _DEVICE_WIDTHS, ""
-        ),
-    ]
+        f"{counted['sleeps']} sleeps, {counted['doorbells']} doorbells; sent by rank 0:"
+    )
+    devices = [["device", *_COUNTED, ""]]
     for name, device in counted["devices"].items():
         if device["messages"]:
-            numbers = (device["messages"], device["bytes"], device["stalls"], device["retries"])
-            lines.append(_line((name, *numbers, device["reconnects"]), _DEVICE_WIDTHS, ""))
+            devices.append([name, *(str(device[what]) for what in _COUNTED), ""])  # type: ignore[literal-required]
+    tables = [devices]
     if counted["paths"]:
-        names = ("peer", "messages", "bytes", "share", "GB/s", "stalls", "retries", "reconnects")
-        lines.append(_line(names, _PATH_WIDTHS, "path, all lanes together"))
-        lines += _path_lines(counted["paths"])
-    return "\n".join(lines)
+        head = ["peer", *_COUNTED, "share", "GB/s", "path, all lanes together"]
+        tables.append([head, *_path_rows(counted["paths"])])
+    return "\n".join([first, *(f"# {line}" for table in tables for line in text_lines(table))])
 
 
-def _path_lines(paths: Sequence[PathStatistics]) -> list[str]:
-    """One line for each path to each peer; the share is of what that peer was sent."""
+def _path_rows(paths: Sequence[PathStatistics]) -> list[list[str]]:
+    """One row for each path to each peer; the share is of what that peer was sent."""
     lanes_of: dict[tuple[int, str], list[PathStatistics]] = {}
     sent_to: dict[int, int] = {}
     for path in paths:
         lanes_of.setdefault((path["peer"], path["path"]), []).append(path)
         sent_to[path["peer"]] = sent_to.get(path["peer"], 0) + path["bytes"]
-    lines = []
+    rows = []
     for (peer, name), lanes in lanes_of.items():
-        num_bytes = sum(lane["bytes"] for lane in lanes)
-        share = num_bytes / sent_to[peer] if sent_to[peer] else 0.0
-        cells = (
-            peer,
-            sum(lane["messages"] for lane in lanes),
-            num_bytes,
-            f"{100 * share:.1f}%",
-            _rate([lane["bytes_per_second"] for lane in lanes]),
-            sum(lane["stalls"] for lane in lanes),
-            sum(lane["retries"] for lane in lanes),
-            sum(lane["reconnects"] for lane in lanes),
-        )
+        sums = {what: sum(lane[what] for lane in lanes) for what in _COUNTED}  # type: ignore[literal-required]
+        # Measured only while a lane has a full send buffer.
+        rate = sum(lane["bytes_per_second"] for lane in lanes) / 1e9
         broken = sum(lane["connected"] is False for lane in lanes)
         state = f" ({broken} of {len(lanes)} connections down)" if broken else ""
-        lines.append(_line(cells, _PATH_WIDTHS, name + state))
-    return lines
-
-
-def _rate(measured: Sequence[float]) -> str:
-    """The rate of a path's lanes; it is measured only while a lane has a full send buffer."""
-    rate = sum(measured) / 1e9
-    return f"{rate:.2f}" if rate else "-"
-
-
-def _line(cells: Sequence[object], widths: Sequence[int], last: str) -> str:
-    padded = [str(cell).rjust(width) for cell, width in zip(cells, widths, strict=True)]
-    return ("# " + " ".join(padded) + ("  " + last if last else "")).rstrip()
+        share = sums["bytes"] / max(1, sent_to[peer])
+        numbers = [f"{share:.1%}", f"{rate:.2f}" if rate else "-"]
+        rows.append([str(peer), *map(str, sums.values()), *numbers, name + state])
+    return rows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -12,29 +12,28 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.measure import Row
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.results import Row
 
 
 def document(
-    measured: Sequence[tuple[Options, Sequence[Row]]], argv: Sequence[str], facts: dict[str, Any]
+    measured: Sequence[tuple[Options, Sequence[Row]]], command: str, facts: dict[str, Any]
 ) -> dict[str, Any]:
     """Make what --json writes.
 
     Args:
-        measured: each collective with its rows.
-        argv: the command line, for the record.
+        measured: each case with its rows.
+        command: the command line, for the record.
         facts: machine, versions and date.
     """
-    options = measured[0][0]
     return {
         "schema": 3,
-        "command": shlex.join(["hccl-bench", *argv]),
+        "command": command,
         **facts,
         "method": "time_us: over rounds, of the mean over a round's calls and over the ranks (-a); "
         "calls_us: of single calls on all ranks; ranks_us: of each rank, null where it takes no "
         "part; limit_share: of memcpy_gb_per_s inside a node, of wire_gb_per_s between nodes",
-        "world_size": options.world_size,
+        "world_size": measured[0][0].world_size,
         "collectives": [
             {"options": _settings(each), "sizes": [_size_document(row) for row in rows]}
             for each, rows in measured
@@ -42,13 +41,14 @@ def document(
     }
 
 
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write a document as JSON."""
+    path.write_text(json.dumps(document, indent=2, default=str) + "\n")
+
+
 def _settings(options: Options) -> dict[str, Any]:
     """The options that were given or have a default."""
-    settings = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(options).items()
-    }
-    return {name: value for name, value in settings.items() if value is not None}
+    return {name: value for name, value in asdict(options).items() if value is not None}
 
 
 def _size_document(row: Row) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _size_document(row: Row) -> dict[str, Any]:
         "contenders": {
             result.contender: {
                 "time_us": asdict(result.time_us),
-                "calls_us": asdict(calls_us) if (calls_us := result.calls_us) else None,
+                "calls_us": result.calls_us or None,
                 "ranks_us": [None if time != time else time for time in result.ranks_us],
                 "algbw_gb_per_s": row.algbw(result),
                 "busbw_gb_per_s": row.busbw(result),
@@ -91,9 +91,7 @@ def facts() -> dict[str, Any]:
             "system": f"{platform.system()} {platform.release()}",
         },
         "versions": {
-            "hccl-py": version("hccl-py"),
-            "torch": version("torch"),
-            "numpy": version("numpy"),
+            **{name: version(name) for name in ("hccl-py", "torch", "numpy")},
             "python": platform.python_version(),
         },
     }
@@ -101,10 +99,6 @@ def facts() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     """The processor's name as Linux gives it, else its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    lines = (line.partition(":") for line in text.splitlines())
-    names = [value.strip() for name, _, value in lines if name.strip() == "model name"]
-    return names[0] if names else platform.machine()
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    names = (value.strip() for name, _, value in lines if name.strip() == "model name")
+    return next(names, platform.machine())

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from hccl_py.bench.collective.measure import Row
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output.table import Table
+from hccl_py.bench.collective.results import Row
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hccl_py.bench.collective.analysis.validate import LEAST_SHARE, Link, Slow, Validation
-from hccl_py.bench.collective.output.plot import new_figure, size_text
+from hccl_py.bench.collective.output.plot import new_figure
+from hccl_py.bench.collective.output.text import number, padded, size_text
 
 Name = Callable[[int], str]
 """Says which rank this is, and on which host."""
@@ -18,17 +19,17 @@ Name = Callable[[int], str]
 def text(found: Validation, n: int, name: Name) -> list[str]:
     """Render both matrices, the classes, and the slow links, a line each."""
     lines = [f"bandwidth in GB/s of messages of {size_text(found.num_bytes)}, from row to column:"]
-    lines += _matrix(found.links, n, lambda link: _digits(link.rate))
+    lines += _matrix(found.links, n, lambda link: number(link.rate))
     lines += ["", "latency in us, half of a ping-pong of 4 bytes:"]
-    lines += [*_matrix(found.links, n, lambda link: _digits(link.latency_us)), ""]
+    lines += [*_matrix(found.links, n, lambda link: number(link.latency_us)), ""]
     for crosses, title in enumerate(("inside a node", "between nodes")):
         alike = [link for link in found.links if link.crosses == bool(crosses)]
         if alike:
             rates = [link.rate for link in alike]
             latency_us = np.median([link.latency_us for link in alike])
             lines.append(
-                f"{title}: {len(alike)} links, median {_digits(float(np.median(rates)))} GB/s "
-                f"({_digits(min(rates))} to {_digits(max(rates))}), {_digits(latency_us)} us"
+                f"{title}: {len(alike)} links, median {number(float(np.median(rates)))} GB/s "
+                f"({number(min(rates))} to {number(max(rates))}), {number(latency_us)} us"
             )
     if found.looked_slow:
         lines.append(f"{found.looked_slow} links looked slow once, but not when measured again")
@@ -44,8 +45,8 @@ def describe(slow: Slow, name: Name) -> str:
     where = "between nodes" if link.crosses else "inside a node"
     title = "SLOW" if slow.is_certain else "perhaps slow, hidden by noise"
     return (
-        f"{title}: {name(link.source)} -> {name(link.target)}: {_digits(link.rate)} GB/s, "
-        f"{link.rate / slow.class_median:.0%} of {_digits(slow.class_median)} GB/s, the median "
+        f"{title}: {name(link.source)} -> {name(link.target)}: {number(link.rate)} GB/s, "
+        f"{link.rate / slow.class_median:.0%} of {number(slow.class_median)} GB/s, the median "
         f"{where} (limit {LEAST_SHARE:.0%}, noise {slow.noise / slow.class_median:.0%})"
     )
 
@@ -74,17 +75,10 @@ def document(found: Validation) -> dict[str, Any]:
 
 def _matrix(links: Sequence[Link], n: int, cell: Callable[[Link], str]) -> list[str]:
     cells = {(link.source, link.target): cell(link) for link in links}
-    width = max(6, *(len(one) for one in cells.values()))
-    head = " " * 6 + " ".join(str(rank).rjust(width) for rank in range(n))
-    rows = [
-        f"{source:>5} " + " ".join(cells.get((source, to), "-").rjust(width) for to in range(n))
-        for source in range(n)
-    ]
-    return [head, *rows]
-
-
-def _digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    widths = [5, *[max(6, *map(len, cells.values()))] * n]
+    rows = [["", *map(str, range(n))]]
+    rows += [[str(one), *(cells.get((one, to), "-") for to in range(n))] for one in range(n)]
+    return [padded(row, widths) for row in rows]
 
 
 def plot(found: Validation, n: int, title: str, path: Path) -> None:
@@ -117,7 +111,7 @@ def plot(found: Validation, n: int, title: str, path: Path) -> None:
         axes.set_yticks(range(n))
         for row, column in np.argwhere(~np.isnan(values)) if n <= 16 else ():
             axes.text(
-                *(column, row, _digits(values[row, column])),
+                *(column, row, number(values[row, column])),
                 ha="center",
                 va="center",
                 fontsize=8,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hccl_py.bench.collective.measure import Result, Row
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.output.text import size_text
+from hccl_py.bench.collective.results import Result, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,29 +115,16 @@ def _label(options: Options, result: Result, several: bool) -> str:
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:
-    from matplotlib.ticker import LogFormatterSciNotation, NullLocator
-
-    class Plain(LogFormatterSciNotation):
-        """Labels the same ticks, without powers of ten."""
-
-        def __call__(self, value: float, position: int | None = None) -> str:
-            return f"{value:g}" if super().__call__(value, position) else ""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     shown = sizes[:: -(-len(sizes) // 9)]
     axes.set_xticks(shown, [size_text(size) for size in shown])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(Plain(labelOnlyBase=False))
-    axes.yaxis.set_minor_formatter(Plain(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("size of a rank's larger buffer")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
-
-
-def size_text(size: int) -> str:
-    """Write a size with its 1024-based unit."""
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} B"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from hccl_py.bench.collective.measure import Result, Row
+from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.output.text import markdown_lines, number, padded
+from hccl_py.bench.collective.results import Result, Row
 
 _WIDTHS = {
-    "collective": 14,
     "size": 10,
     "count": 9,
     "type": 8,
@@ -32,34 +32,35 @@ _WIDTHS = {
     "ratio p10-p90": 13,
     "doubt": 5,
 }
-_MORE_IN_CSV = ("collective", "p90", "max", "round p10", "round p90")
-_RATIO_COLUMNS = ("ratio", "ratio p10-p90")
+_MORE_IN_CSV = ("p90", "max", "round p10", "round p90")
 
 
 class Table:
-    """The table of one run, a line at a time.
+    """The table of one case, a line at a time.
 
     Attributes:
         columns: their names, in order.
         title: of the table.
     """
 
-    def __init__(self, options: Options, as_csv: bool | None = None) -> None:
+    def __init__(
+        self, options: Options, contenders: Sequence[str], as_csv: bool | None = None
+    ) -> None:
         """Choose the columns and their form.
 
         Args:
             options: what is measured.
+            contenders: by what.
             as_csv: comma-separated values; None: as the options say.
         """
         self._options = options
         self.title = options.collective
         self._csv = options.csv if as_csv is None else as_csv
-        hidden = () if len(options.contenders) > 1 else _RATIO_COLUMNS
+        self._widths = _WIDTHS | {"by": max(_WIDTHS["by"], *map(len, contenders))}
+        hidden = () if len(contenders) > 1 else ("ratio", "ratio p10-p90")
         self.columns = [name for name in _WIDTHS if name not in hidden]
         if self._csv:
-            self.columns += _MORE_IN_CSV[1:]
-        else:
-            self.columns.remove("collective")
+            self.columns = ["collective", *self.columns, *_MORE_IN_CSV]
 
     def header(self, first: bool) -> list[str]:
         """Make the lines above the first row; later tables of a run get a title, CSV gets none."""
@@ -67,7 +68,7 @@ class Table:
             return [self._line(self.columns)] if first else []
         if self._options.markdown:
             above = [] if first else ["", f"### {self.title}", ""]
-            return [*above, self._line(self.columns), "|" + "--:|" * len(self.columns)]
+            return above + markdown_lines([self.columns])
         return [*([] if first else ["", f"# {self.title}"]), self._line(self.columns)]
 
     def row(self, row: Row) -> list[str]:
@@ -96,14 +97,12 @@ class Table:
             "count": str(row.count),
             "type": options.dtype,
             "op": options.reduce_op,
-            "root": str(options.root) if options.has_root else "-1",
+            "root": str(options.root) if CASES[options.collective].has_root else "-1",
             "place": "in" if options.in_place else "out",
             "by": result.contender,
             "time us": number(time.median),
-            **{
-                name: number(getattr(calls, name)) if calls else "-"
-                for name in ("p50", "p90", "p99", "max")
-            },
+            **dict.fromkeys(("p50", "p90", "p99", "max"), "-"),
+            **{name: number(value) for name, value in calls.items()},
             "round p10": number(time.p10),
             "round p90": number(time.p90),
             "ranks": "-" if spread is None else f"{spread:.0%}",
@@ -122,53 +121,28 @@ class Table:
             csv.writer(line, lineterminator="").writerow(cells)
             return line.getvalue()
         if self._options.markdown:
-            return "| " + " | ".join(cells) + " |"
-        widths = [_WIDTHS[name] for name in self.columns]
-        padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        return " ".join(padded).rstrip()
-
-
-def number(value: float) -> str:
-    """Three significant digits, never an exponent."""
-    if value >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
-
-
-def lay_out(table: Sequence[Sequence[str]], markdown: bool) -> list[str]:
-    """Make the lines of a table, header first; outside Markdown the last column is for notes."""
-    if markdown:
-        lines = ["| " + " | ".join(cells) + " |" for cells in table]
-        return [lines[0], "|" + "--:|" * len(table[0]), *lines[1:]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths, strict=False))
-        + f"  {cells[-1]}".rstrip()
-        for cells in table
-    ]
+            return markdown_lines([cells])[0]
+        return padded(cells, [self._widths[name] for name in self.columns]).rstrip()
 
 
 def introduction(
-    collectives: Sequence[Options], argv: Sequence[str], facts: dict[str, Any]
+    cases: Sequence[Options], command: str, facts: dict[str, Any], contenders: Sequence[str]
 ) -> list[str]:
     """Say what is measured, on what, when and how: all that a table needs to be quoted."""
-    options = collectives[0]
-    names = ", ".join(
-        ["links"] if options.validate else dict.fromkeys(each.collective for each in collectives)
-    )
+    options = cases[0]
+    names = ["links"] if options.validate else dict.fromkeys(each.collective for each in cases)
     machine, versions = facts["machine"], facts["versions"]
-    where = _where(options)
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
-    first, *others = options.contenders
+    first, *others = contenders
     beside = f", beside {' and '.join(others)}" if others else ""
     lines = [
-        shlex.join(["hccl-bench", *argv]),
-        f"{names}: {options.world_size} ranks on {where}, through {through}{beside}; "
-        + ", ".join(f"{name} {number}" for name, number in versions.items()),
+        command,
+        f"{', '.join(names)}: {options.world_size} ranks on {_where(options)}, through {through}"
+        f"{beside}; {', '.join(' '.join(one) for one in versions.items())}",
         f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         + facts["date"],
         _method(options)
-        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else "")
+        + (f"; ratio: time / time of {first}" if others else "")
         + ("; profile: mean, share of a call (least-most over ranks)" if options.profile else ""),
     ]
     if options.markdown:
@@ -177,9 +151,8 @@ def introduction(
 
 
 def _method(options: Options) -> str:
-    if options.measure == "latency":
-        how = "median over rounds of the median over calls, each of its slowest rank"
-    else:
+    how = "median over rounds of the median over calls, each of its slowest rank"
+    if options.measure == "bw":
         over = ("on rank 0", "and ranks", "on the fastest rank", "on the slowest rank")
         how = f"median over rounds of the mean over calls {over[options.average]}"
     return f"time: {how}; p50, p99: of single calls; ranks: spread from the fastest to the slowest"

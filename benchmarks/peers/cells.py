@@ -1,0 +1,140 @@
+"""The results of a run by cell: one size of one collective on some ranks, called in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness import Document
+from benchmarks.peers.contenders import DTYPE, LIMITS, OURS
+from benchmarks.peers.machine import Cores, name_cores
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.results import Spread
+
+_NOISY = 2.0
+_STEADY = 1.5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        size: bytes asked for; one element for each rank is the least.
+        starts_us: the time of every start, by contender.
+        cores: those of each of our starts: near, far, slow, moved meanwhile, or empty.
+        num_hosts: that the ranks run on.
+    """
+
+    group: str
+    op: str
+    ranks: int
+    size: int
+    starts_us: dict[str, list[float]]
+    cores: list[str]
+    num_hosts: int = 1
+
+    @property
+    def title(self) -> str:
+        """The table that the cell stands in."""
+        return f"{self.op}, {self.layout}, {self.group}"
+
+    @property
+    def layout(self) -> str:
+        """How many ranks, and on how many hosts."""
+        hosts = self.num_hosts
+        return f"{hosts} x {self.ranks // hosts} ranks" if hosts > 1 else f"{self.ranks} ranks"
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Spread over the starts, by contender."""
+        return {name: Spread.of(starts) for name, starts in self.starts_us.items()}
+
+    @property
+    def ours(self) -> Spread | None:
+        """Ours; None where no start ended."""
+        return self.spreads.get(OURS[self.group])
+
+    @property
+    def limit(self) -> Spread | None:
+        """Bare copies, or plain sockets between hosts."""
+        return next((it for name, it in self.spreads.items() if name in LIMITS), None)
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer with the lowest median."""
+        no_peers = (OURS[self.group], *LIMITS)
+        peers = {name: each for name, each in self.spreads.items() if name not in no_peers}
+        return min(peers, key=lambda name: peers[name].median, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The best peer's median by ours; above 1 ours is faster."""
+        return self._of_best(self.ours)
+
+    @property
+    def at_most(self) -> float | None:
+        """The best peer's median by that of the limit: a ratio that no library is far above."""
+        return self._of_best(self.limit)
+
+    def _of_best(self, one: Spread | None) -> float | None:
+        best = self.best_peer
+        return self.spreads[best].median / one.median if one and best else None
+
+    @property
+    def of_limit(self) -> float | None:
+        """The limit's median by ours."""
+        return self.limit.median / self.ours.median if self.limit and self.ours else None
+
+    @property
+    def noisy(self) -> dict[str, float]:
+        """p90 by p10, of those of ours and the best peer where it says not to trust the row."""
+        compared = {OURS[self.group], self.best_peer}
+        ratios = {name: each.p90 / each.p10 for name, each in self.spreads.items()}
+        return {name: x for name, x in ratios.items() if x > _NOISY and name in compared}
+
+    @property
+    def steady(self) -> str:
+        """How many of our starts are within 1.5 times the best: of all, of those on like cores."""
+        counts = {"": self.starts_us.get(OURS[self.group], []), **self.by_cores}
+        return ", ".join(
+            f"{kind} {count_steady(some)}/{len(some)}".lstrip() for kind, some in counts.items()
+        )
+
+    @property
+    def by_cores(self) -> dict[str, list[float]]:
+        """Our starts on near cores, on far ones and on slow ones, where there were any."""
+        ours: dict[str, list[float]] = {"near": [], "far": [], "slow": []}
+        for kind, time in zip(self.cores, self.starts_us.get(OURS[self.group], ()), strict=True):
+            ours.get(kind, []).append(time)
+        return {kind: some for kind, some in ours.items() if some}
+
+    @property
+    def busbw_gb_per_s(self) -> float | None:
+        """Our busbw."""
+        case = CASES[self.op]
+        num_bytes = case.num_bytes(case.count(self.size, DTYPE, self.ranks), DTYPE, self.ranks)
+        if self.ours is None or not num_bytes:
+            return None
+        return num_bytes / self.ours.median / 1e3 * case.busbw_factor(self.ranks)
+
+
+def count_steady(starts: Sequence[float]) -> int:
+    """Count the starts that are within 1.5 times the best."""
+    return sum(start <= _STEADY * min(starts) for start in starts)
+
+
+def cells(document: Document) -> list[Cell]:
+    """Sort the results of all starts into cells, in the order in which they were measured."""
+    groups = {each["name"]: each["group"] for each in document["contenders"]}
+    found: dict[tuple[str, str, int, int], Cell] = {}
+    probes = [[Cores(*each) for each in result.get("cores", ())] for result in document["results"]]
+    best_compute_ns = min((cores.compute_ns for pair in probes for cores in pair), default=0.0)
+    for result, pair in zip(document["results"], probes, strict=True):
+        name = result["contender"]
+        key = (groups[name], result["op"], result["ranks"], result["bytes"])
+        cell = found.setdefault(key, Cell(*key, {}, [], document.get("hosts", 1)))
+        cell.starts_us.setdefault(name, []).append(result["time_us"])
+        if name == OURS[cell.group]:
+            cell.cores.append(name_cores(pair, best_compute_ns))
+    return sorted(found.values(), key=lambda cell: cell.group)

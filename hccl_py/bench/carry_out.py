@@ -1,0 +1,35 @@
+"""How a command ends: one line for a failure, and nothing left behind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from hccl_py.bench.collective.ranks import RankFailure
+from hccl_py.bench.namespaces import NamespaceError
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+def carry_out(prog: str, work: Callable[[], int]) -> int:
+    """Do the work of a command.
+
+    Returns:
+        The exit code: that of the work; 1 where a rank failed, or there could be no namespaces; 2
+        where an argument is wrong; 130 after Ctrl-C or SIGTERM.
+    """
+    # Like Ctrl-C: network namespaces outlive their processes.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return work()
+    except InvalidArgumentError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    except (RankFailure, NamespaceError) as failure:
+        print(f"{prog}: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)

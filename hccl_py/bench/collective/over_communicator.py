@@ -1,0 +1,87 @@
+"""`hccl_py.Communicator` as a contender, without torch.distributed."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.output.counters import describe
+from hccl_py.communicator import Communicator
+from hccl_py.compression import VARIABLE
+from hccl_py.transport.types import ReduceOp
+
+
+class CommunicatorContender:
+    """A communicator; buffers are numpy arrays, or tensors, which it calls on their memory."""
+
+    zeros: Zeros
+
+    def __init__(self, communicator: Communicator) -> None:
+        """Take a communicator over."""
+        self.compression = os.environ.get(VARIABLE, "")
+        self.communicator = communicator
+
+    @classmethod
+    def open(cls, endpoint: Endpoint) -> CommunicatorContender:
+        """Join by the environment, as a program without torch does; blocks until all are there."""
+        os.environ["MASTER_ADDR"] = endpoint.master_address
+        os.environ["MASTER_PORT"] = str(endpoint.master_port)
+        return cls(Communicator(timeout_s=endpoint.timeout_s))
+
+    def bind(self, call: Call, input: Any, output: Any) -> Timed:
+        """See Contender."""
+        comm, data, result = self.communicator, _array(input), _array(output)
+        at_root = comm.rank == call.root
+        op: Any = getattr(ReduceOp, call.reduce_op.upper(), None)
+        into = {} if call.in_place else {"output": result}
+        calls: dict[str, Timed] = {
+            "all_reduce": partial(comm.all_reduce, data, op, **into),
+            "broadcast": partial(comm.broadcast, data, call.root, **into),
+            "reduce": partial(comm.reduce, data, call.root, op, **into),
+            "all_gather": partial(comm.all_gather, result, data),
+            "reduce_scatter": partial(comm.reduce_scatter, result, data, op),
+            "all_to_all": partial(comm.all_to_all, result, data),
+            "gather": partial(comm.gather, result if at_root else None, data, call.root),
+            "scatter": partial(comm.scatter, result, data if at_root else None, call.root),
+            "barrier": comm.barrier,
+        }
+        return calls[call.op]
+
+    def send(self, data: Any, peer: int) -> Timed:
+        """See Contender."""
+        return partial(self.communicator.send, _array(data), peer)
+
+    def recv(self, data: Any, peer: int) -> Timed:
+        """See Contender."""
+        return partial(self.communicator.recv, _array(data), peer)
+
+    def start_send(self, data: Any, peer: int) -> Timed:
+        """See Contender."""
+        return partial(self.communicator.nonblocking.send, _array(data), peer)
+
+    def barrier(self) -> Timed:
+        """See Contender."""
+        return self.communicator.barrier
+
+    def statistics(self) -> str | None:
+        """See Contender."""
+        return describe(self.communicator.statistics())
+
+    def force(self, algorithms: str | None) -> None:
+        """Choose by these, named as for `HCCL_ALGORITHM`, from now on; None: as before."""
+        chosen = None if algorithms is None else {"HCCL_ALGORITHM": algorithms}
+        self.communicator._state.plans.choose_by(chosen)
+
+    def close(self) -> None:
+        """See Contender."""
+        self.communicator.close()
+
+
+def _array(buffer: Any) -> Any:
+    """The same memory as a numpy array; numpy has no bfloat16, that stays a tensor."""
+    if hasattr(buffer, "numpy") and "bfloat16" not in str(buffer.dtype):
+        return buffer.numpy()
+    return buffer

@@ -1,0 +1,114 @@
+"""What comes of the times: a `Row` for each size, with a `Result` for each contender."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hccl_py.bench.collective.analysis.limits import Limits
+from hccl_py.bench.collective.analysis.profile import Profile
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, 10th and 90th percentile of a number of values."""
+
+    median: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize values, interpolating between neighbours."""
+        p10, median, p90 = np.percentile(values, (10, 50, 90))
+        return cls(float(median), float(p10), float(p90))
+
+
+@dataclass
+class Result:
+    """One contender at one size.
+
+    Attributes:
+        wrong: wrong elements; None: nothing was checked.
+        round_us: time of a call in each round.
+        rank_us: for each round the time of a call on each rank; not a number where it takes no
+            part.
+        call_us: times of single calls on all ranks; with --measure latency those of each call's
+            slowest rank.
+    """
+
+    contender: str
+    wrong: int | None
+    calls_per_round: int
+    round_us: list[float] = field(default_factory=list)
+    rank_us: list[list[float]] = field(default_factory=list)
+    call_us: list[npt.NDArray[np.float64]] = field(default_factory=list)
+
+    @property
+    def time_us(self) -> Spread:
+        """Time of one call."""
+        return Spread.of(self.round_us)
+
+    @property
+    def calls_us(self) -> dict[str, float]:
+        """Percentiles and maximum of single calls; empty: they are not known."""
+        if not self.call_us:
+            return {}
+        every = np.concatenate([times.ravel() for times in self.call_us])
+        percentiles = np.nanpercentile(every, (50, 90, 99, 100))
+        return dict(zip(("p50", "p90", "p99", "max"), map(float, percentiles), strict=True))
+
+    @property
+    def ranks_us(self) -> list[float]:
+        """Median over the rounds, for each rank; empty: they are not known."""
+        return [float(time) for time in np.median(self.rank_us, axis=0)] if self.rank_us else []
+
+    @property
+    def rank_spread(self) -> float | None:
+        """From the fastest to the slowest rank, as a part of their mean; None: it is not known."""
+        if not self.rank_us:
+            return None
+        times = np.array(self.ranks_us)
+        return float((np.nanmax(times) - np.nanmin(times)) / np.nanmean(times))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size.
+
+    Attributes:
+        results: what the others are compared with, first.
+        doubts: why these results cannot be trusted.
+        profiles: of the first contender, one for each rank, with --profile.
+    """
+
+    size: int
+    count: int
+    busbw_factor: float
+    results: tuple[Result, ...]
+    limits: Limits
+    copy_gb_per_s: float
+    doubts: tuple[str, ...]
+    profiles: tuple[Profile, ...] = ()
+
+    def algbw(self, result: Result) -> float:
+        """Bytes by median time, in GB/s (10^9 bytes)."""
+        return self.size / result.time_us.median / 1e3
+
+    def busbw(self, result: Result) -> float:
+        """The algbw times the collective's factor: comparable between rank counts."""
+        return self.algbw(result) * self.busbw_factor
+
+    def share(self, result: Result) -> float | None:
+        """The part of the measured limit that was reached."""
+        return self.limits.share(self.algbw(result), self.busbw(result), self.copy_gb_per_s)
+
+    def ratio(self, result: Result) -> Spread:
+        """Compare a result's time with the first one's: medians, and the spread of the rounds."""
+        first = self.results[0]
+        pairs = zip(result.round_us, first.round_us, strict=True)
+        spread = Spread.of([theirs / ours for theirs, ours in pairs])
+        return Spread(result.time_us.median / first.time_us.median, spread.p10, spread.p90)
