@@ -185,6 +185,14 @@ def check_layouts(me: int) -> None:
     np.testing.assert_array_equal(on_arrays.allreduce(given(me, (2, 3)).T, op=hvd.Max), expected)
     assert on_arrays.allreduce(float(me)) == 1.0
     assert on_arrays.broadcast([me, me], 2).tolist() == [2, 2]
+    for count in (8, 70_000):  # travels with others, or alone
+        shared = torch.ones(count)
+        for views in ([shared, shared], [shared[:-2], shared[2:]]):
+            with pytest.raises(ValueError, match=r"tensors\[0\].*tensors\[1\]"):
+                hvd.grouped_allreduce_(views, op=hvd.Sum, prescale_factor=0.5)
+        assert shared.tolist() == [1.0] * count
+        halves = hvd.grouped_allreduce_([shared[: count // 2], shared[count // 2 :]], op=hvd.Sum)
+        assert torch.cat(halves).tolist() == [float(N)] * count
     assert hvd.grouped_allreduce([]) == hvd.grouped_allgather([]) == []
     for module, scalar in ((hvd, torch.tensor(1.0)), (on_arrays, np.float32(1))):
         for name in ("allgather", "reducescatter", "alltoall"):

@@ -11,6 +11,8 @@ from hccl_py.horovod.errors import internal_errors
 from hccl_py.horovod.handle import Handle
 from hccl_py.horovod.process_sets import ProcessSet
 from hccl_py.horovod.reductions import Reduction
+from hccl_py.memory.arguments import check_apart, naming
+from hccl_py.memory.buffers import span_of
 from hccl_py.work import Work
 
 FUSED_BYTES = 16 << 10
@@ -68,6 +70,9 @@ class Reduce(Collective):
         given = [arrays.ready(each) for each in inputs]
         pairs = zip(inputs, outputs, given, strict=True)
         taken = [ready if one is other else arrays.ready(other) for one, other, ready in pairs]
+        if len(taken) > 1 and taken[0] is given[0]:  # what two share would be reduced once or twice
+            written = [span_of(each, f"tensors[{place}]") for place, each in enumerate(taken)]
+            check_apart(written, (), 0, (naming("tensors", taken), naming("tensors", taken)))
         if self.reduction.prescale_factor == 1.0:
             return given, taken
         for source, target in zip(given, taken, strict=True):
