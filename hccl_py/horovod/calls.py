@@ -16,6 +16,7 @@ from hccl_py.horovod.collectives.collective import Sizes
 from hccl_py.horovod.collectives.move import Exchange
 from hccl_py.horovod.handle import Handle
 from hccl_py.horovod.signatures import NOT_USED, Request
+from hccl_py.memory.buffers import require_elements
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -100,6 +101,8 @@ class Calls(Generic[Given, Made]):
                 bound = signature.bind(**kwargs)
                 args, kwargs = bound.args, bound.kwargs
             request, tensors = row(*args[1:], **kwargs), args[0] if is_grouped else [args[0]]
+            for each in tensors:
+                require_elements(each, "tensor")
             if self.run is not None and not is_async:
                 return result(request, self.run(request, tensors))
             started = request.call.start(self.arrays, tensors, request.splits)

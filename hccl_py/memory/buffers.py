@@ -13,7 +13,7 @@ import numpy as np
 
 from hccl_py.memory.element_types import Span, learn, type_of_dtype
 from hccl_py.memory.exporters import span_of_exporter
-from hccl_py.memory.tensor_kinds import has_storage, without_span
+from hccl_py.memory.tensor_kinds import has_storage, without_elements, without_span
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -47,15 +47,33 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     return span
 
 
-def _span_of_array(array: Any, name: str, writable: bool) -> Span | None:
-    """Return where an array of numpy lies; None for anything else."""
-    if not isinstance(array, _ndarray):
-        return None
-    if isinstance(array, _MaskedArray):
+def require_elements(buffer: Any, name: str) -> None:
+    """Raise InvalidArgumentError for arrays and tensors that are more than their elements, or less.
+
+    They may lie on a device, with gaps, and stand for a conjugate or a negative.
+    """
+    if _read(buffer) is not None:
+        return
+    if isinstance(buffer, _MaskedArray):
         raise InvalidArgumentError(
             f"{name}: expected an array without a mask, got a numpy masked array, whose mask "
             "would stay behind; pass .filled(value), or .data and .mask one by one"
         )
+    found = without_elements(buffer) if _is_tensor(buffer) else None
+    if found:
+        raise InvalidArgumentError(f"{name}: expected a plain tensor, got {found}")
+
+
+def _is_tensor(buffer: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(buffer, torch.Tensor)
+
+
+def _span_of_array(array: Any, name: str, writable: bool) -> Span | None:
+    """Return where an array of numpy lies; None for anything else."""
+    if not isinstance(array, _ndarray):
+        return None
+    require_elements(array, name)
     if writable and not array.flags.writeable:
         raise InvalidArgumentError(
             f"{name}: expected a writable array, got a read-only one; pass a .copy()"
@@ -131,8 +149,7 @@ def wrong_type(name: str, span: Span, other_name: str, other: Span) -> InvalidAr
 
 def _not_memory(buffer: Any, name: str) -> InvalidArgumentError:
     expected = f"{name}: expected a contiguous CPU torch tensor or C-contiguous numpy array"
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(buffer, torch.Tensor):
+    if _is_tensor(buffer):
         return InvalidArgumentError(f"{expected}, got {without_span(buffer)}")
     if isinstance(buffer, _ndarray):
         return InvalidArgumentError(

@@ -91,17 +91,22 @@ def without_memory(tensor: Any) -> str | None:
     )
 
 
-def without_span(tensor: Any) -> str:
-    """Return what a tensor is whose elements do not lie one behind the other in host memory."""
+def without_elements(tensor: Any) -> str | None:
+    """Return what a tensor of any device is that has no elements of its own, or None."""
     if is_fake(tensor):
         return "a fake one, which has no memory; communicate outside of the trace"
     device = tensor.device.type
     if device == "meta":
         return "one on meta, which has no memory; make it on the CPU"
-    found = holder(tensor) or (without_memory(tensor) if device == "cpu" else None)
+    return holder(tensor) or (without_memory(tensor) if device == "cpu" else None)
+
+
+def without_span(tensor: Any) -> str:
+    """Return what a tensor is whose elements do not lie one behind the other in host memory."""
+    found = without_elements(tensor)
     if found:
         return found
-    if device != "cpu":
+    if tensor.device.type != "cpu":
         return f"one on {tensor.device}; pass .cpu() of it"
     if tensor._is_zerotensor():
         return "one of torch's immutable tensors of zeros; pass .clone()"

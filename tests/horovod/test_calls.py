@@ -193,6 +193,17 @@ def check_layouts(me: int) -> None:
         assert shared.tolist() == [1.0] * count
         halves = hvd.grouped_allreduce_([shared[: count // 2], shared[count // 2 :]], op=hvd.Sum)
         assert torch.cat(halves).tolist() == [float(N)] * count
+    cut = torch.ones(9)
+    gapped = cut[::3]
+    cut.untyped_storage().resize_(8)
+    masked = np.ma.array([1.0] * 9, mask=[me == 1] * 9)
+    for name in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall"):
+        root = {"root_rank": 0} if name == "broadcast" else {}
+        with pytest.raises(ValueError, match="mask"):
+            getattr(on_arrays, name)(masked, **root)
+        for odd, words in ((cut, "cut"), (gapped, "cut"), (torch.eye(3).to_sparse(), "sparse_coo")):
+            with pytest.raises(ValueError, match=words):
+                getattr(hvd, name)(odd, **root)
     assert hvd.grouped_allreduce([]) == hvd.grouped_allgather([]) == []
     for module, scalar in ((hvd, torch.tensor(1.0)), (on_arrays, np.float32(1))):
         for name in ("allgather", "reducescatter", "alltoall"):
