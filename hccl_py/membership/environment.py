@@ -27,6 +27,7 @@ from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 _stores: dict[tuple[int, str, int], Any] = {}
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
 _NO_RANK = -1
+_MOST_TOLD = 64
 _TELL_S = 5.0
 """How long a rank that does not know which it is tries to tell the others."""
 
@@ -45,19 +46,31 @@ def told_rank_and_size(
         return found
     except InvalidArgumentError as error:
         limit_s = timeout_s if isinstance(timeout_s, int | float) and timeout_s > 0 else _TELL_S
-        _tell(store, name, str(error), min(limit_s, _TELL_S))
+        problem = f"a rank (pid {os.getpid()} on {socket.gethostname()}): {error}"
+        tell(problem, store, name, min(limit_s, _TELL_S))
         raise
 
 
-def _tell(store: Any, name: str, problem: str, timeout_s: float) -> None:
-    """Tell a problem of a rank that cannot say which it is, where the others wait for it."""
-    problem = f"a rank (pid {os.getpid()} on {socket.gethostname()}): {problem}"
-    with (
-        suppress(HcclError, OSError),
-        rendezvous_store(store, _NO_RANK, 2, name, timeout_s, problem) as found,
-        SharedFailure(SealedStore(found, read_secret()), _NO_RANK, 2).sharing(),
-    ):
-        raise BootstrapError(problem)
+def tell(
+    problem: str, store: Any = None, name: str = "default", timeout_s: float = _TELL_S
+) -> None:
+    """Tell a problem of a rank that cannot come itself, where the others wait for it.
+
+    Where nobody serves the store, this may be the rank 0 that should: it does, to tell.
+    """
+    size = os.environ.get("WORLD_SIZE", "")
+    num_ranks = min(int(size), _MOST_TOLD) if size.isdecimal() else _MOST_TOLD
+    is_told = False
+    for rank in (_NO_RANK, 0):
+        with (
+            suppress(HcclError, OSError),
+            rendezvous_store(store, rank, 0, name, timeout_s / 2, problem) as found,
+            SharedFailure(SealedStore(found, read_secret()), rank, num_ranks).sharing(),
+        ):
+            is_told = True
+            raise BootstrapError(problem)
+        if is_told or _is_hosted():
+            return
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
@@ -85,9 +98,9 @@ def rendezvous_store(
         and not (hasattr(store, "set") and hasattr(store, "get"))
     ):
         raise wrong("store", "a unique id, or an object with set and get", store)
-    if store is None and world_size > 1:
+    if store is None and world_size != 1:
         if _is_hosted() or sys.modules.get("torch"):
-            host = store_from_environment(rank, world_size, name, timeout_s)
+            host = store_from_environment(rank, name, timeout_s)
             return life_at(host, rank, world_size, timeout_s)
         store = id_from_environment(rank, name)
     if isinstance(store, bytes | bytearray | memoryview):
@@ -110,12 +123,12 @@ def id_from_environment(rank: int, name: str) -> UniqueId:
     return id_at((address, port), f"{_VARIABLES}, no rank with torch", f"{port} {name}")
 
 
-def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:
+def store_from_environment(rank: int, name: str, timeout_s: float) -> Any:
     """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every name.
 
     Rank 0 hosts the store unless a launcher does.
     """
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     address = _variable("MASTER_ADDR")
     port = _port()
@@ -123,17 +136,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     key = (os.getpid(), address, port)
     if not _answers(_stores.get(key)):
         try:
-            _stores[key] = call_interruptibly(
-                lambda: TCPStore(
-                    host_name=address,
-                    port=port,
-                    world_size=world_size,
-                    is_master=rank == 0 and not hosted,
-                    timeout=timedelta(seconds=timeout_s),
-                    wait_for_workers=False,
-                    multi_tenant=True,  # init_process_group may use the same port in this process
-                )
-            )
+            _stores[key] = _open_store(address, port, rank == 0 and not hosted, timeout_s)
         except (RuntimeError, OSError) as error:
             if is_of_signal_handler(error):
                 raise
@@ -145,6 +148,29 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     # is none of that, and the count is not the same on nodes that restarted because another did.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
     return PrefixStore(f"hccl/{attempt}/{name}", _stores[key])
+
+
+def _open_store(address: str, port: int, is_master: bool, timeout_s: float) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    def open_store() -> Any:
+        return TCPStore(
+            host_name=address,
+            port=port,
+            is_master=is_master,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            multi_tenant=True,  # init_process_group may use the same port in this process
+        )
+
+    try:
+        return call_interruptibly(open_store)
+    except (RuntimeError, OSError) as error:
+        if not is_master or is_of_signal_handler(error):
+            raise
+        with suppress(RuntimeError, OSError):  # a rank that claims to be rank 0 too may serve it
+            return _open_store(address, port, False, min(timeout_s, _TELL_S / 2))
+        raise
 
 
 def _answers(store: Any) -> bool:

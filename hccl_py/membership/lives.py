@@ -23,7 +23,7 @@ from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Identity
 from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.sockets import bind_unix, has_ended
 from hccl_py.transport.threads import is_of_signal_handler
@@ -70,14 +70,22 @@ class _Life(NamedTuple):
 
 
 def _packed(lives: list[_Life]) -> bytes:
-    return json.dumps([(*one[:1], asdict(one.opener), *one[2:]) for one in lives]).encode()
+    listed = [(one.name, asdict(one.opener), one.job, one.world_size) for one in lives]
+    return json.dumps([PROTOCOL_VERSION, listed]).encode()
 
 
 def _parsed(packed: bytes) -> list[_Life]:
-    return [
-        _Life(name, Identity(**opener), tuple(job), world_size)
-        for name, opener, job, world_size in json.loads(packed or b"[]")
-    ]
+    if not packed:
+        return []
+    version, listed = None, []
+    with contextlib.suppress(ValueError, TypeError):  # what another version wrote
+        version, listed = json.loads(packed)
+    if version != PROTOCOL_VERSION:
+        raise BootstrapError(
+            f"at the store is a list of groups that this version of hccl-py ({PROTOCOL_VERSION}) "
+            "does not read: install one version everywhere, or remove a file that was left over"
+        )
+    return [_Life(name, Identity(**opener), tuple(job), size) for name, opener, job, size in listed]
 
 
 class _Part:
@@ -119,8 +127,9 @@ def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterato
         return
     with bind_unix() as bound:
         name = bound.getsockname()[1:].decode()
-        mine = _Life(name, here, _job(), world_size if rank == 0 else 0)
-        if rank != 0:
+        is_member = rank in range(world_size)
+        mine = _Life(name, here, _job(), world_size if is_member else 0)
+        if not is_member:
             yield lives.part(lives.join_any(mine))
             return
         lives.open(mine)
@@ -182,11 +191,12 @@ class _Lives:
                 if life is None:
                     wait_s = max(self._deadline.remaining_s, _TURN_S)
                     self._store.wait([_OPEN], timedelta(seconds=wait_s))
-                lives = _parsed(bytes(self._store.get(_OPEN)))
+                packed = bytes(self._store.get(_OPEN))
             except RuntimeError as error:
                 if is_of_signal_handler(error):
                     raise
                 raise self._did_not_arrive(f"(store: {error})") from error
+            lives = _parsed(packed)
             life = next(filter(self._concerns, lives[::-1]), None)
             if life is not None:
                 _joined.append((life.name, self._rank))

@@ -13,9 +13,12 @@ import hashlib
 import hmac
 import os
 import secrets
+import signal
 import socket
 import struct
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -34,7 +37,7 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
-from hccl_py.transport.network.system_calls import require_system_calls
+from hccl_py.transport.network.system_calls import is_no_descriptor, require_system_calls
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\2"
@@ -42,6 +45,8 @@ _HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), add
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
+_TELL_S = 15.0
+_TO_TELL = "ID_TO_TELL"  # in the environment of a process that tells, as an argument is seen
 
 
 class UniqueId(bytes):
@@ -124,10 +129,15 @@ def store_of_unique_id(
     A BootstrapError of the block is raised with the reason why the ranks cannot meet, if one is
     known.
     """
-    require_system_calls()  # ZeroMQ would abort the process
     address = UniqueId(content).address
     deadline = Deadline(timeout_s)
-    store, server = UniqueIdClient(address, timeout_s), None
+    try:
+        require_system_calls()  # ZeroMQ would abort the process
+        store, server = UniqueIdClient(address, timeout_s), None
+    except BootstrapError as error:
+        if not problem and is_no_descriptor(error.__cause__):
+            _tell_by_another_process(content, f"rank {rank} on {socket.gethostname()}: {error}")
+        raise BootstrapError(f"rank {rank}: {error}") from error
     try:
         if address.comes_later:
             server = _visit(store, address, rank, deadline)
@@ -152,6 +162,22 @@ def store_of_unique_id(
         raise
     finally:
         store.leave()
+
+
+def _tell_by_another_process(content: bytes, problem: str) -> None:
+    """Tell the ranks of an id what keeps this one from dialling: that it has no descriptor left."""
+    program = (
+        "import os, sys; from hccl_py.membership.environment import tell; "
+        f"tell(sys.argv[1], bytes.fromhex(os.environ.pop('{_TO_TELL}')))"
+    )
+    environ = {**os.environ, _TO_TELL: bytes(content).hex()}
+    deadline = Deadline(_TELL_S)
+    with contextlib.suppress(OSError):
+        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program, problem], environ)
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if deadline.expired:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(_PROBE_S)
 
 
 def _visit(

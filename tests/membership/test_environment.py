@@ -71,7 +71,7 @@ def test_no_store_at_the_address_says_where(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     with pytest.raises(BootstrapError, match=rf"rank 1: no store at 127\.0\.0\.1:{port}"):
-        store_from_environment(1, 2, "default", 0.5)
+        store_from_environment(1, "default", 0.5)
 
 
 def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MASTER_PORT", str(agent.port))
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    store = store_from_environment(0, 2, "mine", 5.0)
+    store = store_from_environment(0, "mine", 5.0)
     store.set("key", b"value")
     agent.set_timeout(timedelta(seconds=5))
     # A restarted job starts afresh, whatever the last attempt left in the store.

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from quiet_clock import HANG_S
 from ranks import run_ranks
 
-from hccl_py import Communicator
+from hccl_py import BootstrapError, Communicator
 from hccl_py.membership import lives
 from hccl_py.schedulers.ports import free_port
 
@@ -118,6 +118,15 @@ def claim_rank_0(place: int, _size: int, where: str) -> str:
         return str(live(min(place, 1) if place < 2 else 0, 3, where))
     except dist.DistBackendError as error:
         return str(error)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("old", [b'["name", {}, ["job"], 2]', b"[9, []]"])
+def test_store_of_another_version_is_refused_by_name(rank: int, old: bytes) -> None:
+    store = dist.HashStore()
+    store.set("hccl/open", old)
+    with pytest.raises(BootstrapError, match="one version"), lives.life_at(store, rank, 2, 1.0):
+        pass
 
 
 def leave_a_file(rank: int, _size: int, where: str) -> float:

@@ -109,6 +109,7 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
         ({"RANK": "7"}, "rank 7"),
         ({"RANK": "1"}, "two processes claim rank 1"),
+        ({"RANK": "0"}, "two processes claim rank 0"),
         ({"WORLD_SIZE": "4"}, "4"),
     ],
     ids=lambda wrong: "-".join(wrong) if isinstance(wrong, dict) else None,
@@ -130,6 +131,29 @@ def lack_descriptors(rank: int) -> None:
     if rank == 1:
         num_open = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 4, num_open + 4))
+
+
+def use_up_descriptors(rank: int) -> None:
+    if rank == int(os.environ.get("WHO", "1")):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        held = [os.open(os.devnull, os.O_RDONLY)]
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        for one in held[-4:]:
+            os.close(one)
+
+
+@pytest.mark.parametrize("who", ["1", "0"])
+@through_each_door
+def test_rank_that_has_used_up_its_descriptors_is_named_by_all(
+    door: str, who: str, tmp_path: Path
+) -> None:
+    told = meet(door, [{"WHO": who}] * 3, tmp_path, before="use_up_descriptors")
+    for one in told:
+        assert f"rank {who} on" in one or one is told[int(who)], told
+        assert "BootstrapError" in one or "BackendError" in one, told
+        assert "no descriptor" in one or "descriptors" in one, told
 
 
 def forbid_memory(rank: int) -> None:
@@ -237,8 +261,10 @@ GARBAGE = [
 ]
 
 
-def _meet_by_environment(rank: int, _size: int, with_torch: bool, wrong: dict[str, str]) -> str:
-    if rank == 2:
+def _meet_by_environment(
+    rank: int, _size: int, with_torch: bool, wrong: dict[str, str], who: int
+) -> str:
+    if rank == who:
         os.environ.update(wrong)
     if not with_torch:
         sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
@@ -256,7 +282,27 @@ def test_rank_that_does_not_know_which_it_is_tells_the_others(
 ) -> None:
     env = {} if with_torch else {"MASTER_PORT": str(free_port())}
     env["TORCHELASTIC_USE_AGENT_STORE"] = str(with_torch)
-    for told in run_ranks(_meet_by_environment, 3, with_torch, wrong, env=env, timeout_s=HANG_S):
+    args = (with_torch, wrong, 2)
+    for told in run_ranks(_meet_by_environment, 3, *args, env=env, timeout_s=HANG_S):
+        assert named in told, told
+
+
+@pytest.mark.parametrize("served", ["by an agent", "with torch", "without torch"])
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        ({"RANK": "zero"}, "RANK: expected a number, got 'zero'"),
+        ({"RANK": ""}, "RANK is not set"),
+        ({"WORLD_SIZE": "three"}, "WORLD_SIZE: expected a number, got 'three'"),
+    ],
+)
+def test_rank_0_that_does_not_know_which_it_is_tells_the_others(
+    served: str, wrong: dict[str, str], named: str
+) -> None:
+    env = {} if served == "by an agent" else {"MASTER_PORT": str(free_port())}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = str(served == "by an agent")
+    args = (served != "without torch", wrong, 0)
+    for told in run_ranks(_meet_by_environment, 3, *args, env=env, timeout_s=HANG_S):
         assert named in told, told
 
 

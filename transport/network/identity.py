@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
-PROTOCOL_VERSION = 9
-"""Raised with every change of what is exchanged before the first collective."""
+PROTOCOL_VERSION = 10
+"""Raised with every change of what ranks exchange, the fingerprints of calls included."""
 
 _MAX_NODE_ID_BYTES = 256
 

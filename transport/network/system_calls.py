@@ -59,7 +59,7 @@ def descriptor_limit() -> int:
         return resource.RLIM_INFINITY
 
 
-def is_no_descriptor(error: BaseException) -> bool:
+def is_no_descriptor(error: BaseException | None) -> bool:
     """Say whether the process, or the machine, has no descriptor left."""
     return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)  # ZeroMQ's errors too
 
@@ -141,6 +141,10 @@ def _named(call: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_no_descriptor(error):
+            raise BootstrapError(
+                f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
+            ) from error
         if error.errno not in _FORBIDDEN:
             raise
         raise BootstrapError(

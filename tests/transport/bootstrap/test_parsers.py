@@ -75,6 +75,12 @@ def test_parser_of_cards_refuses_or_reads(data: bytes) -> None:
     rendezvous._check_types(card)
 
 
+def test_card_of_another_version_is_refused_by_name() -> None:
+    old = msgpack.packb({**FIELDS, "version": PROTOCOL_VERSION - 1, "of that time": 1})
+    with pytest.raises(BootstrapError, match=rf"rank 3 .*{PROTOCOL_VERSION - 1}.*one version"):
+        rendezvous._unpack_card(3, old)
+
+
 @fuzz
 @given(st.binary(max_size=200), st.booleans())
 def test_parser_of_a_hello_refuses(data: bytes, begins_well: bool) -> None:
