@@ -17,6 +17,7 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.processes import kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
+from hccl_py.launcher.signals import stop
 from hccl_py.launcher.usage_error import UsageError
 
 _STOPS = signal.SIGINT, signal.SIGTERM
@@ -29,7 +30,7 @@ def launch(words: Sequence[str]) -> int:
     before = {number: signal.getsignal(number) for number in _STOPS}
     try:
         for number in _STOPS:  # until the front handles signals itself
-            signal.signal(number, _stop)
+            signal.signal(number, stop)
         options = parse(words, os.environ)
         if options.replaces_gloo:
             os.environ.update(REPLACE_GLOO)  # of all ranks, whoever starts them
@@ -54,11 +55,6 @@ def launch(words: Sequence[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _stop(number: int, _frame: object) -> None:
-    # A pod's first process, which may wait for a name, has no other way to be told to end.
-    raise KeyboardInterrupt(number)
 
 
 def _open_streams() -> None:

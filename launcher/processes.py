@@ -8,6 +8,7 @@ even an agent that was frozen.
 import ctypes
 import fcntl
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -42,7 +43,8 @@ def thaw_at_end_of(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
-def _children(pid: int) -> Iterator[int]:
+def children(pid: int) -> Iterator[int]:
+    """Yield the processes that a process started, and those that it adopted."""
     with suppress(OSError):
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             yield from map(int, path.read_text().split())
@@ -51,7 +53,7 @@ def _children(pid: int) -> Iterator[int]:
 def tree(pid: int) -> Iterator[int]:
     """Yield a process and all below it."""
     yield pid
-    for child in _children(pid):
+    for child in children(pid):
         yield from tree(child)
 
 
@@ -63,7 +65,7 @@ def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
     """
     end_s = time.monotonic() + limit_s
     while True:
-        found = [pid for child in set(_children(os.getpid())) - set(spared) for pid in tree(child)]
+        found = [pid for child in set(children(os.getpid())) - set(spared) for pid in tree(child)]
         if not found:
             return True
         for pid in found:
@@ -77,6 +79,15 @@ def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
 
 def reap(spared: Collection[int] = ()) -> None:
     """Take the exit codes of children that ended, so that none stays as a zombie."""
-    for child in set(_children(os.getpid())) - set(spared):
+    for child in set(children(os.getpid())) - set(spared):
         with suppress(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
+
+
+def takes(pid: int, number: int) -> bool:
+    """Whether a process handles, blocks or ignores a signal: any other ends by its default."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.MULTILINE)
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    return False

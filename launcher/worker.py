@@ -32,6 +32,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.enable()
     del sys.argv[0]
+    # torch.distributed.run, which starts the ranks of elastic jobs, does not set it.
+    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
     try:
         _run()
     except SystemExit as stop:
@@ -41,7 +43,8 @@ def main() -> None:
                 _record("SystemExit", "", "", code)
             raise
         # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
-        if not _record("SystemExit", str(stop.code), "", 1):
+        is_told = _record("SystemExit", str(stop.code), "", 1)
+        if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
             raise
         sys.exit(1)
     except BaseException as error:
@@ -52,7 +55,9 @@ def main() -> None:
         name = type(error).__name__
         is_interrupt = isinstance(error, KeyboardInterrupt)
         code = -signal.SIGINT if is_interrupt else 1
-        if not _record(name, f"{name}: {error}", text, code):  # else the launcher prints it
+        # hccl-launch's own agent, which reads the progress file too, prints what was recorded.
+        is_told = _record(name, f"{name}: {error}", text, code)
+        if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         if is_interrupt:  # the interpreter then ends by the signal itself
             sys.excepthook = lambda *_: None

@@ -49,12 +49,6 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         say(f"{name}: hccl-launch starts the ranks itself")
     known_backend = args.rdzv_backend in (None, "", "static", "c10d")
     elastic = fewest < most or not known_backend or needs_elastic(args)
-    if args.min_ranks and elastic:
-        raise UsageError(
-            "--min-ranks: expected a job of fixed size, without torchrun's own options"
-        )
-    if emulates is not None and elastic:
-        raise UsageError("--emulate: expected a job of fixed size, without torchrun's own options")
     head = None if args.standalone else values.head(args, fewest)
     is_any_port = head is not None and head[1] == 0
     return Options(

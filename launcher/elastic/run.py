@@ -1,198 +1,218 @@
-"""The entry: from the command line to the exit code of this node.
+"""Jobs whose size may change, and torchrun's own options: `torch.distributed.run` runs them.
 
-The command line is torchrun's, read by torchrun's own parser. Rendezvous and restarts are torch's.
+hccl-launch reads the options, waits for the node of the endpoint and passes signals on; it starts
+each rank by `worker.py`. All else is torch's: the nodes' meeting, restarts, output and log files.
+Only this file of the launcher imports torch, apart from what counts its devices.
 """
 
 import argparse
 import logging
 import os
-import threading
+import signal
+import socket
+import sys
 from collections.abc import Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-
-from torch.distributed import DistNetworkError
-from torch.distributed.elastic import events
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.events.handlers import get_logging_handler
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousTimeoutError,
-)
-from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args, get_args_parser
+from typing import Any
 
 from hccl_py.launcher.command_line.parser import parser
-from hccl_py.launcher.elastic.agent import NodeAgent, NodeLostError
-from hccl_py.launcher.elastic.board import OtherNodeFailedError
-from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
-from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
-from hccl_py.launcher.elastic.rendezvous import join
-from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, USAGE
-from hccl_py.launcher.job.agent import watch_signals
-from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
+from hccl_py.launcher.failure import how_ended
+from hccl_py.launcher.front import stop_signals
+from hccl_py.launcher.job.program import WORKER
 from hccl_py.launcher.lookups import address_of
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
-from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.parts.settings import program_of, slots_of
-from hccl_py.transport.network.interfaces import address_towards
+from hccl_py.launcher.options import Options
+from hccl_py.launcher.own_lines import keep_trying, say
+from hccl_py.launcher.parts.settings import bind
+from hccl_py.launcher.placement.accelerators import framework_variables
+from hccl_py.launcher.placement.binding import Bind, place
+from hccl_py.launcher.placement.topology import read_machine
+from hccl_py.launcher.processes import children, takes
+from hccl_py.launcher.signals import WARNINGS, stop
+from hccl_py.launcher.usage_error import UsageError
+from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 
+_PROBE_S = 2.0
+_TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 # torch's names for a rendezvous at the place that hccl-launch's own options name.
-_BY_PLACE = ("static", "c10d")
-# These loggers warn of each signal sent, exit code and lost store: the report contains them.
-_NOISY = tuple(
-    f"torch.distributed.{name}"
-    for name in ("run", "elastic.multiprocessing", "elastic.agent", "elastic.rendezvous")
-)
+_BY_PLACE = (None, "static", "c10d")
 
 
-def run(checked: Options, folder: Path, words: Sequence[str], stall_s: float) -> int:
-    """Run the ranks to their end, report failures, and return the exit code.
+def check_options(options: Options) -> None:
+    """Refuse options that torch does not have."""
+    for name, is_given in {
+        "--bind": options.bind is not Bind.NONE,
+        "--prefix": options.output.prefix == "always",
+        "--check": options.checks,
+        "--min-ranks": options.min_ranks > 0,
+        "--emulate": options.emulates is not None,
+    }.items():
+        if is_given:
+            raise UsageError(
+                f"{name}: expected a job of fixed size, without torchrun's own options"
+            )
 
-    A rank without progress is named after `stall_s`; 0: none is.
+
+def run(options: Options, folder: Path, words: Sequence[str]) -> int:
+    """Run this node's part of the job, and return its exit code.
+
+    `folder` is for records of exceptions, and `words` are the command line.
     """
-    _quieten()
-    program = program_of(checked, folder, slots_of(checked, [0]))
-    args = _parser().parse_args(words)
-    limit = f"join_timeout={args.connect_timeout:.0f}"
-    args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
-    if checked.by_arrival and checked.head is not None and args.rdzv_backend in _BY_PLACE:
-        try:
-            _prepare_meeting(args, checked.head)
-        except TimeoutError as error:
-            say(f"error: {error}")
-            return MISSING_NODE
-    config = _config(args, checked.head)
-    return USAGE if config is None else _run(config, program, stall_s)
-
-
-def _prepare_meeting(args: argparse.Namespace, endpoint: tuple[str, int]) -> None:
-    """Complete the options of c10d's rendezvous, and wait for the node of the endpoint."""
-    args.rdzv_backend, args.node_rank = "c10d", 0  # any other number would be a warning
-    # Where rank 0 runs, the others reach it there: never by the name of the machine.
-    args.local_addr = args.local_addr or address_towards(address_of(endpoint[0]), None)
-    if not is_here(endpoint[0]):
-        wait_for_store(endpoint, args.connect_timeout)
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return torchrun's parser, which also takes the options of hccl-launch."""
-    made = get_args_parser()
-    by_dest = {action.dest: action for action in made._actions}
-    for action in parser()._actions:
-        if action.option_strings:
-            for name in action.option_strings:
-                known = by_dest.get(action.dest, action)
-                made._option_string_actions.setdefault(name, known)
-            default = made.get_default(action.dest)
-            made.set_defaults(**{action.dest: action.default if default is None else default})
-    return made
-
-
-def _config(args: argparse.Namespace, head: tuple[str, int] | None) -> LaunchConfig | None:
-    """Have torchrun read its options; None: they make no sense, and a line said so."""
-    if head is None and args.rdzv_backend in _BY_PLACE:
-        args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
-    args.master_port = args.master_port or DEFAULT_MASTER_PORT
-    # `Options` says what these are here.
-    args.nproc_per_node, args.log_dir, args.redirects, args.tee = "1", os.devnull, "0", "0"
+    for number in stop_signals():
+        signal.signal(number, stop)
+    for number in WARNINGS:
+        signal.signal(number, _pass_on)
+    args = parser().parse_args(words)
     try:
-        get_logging_handler(args.event_log_handler)
-    except KeyError:
-        say(f"error: --event-log-handler: expected one of torch's, got {args.event_log_handler!r}")
-        return None
+        if args.rdzv_backend in _BY_PLACE:
+            _prepare_c10d(args, options)
+        _set_environment(options)
+        problem, code = _run(options, folder, args)
+    except KeyboardInterrupt as stopped:  # before torch handles signals itself
+        problem, code = _stopped_by(*stopped.args)
+    except TimeoutError as error:
+        problem, code = f"error: {error}", MISSING_NODE
+    if problem:
+        say(problem)
+    return code
+
+
+def _run(options: Options, folder: Path, args: argparse.Namespace) -> tuple[str, int]:
+    """Return what ended the job, in a line, and the exit code."""
+    # torch's C++ would log a page of frames for every connection that ends; the ranks log all.
+    given = os.environ.get(_TORCH_LOG_LEVEL)
+    os.environ[_TORCH_LOG_LEVEL] = given or "FATAL"
+    from torch.distributed import DistNetworkError
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import api
+    from torch.distributed.run import parse_args, run
+
+    if given is None:
+        del os.environ[_TORCH_LOG_LEVEL]
+    _Restarts.replace_torchs()
+    where = args.rdzv_endpoint
     try:
-        return config_from_args(args)[0]
-    except (AssertionError, ValueError, RuntimeError, OSError) as error:
-        say(f"error: {_one_line(error)}")
-        return None
-
-
-def _run(config: LaunchConfig, program: Program, stall_s: float) -> int:
-    loop = JobLoop()
-    ranks = LocalRanks(loop, program, stall_s)
-    watch_signals(loop, ranks.end_for, ranks.warn)
-    lead = partial(_lead, config, program, ranks)
-    threading.Thread(target=lead, name="hccl-elastic", daemon=True).start()
-    loop.run()
-    ranks.close()
-    return AGENT_KILLED if ranks.exit_code is None else ranks.exit_code
-
-
-def _lead(config: LaunchConfig, program: Program, ranks: LocalRanks) -> None:
-    """Have torch's agent lead the ranks, on a thread of its own, and conclude with the outcome."""
-    try:
-        ranks.conclude(*_outcome(config, program, ranks))
-    except Exception as error:
-        problem, code = _why(error, config)
-        ranks.conclude(code, f"hccl-launch: error: {problem}")
-
-
-def _outcome(config: LaunchConfig, program: Program, ranks: LocalRanks) -> tuple[int, str]:
-    handler = join(config, ranks.say)
-    spec = WorkerSpec(
-        role=config.role,
-        local_world_size=len(program.slots),
-        rdzv_handler=handler,
-        entrypoint=program.command[0],
-        max_restarts=config.max_restarts,
-        monitor_interval=config.monitor_interval,
-        local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler,
-    )
-    agent = NodeAgent(spec, ranks)
-    try:
-        agent.run()
-        events.record(agent.get_event_succeeded(), config.event_log_handler)
-        if not agent.failures:
-            return 0, ""
-        return agent.conclude(), agent.report()
-    except Exception:
-        events.record(agent.get_event_failed(), config.event_log_handler)
-        raise
-    finally:
-        handler.shutdown()
-
-
-def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
-    """Return what elastic could not do, in a line, and the exit code."""
-    where = config.rdzv_endpoint
-    if isinstance(error, CannotStartError):
-        return str(error), error.exit_code
-    if isinstance(error, NodeLostError):
-        return str(error), LOST_NODE
-    if isinstance(error, RendezvousTimeoutError):
+        run(parse_args(_words(options, folder, args)))  # type: ignore[no-untyped-call]
+        return "", 0
+    except ChildFailedError as error:
+        return _first_failure(error.failures)
+    except SignalException as stopped:
+        return _stopped_by(stopped.sigval)
+    except api.RendezvousTimeoutError:
         return (
-            f"fewer than {config.min_nodes} nodes came in time (--connect-timeout). Was "
-            f"hccl-launch started there, with the same --rdzv-id? Can it reach {where}?"
+            "error: too few nodes came in time (--connect-timeout). Was hccl-launch started there, "
+            f"with the same --rdzv-id? Can it reach {where}?"
         ), MISSING_NODE
-    if isinstance(error, OtherNodeFailedError):
-        return f"{error} (that node has the report)", error.exit_code
-    if isinstance(error, RendezvousClosedError):
-        return f"the job at {where} has ended; a new one needs another --rdzv-id", LOST_NODE
-    problem = _one_line(error)
-    if isinstance(error, ValueError) and "is not registered" in problem:
-        backend = config.rdzv_backend
-        return f"--rdzv-backend: expected one that torch knows, got {backend!r}", USAGE
-    if "EADDRINUSE" in problem:
-        return f"{where} is in use; choose another port", LOST_NODE
-    if isinstance(error, RendezvousConnectionError | DistNetworkError):
+    except (api.RendezvousConnectionError, api.RendezvousClosedError, DistNetworkError):
         return (
-            f"lost {where}: the node of --rdzv-endpoint ended or cannot be reached, and an elastic "
-            "job ends with it"
+            f"error: lost {where}: the node of --rdzv-endpoint ended or cannot be reached, and an "
+            "elastic job ends with it"
         ), LOST_NODE
-    return problem, LOST_NODE
+    except KeyError as unknown:  # torch looks its handlers of events up by their names
+        return f"error: --event-log-handler: expected one of torch's, got {unknown}", USAGE
+    except (ValueError, AssertionError) as error:
+        return f"error: torch.distributed.run: {' '.join(str(error).split())}", USAGE
 
 
-def _quieten() -> None:
-    if "LOGLEVEL" not in os.environ:
-        for name in _NOISY:
-            logging.getLogger(name).propagate = False
-            logging.getLogger(name).addHandler(logging.NullHandler())
+def _words(options: Options, folder: Path, args: argparse.Namespace) -> list[str]:
+    """Return torchrun's command line for ours."""
+    from torch.distributed.run import get_args_parser
+
+    known = vars(get_args_parser().parse_args(["program"]))
+    limit = f"join_timeout={options.connect_timeout_s:.0f}"
+    args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
+    args.nproc_per_node = options.ranks_per_node
+    args.shutdown_timeout = round(options.stop_s)
+    if args.log_dir is not None and args.redirects == args.tee == "0":
+        args.tee = "3"  # every rank's output is kept, and printed as well
+    args.log_dir = args.log_dir or str(folder)
+    ours = {"module", "no_python", "run_path", "standalone"}  # said otherwise below
+    given = {
+        name: value
+        for name, value in vars(args).items()
+        if name in known.keys() - ours and value not in (None, "", False)
+    }
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    python = [sys.executable, WORKER] if options.is_python else []
+    return [*words, "--no-python", *python, *options.program]
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{text} ({_one_line(error.__cause__)})" if error.__cause__ is not None else text
+def _prepare_c10d(args: argparse.Namespace, options: Options) -> None:
+    """Say where the nodes meet and who serves the store there, and wait for that node.
+
+    torch takes an address for this machine's only if the machine's own name means it.
+    """
+    if options.head is None:  # all of the job is here
+        args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
+        args.rdzv_id = args.rdzv_id or f"job-{os.urandom(4).hex()}"
+    if options.head is None or not options.by_arrival:
+        return
+    host, port = address_of(options.head[0]), options.head[1]
+    args.rdzv_backend, args.node_rank = "c10d", None
+    args.rdzv_endpoint = describe_target(options.head)
+    # Where rank 0 runs, the others reach it there: never by the name of the machine.
+    args.local_addr = args.local_addr or address_towards(host, None)
+    try:
+        bind(host, port).close()
+    except OSError:  # another machine's, or another process was first
+        keep_trying(
+            lambda: socket.create_connection((host, port), _PROBE_S).close(),
+            f"no answer from the node of --rdzv-endpoint {args.rdzv_endpoint}",
+            args.connect_timeout,
+        )
+    else:
+        if not is_loopback(host):
+            args.rdzv_conf = f"is_host=1,{args.rdzv_conf or ''}".rstrip(",")
+
+
+def _set_environment(options: Options) -> None:
+    """Give the ranks what those of a job of fixed size find, where the user set nothing else."""
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    os.environ.update(framework_variables(os.environ))
+    where = place(read_machine(), options.ranks_per_node, Bind.NONE).places[0]
+    os.environ.update(where.environment(os.environ))
+    # torch would share its own store with the ranks: with the keys of the failed attempt, and
+    # unknown to nodes that join later.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+
+
+class _Restarts(logging.Handler):
+    """Says that torch starts the ranks again, in place of its other messages."""
+
+    @classmethod
+    def replace_torchs(cls) -> None:
+        """Print what LOGLEVEL asks for where it is set, else restarts alone."""
+        if "LOGLEVEL" in os.environ:
+            return
+        for name in ("run", "elastic"):
+            logger = logging.getLogger(f"torch.distributed.{name}")
+            logger.propagate = False
+            logger.addHandler(cls())
+        logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say a message about a restart, and drop any other."""
+        if "will restart" in record.getMessage():
+            say(record.getMessage())
+
+
+def _first_failure(failures: dict[int, Any]) -> tuple[str, int]:
+    """Name the first of this node's ranks that failed; each printed its exception itself."""
+    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+    where = f"{socket.gethostname()}, local rank {first.local_rank}, pid {first.pid}"
+    code = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    return f"{how_ended(rank, first.exitcode)} ({where})", code
+
+
+def _stopped_by(number: int) -> tuple[str, int]:
+    return f"stopped by {signal.Signals(number).name}; all ranks were ended", 128 + number
+
+
+def _pass_on(number: int, _frame: object) -> None:
+    """Pass a signal on to the ranks, unless it would end them."""
+    for pid in children(os.getpid()):
+        if takes(pid, number):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

@@ -165,8 +165,7 @@ class Agent:
     def _begin_check(self, told: Mapping[str, Any]) -> None:
         from hccl_py.launcher.job.checking import Checked, settings_of_node
 
-        log_dir = str(self._program.output.log_dir or "")
-        settings = settings_of_node(told, self._program.environment, log_dir)
+        settings = settings_of_node(told, self._program.environment)
         self._checked = Checked(settings, self._answer)
 
     def _answer(self, number: int, answer: Any) -> None:

@@ -74,7 +74,7 @@ class Checked:
         self._responder.close()
 
 
-def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str], log_dir: str) -> Settings:
+def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Return what the responder has to know, from what the head told and what the agent knows."""
     return Settings(
         node=told["node"],
@@ -83,6 +83,5 @@ def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str], log_di
         master_addr=told["master_addr"],
         master_port=told["master_port"],
         environ=environ,
-        folders=(log_dir,) if log_dir else (),
         secret=os.fsencode(environ.get("HCCL_SECRET", "")),
     )

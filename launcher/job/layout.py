@@ -29,14 +29,6 @@ class Hello(NamedTuple):
     port: int
 
 
-class Role(NamedTuple):
-    """What torch.distributed.elastic calls a role: its name, and numbers within it."""
-
-    name: str
-    first_rank: int
-    num_ranks: int
-
-
 class Attempt(NamedTuple):
     """One start of all ranks, as the head tells it to an agent.
 
@@ -50,8 +42,6 @@ class Attempt(NamedTuple):
         job_id: the same on all nodes.
         max_restarts: of the job.
         look_s: seconds between two looks at the progress of a rank; 0: there are none.
-        role: of the agent's ranks; None: all ranks have the same.
-        has_store: the agent of node 0 serves the store, and rank 0 does not.
     """
 
     number: int
@@ -64,8 +54,6 @@ class Attempt(NamedTuple):
     job_id: str
     max_restarts: int
     look_s: float = 0.0
-    role: Role | None = None
-    has_store: bool = False
 
 
 def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:
@@ -94,7 +82,6 @@ def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:
 def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
     """Return what the `index`-th rank of an agent finds in its environment, as torchrun sets it."""
     rank, slot, nodes = attempt.first_rank + index, attempt.slots[index], len(attempt.node_sizes)
-    role = attempt.role or Role("default", attempt.first_rank, attempt.world_size)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(slot.local_rank),
@@ -103,13 +90,13 @@ def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
         "NODE_RANK": str(slot.node),
         "GROUP_RANK": str(slot.node),
         "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_NAME": role.name,
-        "ROLE_RANK": str(role.first_rank + index),
-        "ROLE_WORLD_SIZE": str(role.num_ranks),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(attempt.world_size),
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": str(attempt.master_port),
         # An agent's store would hold the keys of a failed attempt.
-        "TORCHELASTIC_USE_AGENT_STORE": str(attempt.has_store),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_RUN_ID": attempt.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(attempt.number),
         "TORCHELASTIC_MAX_RESTARTS": str(attempt.max_restarts),

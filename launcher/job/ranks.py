@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program, RankStart
 from hccl_py.launcher.job.streams import RankStreams, Streams
 from hccl_py.launcher.placement.binding import bound_to
-from hccl_py.launcher.processes import kill_descendants
+from hccl_py.launcher.processes import kill_descendants, takes
 from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
 
 _PR_SET_PDEATHSIG, _PR_SET_PTRACER = 1, 0x59616D61
@@ -124,7 +123,7 @@ class Ranks:
     def warn(self, number: int) -> list[int]:
         """Send a signal to the ranks that handle it; return the others, which it would end."""
         running = [rank for rank in self._ranks if rank.exit_code is None]
-        spared = [rank for rank in running if not _takes(rank.process.pid, number)]
+        spared = [rank for rank in running if not takes(rank.process.pid, number)]
         for rank in running:
             if rank not in spared:
                 rank.process.send_signal(number)
@@ -221,15 +220,6 @@ def _in_rank() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # Yama lets no process but an ancestor look into this one; py-spy is the agent's child.
     _prctl(_PR_SET_PTRACER, os.getppid())
-
-
-def _takes(pid: int, number: int) -> bool:
-    """Whether a process handles, blocks or ignores a signal: any other ends by its default."""
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text()
-        masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.MULTILINE)
-        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
-    return False
 
 
 def _signal_group(rank: _Rank, number: signal.Signals) -> None:

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
@@ -15,7 +15,6 @@ from hccl_py.launcher.parts.settings import (
     program_of,
     settings_of,
     slots_of,
-    stall_s,
 )
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
@@ -44,31 +43,14 @@ def text(options: Options) -> str:
 
 def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
+    from hccl_py.launcher.elastic import run
+
     check_secret()
+    run.check_options(options)
+    OutputOptions.of(options.output).check_folder()
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
-    named_after_s = stall_s()
-    OutputOptions.of(options.output).check_folder()
-
-    def body() -> int:
-        from hccl_py.launcher.elastic import preflight
-        from hccl_py.launcher.elastic.meeting import quiet_torch
-
-        if options.by_arrival or options.checks:
-            code = preflight.check(options, os.environ)
-            if code is not None:
-                return code
-        with quiet_torch():
-            from hccl_py.launcher.elastic import torch_names
-
-            if problem := torch_names.problem():
-                say(f"error: {problem}")
-                return USAGE
-            from hccl_py.launcher.elastic import run
-
-        return run.run(options, folder, words, named_after_s)
-
-    return body
+    return partial(run.run, options, folder, words)
 
 
 def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:

@@ -4,7 +4,7 @@ The agent of each node answers questions; the head asks them and judges the answ
 answers are plain values, and nothing here carries them between the two.
 
 check.py     the head's side: asks all nodes, in which order, and collects the report
-rounds.py    who dials whom, and when
+rounds.py    who dials whom
 node/        a node's side: what it has, and the way from it to other nodes
 judge/       answers of all nodes -> findings and tables
 finding.py   a finding and its text

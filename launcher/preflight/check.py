@@ -1,11 +1,10 @@
 """The head's side of preflight: what it asks the nodes, in which order, and the report.
 
-`check` is a generator that yields questions and is sent the answers, so any loop can carry them;
-`run` is the plain one.
+`check` is a generator that yields questions and is sent the answers, so any loop can carry them.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +14,14 @@ from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.judge.overview import overview
 from hccl_py.launcher.preflight.judge.rdma import rdma_lines
-from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
-from hccl_py.launcher.preflight.node.probe import CONNECT_S, MEASURE_S, STALL_S, PairResult, Target
+from hccl_py.launcher.preflight.node.probe import CONNECT_S, STALL_S, Target
 from hccl_py.launcher.preflight.node.responder import PROBES_AT_ONCE, Introduction
-from hccl_py.launcher.preflight.rounds import neighbours, schedule
+from hccl_py.launcher.preflight.rounds import neighbours
 
 _ANSWER_S = 5.0
-_PROBE_S = 4 * CONNECT_S + STALL_S  # two connections, two handshakes
+_PROBE_S = 2 * CONNECT_S + STALL_S  # the connection, its handshake
 _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
-_SPEED_CHECKS = 2
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Job:
         names: what the user calls each node; "" where there is no name.
         node_sizes: ranks on each node.
         has_master_port: its port is known, and node 0 can listen there now.
-        full: every pair, speeds and infos; else what takes a second, before a start.
+        full: every pair and infos; else what takes a second, before a start.
     """
 
     names: tuple[str, ...]
@@ -54,7 +51,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found; `details` are the tables of nodes and speeds, empty without `full`."""
+    """What was found; `details` are the tables of nodes and RDMA ports, empty without
+    `full`."""
 
     findings: tuple[Finding, ...]
     names: tuple[str, ...]
@@ -95,28 +93,9 @@ def check(job: Job) -> Generator[Ask, Answers, Report]:
     details = ""
     if job.full:
         details = "\n\n".join(filter(None, (overview(nodes, skews_s), rdma_lines(nodes))))
-    if job.full:
-        speeds = yield from _measure(len(job.names), results)
-        if links := second_looks(speeds):
-            again = yield from _measure(len(job.names), results, links)
-            findings += slow_findings(nodes, speeds, again)
-        details += "\n\n" + tables(len(job.names), speeds) if speeds else ""
     else:
         findings = [each for each in findings if each.severity != "info"]
-    num_checks = len(CHECKS) + _PAIR_CHECKS + _SPEED_CHECKS * job.full
-    return Report(tuple(findings), job.names, num_checks, details)
-
-
-def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
-    """Check with a function that carries questions and returns the answers that came in time."""
-    checking = check(job)
-    ask = next(checking)
-    while True:
-        try:
-            ask = checking.send(exchange(ask))
-        except StopIteration as ended:
-            report: Report = ended.value
-            return report
+    return Report(tuple(findings), job.names, len(CHECKS) + _PAIR_CHECKS, details)
 
 
 def _ask_clocks(met: Iterable[int]) -> Steps:
@@ -159,33 +138,6 @@ def _targets(mine: Introduction, theirs: Introduction, node: int) -> Iterator[Ta
             yield Target(
                 node=node, path=number, interface=name, source=source, host=host, port=port
             )
-
-
-def _measure(
-    n: int, results: Mapping[int, list[PairResult]], only: list[tuple[int, int]] | None = None
-) -> Steps:
-    """Measure the links that answered, in rounds in which no node has two of them."""
-    targets = {
-        (source, one["target"]["node"]): one["target"]
-        for source, ones in results.items()
-        for one in ones
-        if one["outcome"] == "good" and one["target"]["path"] == 0
-    }
-    speeds: dict[tuple[int, int], PairResult] = {}
-    for pairs in schedule(n):
-        for links in (pairs, [(b, a) for a, b in pairs]):
-            wanted = [each for each in links if each in targets and (not only or each in only)]
-            if wanted:
-                questions = {a: {"kind": "measure", "target": targets[a, b]} for a, b in wanted}
-                answers = yield Ask(questions, MEASURE_S + _ANSWER_S)
-                speeds.update(
-                    {(a, b): answers[a] for a, b in wanted if _is_measured(answers.get(a))}
-                )
-    return speeds
-
-
-def _is_measured(result: PairResult | None) -> bool:
-    return result is not None and len(result["gb_per_s"]) > 0
 
 
 def _silent(asked: Ask, answers: Answers) -> Iterator[Finding]:

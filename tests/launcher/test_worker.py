@@ -27,7 +27,8 @@ def run_worker(*arguments: object, **env: object) -> subprocess.CompletedProcess
 
 
 @pytest.fixture
-def error_file(tmp_path: Path) -> Path:
+def error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HCCL_PROGRESS_FILE", str(tmp_path / "progress"))  # as the agent sets it
     return tmp_path / "error.json"
 
 

@@ -3,7 +3,6 @@
 compare.py    facts: settings and versions; `resources.py` and `addresses.py` the others
 links.py      who reaches whom
 rdma.py       RDMA ports
-speeds.py     who is slower than the others
 overview.py   a line for each node
 nodes.py      all nodes beside each other
 """

@@ -15,7 +15,6 @@ from hccl_py.launcher.preflight.judge.rdma import check_rdma
 from hccl_py.launcher.preflight.judge.resources import (
     check_cores,
     check_descriptors,
-    check_disks,
     check_memory,
 )
 from hccl_py.transport.network.agreed import may_differ
@@ -69,17 +68,7 @@ def check_versions(nodes: Nodes) -> Iterator[Finding]:
         yield from unlike(nodes, package, values, severity, remedy)
 
 
-def check_congestion_controls(nodes: Nodes) -> Iterator[Finding]:
-    """Find kernels that share links in another way."""
-    values = {node: facts["congestion_control"] for node, facts in nodes.facts.items()}
-    usual = most_common(list(values.values()))
-    remedy = f"sysctl -w net.ipv4.tcp_congestion_control={usual}"
-    yield from unlike(nodes, "TCP congestion control", values, "info", remedy)
-
-
 CHECKS: tuple[Callable[[Nodes], Iterator[Finding]], ...] = (
-    *(check_settings, check_versions, check_congestion_controls),
-    *(check_cores, check_descriptors, check_memory, check_disks),
-    check_rdma,
+    *(check_settings, check_versions, check_cores, check_descriptors, check_memory, check_rdma),
     *(check_names, check_identities, check_interfaces, check_families, check_ports),
 )

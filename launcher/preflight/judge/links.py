@@ -17,31 +17,26 @@ class _Fault(NamedTuple):
     outcome: Outcome
 
 
-class _Hole(NamedTuple):
-    source: int
-    interface: str
-    mtu: int
-    passes: int
-
-
 def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> Iterator[Finding]:
     """Judge the results of every node that dialled."""
     seen: dict[_Fault, dict[int, PairResult]] = {}
-    holes: dict[_Hole, list[int]] = {}
+    holes: dict[tuple[int, str], list[int]] = {}
     for source, ones in results.items():
         for one in ones:
             target, path = one["target"]["node"], one["target"]["path"]
             if one["outcome"] == "stalled":
-                name = _interface(nodes, source, path)
-                hole = _Hole(source, name, one["mtu"], one["largest_packet"])
+                hole = source, _interface(nodes, source, path)
                 holes.setdefault(hole, []).append(target)
             elif one["outcome"] != "good":
                 seen.setdefault(_Fault(target, path, one["outcome"]), {})[source] = one
     for fault, by_source in seen.items():
         if fault.outcome != "dead" or not _is_other_end(nodes, fault, seen):
             yield _unreachable(nodes, fault, by_source)
-    for hole, targets in holes.items():
-        yield _black_hole(hole, name_nodes(targets, nodes.names))
+    for (source, name), targets in holes.items():
+        what = f"loses packets of full size to {name_nodes(targets, nodes.names)}"
+        card = name or "DEV"
+        remedy = f"ip link set dev {card} mtu {_SAFE_MTU}, there too; or ethtool -K {card} tso off"
+        yield Finding(source, "error", what, remedy)
 
 
 def _is_other_end(
@@ -93,18 +88,6 @@ def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult
         return Finding(target, "error", what, f"arping -D {host}: another host has this address?")
     what = f"breaks connections of {sources} at {what_port} {at}: {one['detail']}"
     return Finding(target, "error", what, "dmesg | tail, and the firewall's log")
-
-
-def _black_hole(hole: _Hole, targets: str) -> Finding:
-    name = hole.interface or "DEV"
-    if hole.passes and hole.passes >= hole.mtu:
-        what = f"sends to {targets} what never comes, though packets of {hole.mtu} bytes do"
-        return Finding(hole.source, "error", what, f"ethtool -K {name} tso off gso off gro off")
-    size = f"over {hole.passes} bytes" if hole.passes else "of full size"
-    sends = f", and {name} sends {hole.mtu}" if hole.mtu else ""
-    what = f"loses packets {size} to {targets}{sends}"
-    remedy = f"ip link set dev {name} mtu {hole.passes or _SAFE_MTU}, and on {targets} too"
-    return Finding(hole.source, "error", what, remedy)
 
 
 def _interface(nodes: Nodes, node: int, path: int | None) -> str:

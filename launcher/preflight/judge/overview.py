@@ -6,7 +6,7 @@ from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.node.facts import Facts
 
 _TITLES = (
-    *("node", "name", "address", "MTU", "ranks", "CPUs", "NUMA", "memory", "files"),
+    *("node", "name", "address", "MTU", "ranks", "CPUs", "memory", "files"),
     *("clock", "torch", "RDMA"),
 )
 
@@ -26,7 +26,6 @@ def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
                 str(interface["mtu"]) if interface else "-",
                 str(nodes.sizes[node]),
                 f"{cpus:g}",
-                str(facts["numa_nodes"]),
                 f"{_memory(facts) / 1e9:.1f} GB",
                 str(facts["open_files"][0]),
                 f"{skews_s[node]:+.2f} s" if node in skews_s else "-",

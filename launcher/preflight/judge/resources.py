@@ -1,4 +1,4 @@
-"""What a node has -> findings: cores, descriptors, memory, disks."""
+"""What a node has -> findings: cores, descriptors, memory."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,6 @@ from hccl_py.launcher.preflight.judge.nodes import Nodes
 _OWN_DESCRIPTORS = 64
 _LANES = 3  # to a rank of another node, each made when a call first uses it
 _RANK_BYTES = 512 << 20  # what a rank needs that has imported torch and made its buffers
-_LEAST_DISK_BYTES = 1 << 30
 
 
 def check_cores(nodes: Nodes) -> Iterator[Finding]:
@@ -64,19 +63,5 @@ def check_memory(nodes: Nodes) -> Iterator[Finding]:
             yield Finding(node, "warning", what, "end other programs (ps aux --sort -rss | head)")
 
 
-def check_disks(nodes: Nodes) -> Iterator[Finding]:
-    """Find folders of the job that are full or cannot be written."""
-    for node, facts in nodes.facts.items():
-        for folder, free in facts["disk"].items():
-            if isinstance(free, str):
-                remedy = (
-                    f"mkdir -p {folder} as the job's user, or choose another --log-dir or TMPDIR"
-                )
-                yield Finding(node, "error", f"cannot write to {folder}: {free}", remedy)
-            elif free < _LEAST_DISK_BYTES:
-                what = f"has {_size(free)} free in {folder}"
-                yield Finding(node, "warning", what, f"du -xh {folder} | sort -h | tail")
-
-
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+    return f"{num_bytes / 1e9:.1f} GB"

@@ -2,6 +2,5 @@
 
 facts.py     what the node says of itself; `names.py` asks the resolver
 server.py    what other nodes dial to test the way here; `wire.py` is what both sides speak
-probe.py     dials another node: is there a way, does it carry full-size packets, how fast is it
-mtu.py       the largest packet that passes
+probe.py     dials another node: is there a way, does it carry full-size packets
 """

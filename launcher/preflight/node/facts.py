@@ -4,15 +4,11 @@ import fcntl
 import os
 import platform
 import resource
-import shutil
 import socket
 import struct
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import TypedDict
 
 from hccl_py.launcher.placement.topology import read_machine
@@ -43,7 +39,6 @@ class Settings:
         master_addr: what ranks will find as MASTER_ADDR.
         master_port: where rank 0 will listen; None: do not test it.
         environ: of the ranks.
-        folders: where the job writes its logs.
         secret: of the job.
     """
 
@@ -53,7 +48,6 @@ class Settings:
     master_addr: str
     master_port: int | None
     environ: Mapping[str, str] = field(repr=False)  # it may hold secrets
-    folders: tuple[str, ...] = ()
     secret: bytes = field(default=b"", repr=False)
 
 
@@ -97,7 +91,6 @@ class Facts(TypedDict):
         port_range: first and last port; empty: any.
         open_files: soft and hard limit; -1 is none.
         cpus, quota: CPUs that the job may use, and CPU time per time that its cgroup may.
-        disk: free bytes of each folder, or why it cannot be written.
     """
 
     hostname: str
@@ -112,11 +105,8 @@ class Facts(TypedDict):
     quota: float | None
     memory_limit: int | None
     memory_available: int
-    numa_nodes: int
     versions: dict[str, str]
-    disk: dict[str, int | str]
     rdma: Rdma
-    congestion_control: str
     hccl_settings: dict[str, str]
     resolved: dict[str, Resolved]
 
@@ -126,7 +116,6 @@ def examine(settings: Settings) -> Facts:
     resolved = resolve((*settings.names, settings.master_addr), RESOLVE_S)
     is_known = not isinstance(resolved.get(settings.master_addr, ""), str)
     paths, network, problem = _network(settings, settings.master_addr if is_known else "")
-    folders = [settings.environ.get("TMPDIR") or tempfile.gettempdir(), *settings.folders]
     given = {name: value for name, value in settings.environ.items() if name.startswith("HCCL_")}
     identity = Identity.of_this_process("")
     ports, machine = network.ports, read_machine()
@@ -143,11 +132,8 @@ def examine(settings: Settings) -> Facts:
         quota=machine.quota,
         memory_limit=machine.memory_bytes,
         memory_available=_available_memory(),
-        numa_nodes=len({cpu.numa for cpu in machine.cpus}),
         versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
-        disk={folder: _free_bytes(folder) for folder in dict.fromkeys(folders)},
         rdma=_rdma(settings.environ, [interface for interface, _ in paths]),
-        congestion_control=_congestion_control(),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
         resolved=resolved,
     )
@@ -235,25 +221,8 @@ def _version(package: str) -> tuple[str, str]:
         return package, "not installed"
 
 
-def _free_bytes(folder: str) -> int | str:
-    place = Path(folder).absolute()
-    while not place.exists():
-        place = place.parent  # the job will make the folder
-    if not place.is_dir():
-        return f"{place} is no folder"
-    if not os.access(place, os.W_OK | os.X_OK):
-        return f"this user may not write to {place}"
-    return shutil.disk_usage(place).free
-
-
 def _available_memory() -> int:
     """Return what new processes can have without swapping, by the kernel's estimate."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         sizes_kb = dict(line.split()[:2] for line in lines)
     return int(sizes_kb["MemAvailable:"]) << 10
-
-
-def _congestion_control() -> str:
-    with suppress(OSError), open("/proc/sys/net/ipv4/tcp_congestion_control") as setting:
-        return setting.read().strip()
-    return ""

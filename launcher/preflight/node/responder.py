@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from hccl_py.launcher.preflight.node.facts import Facts, Settings, examine
-from hccl_py.launcher.preflight.node.probe import PairResult, Target, measure, probe
+from hccl_py.launcher.preflight.node.probe import PairResult, Target, probe
 from hccl_py.launcher.preflight.node.server import PairServer
 
 PROBES_AT_ONCE = 16
@@ -47,8 +47,6 @@ class Responder:
             return self._introduce()
         if kind == "reach":
             return self._reach(question["targets"])
-        if kind == "measure":
-            return measure(question["target"], self._settings.secret)
         raise ValueError(f"no question of preflight: {kind!r}")
 
     def close(self) -> None:

@@ -1,36 +1,21 @@
 """What other nodes dial while they test the way to this one: a thread for each connection."""
 
 import contextlib
-import secrets
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from hccl_py.launcher.preflight.node.wire import (
-    BULK,
-    BULK_SIZE,
-    DATAGRAM_OFFER,
-    DATAGRAMS,
-    MAX_BULK_BYTES,
-    NUM_SIZES,
-    PING,
-    SIZES,
-    StrangerError,
-    Wire,
-)
+from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, StrangerError, Wire
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
 
 _STRANGER_S = 10.0
-_SESSION_S = 60.0
+_SESSION_S = 10.0
 _MOST_SESSIONS = 128
 _CLOSE_S = 2.0
 _BACKLOG = 1024
-_BUFFER_BYTES = 1 << 20
-_SETTLE_S = 0.2  # how long a datagram may be on its way after the one before it
-_TOKEN_BYTES = 16
-_MAX_DATAGRAM = 65535
+_PAUSE_S = 0.2
 
 
 class PairServer:
@@ -82,7 +67,7 @@ class PairServer:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(_SETTLE_S)  # out of descriptors, until a connection ends
+                time.sleep(_PAUSE_S)  # out of descriptors, until a connection ends
                 continue
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             with self._lock:
@@ -97,8 +82,8 @@ class PairServer:
             wire = Wire(connection, Deadline(_STRANGER_S))
             wire.prove_as_server(self._secret)
             wire.deadline = Deadline(_SESSION_S)
-            with contextlib.ExitStack() as opened:
-                _answer(wire, str(connection.getsockname()[0]), opened)
+            wire.receive(BULK_BYTES)
+            wire.send(BULK)
         with self._lock:
             del self._sessions[connection]
 
@@ -122,41 +107,3 @@ def _bind(host: str, port: int) -> socket.socket:
             ("", port), family=family, dualstack_ipv6=dual, backlog=_BACKLOG
         )
     return socket.create_server((host, port), family=address_family(host), backlog=_BACKLOG)
-
-
-def _answer(wire: Wire, host: str, opened: contextlib.ExitStack) -> None:
-    """Answer requests until the client closes, which raises ConnectionError."""
-    buffer = bytearray(_BUFFER_BYTES)
-    datagrams: socket.socket | None = None
-    token = secrets.token_bytes(_TOKEN_BYTES)
-    while True:
-        request = wire.receive(1)
-        if request == PING:
-            wire.send(PING)
-        elif request == BULK:
-            (num_bytes,) = BULK_SIZE.unpack(wire.receive(BULK_SIZE.size))
-            wire.discard(min(num_bytes, MAX_BULK_BYTES), buffer)
-            wire.send(BULK)
-        elif request == DATAGRAMS and datagrams is None:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            datagrams = opened.enter_context(socket.socket(family, socket.SOCK_DGRAM))
-            datagrams.bind((host, 0))
-            wire.send(DATAGRAM_OFFER.pack(datagrams.getsockname()[1], token))
-        elif request == SIZES and datagrams is not None:
-            sizes = _receive_sizes(datagrams, token)
-            wire.send(NUM_SIZES.pack(len(sizes)) + b"".join(map(NUM_SIZES.pack, sizes)))
-        else:
-            raise ConnectionError("an unknown request")
-
-
-def _receive_sizes(datagrams: socket.socket, token: bytes) -> list[int]:
-    """Return the sizes of what has come; without the token a datagram does not count."""
-    sizes: set[int] = set()
-    datagrams.settimeout(_SETTLE_S)
-    deadline = Deadline(_STRANGER_S)
-    with contextlib.suppress(TimeoutError):
-        while not deadline.expired:
-            data = datagrams.recv(_MAX_DATAGRAM)
-            if data.startswith(token):
-                sizes.add(len(data))
-    return sorted(sizes)

@@ -5,27 +5,21 @@
     client  HMAC("client", both hellos)              ->  server drops a stranger here
                                                      <-  HMAC("server", both hellos)
 
-A stranger gets a hello that depends on no secret. Afterwards the client sends requests:
+A stranger gets a hello that depends on no secret. Afterwards the client may see whether packets of
+full size pass:
 
-    PING                                             <-  PING
-    BULK, number of bytes, that many bytes           ->
+    BULK_BYTES bytes                                 ->
                                                      <-  BULK when all have come
-    DATAGRAMS                                        <-  UDP port, token for each datagram
-    SIZES                                            <-  how many sizes came, and these
 """
 
 import hmac
 import secrets
 import socket
-import struct
 
 from hccl_py.transport.deadline import Deadline
 
-PING, BULK, DATAGRAMS, SIZES = b"P", b"B", b"D", b"S"
-BULK_SIZE = struct.Struct("!Q")
-MAX_BULK_BYTES = 64 << 20
-DATAGRAM_OFFER = struct.Struct("!H16s")
-NUM_SIZES = struct.Struct("!H")
+BULK = b"B"
+BULK_BYTES = 128 << 10
 _MAGIC = b"HCCL-PF1"
 _NONCE_BYTES = 32
 _HELLO_BYTES = len(_MAGIC) + _NONCE_BYTES
@@ -61,7 +55,7 @@ class Wire:
         self._check(_sign(secret, b"client", theirs + mine))
         self.send(_sign(secret, b"server", theirs + mine))
 
-    def send(self, data: bytes | memoryview) -> None:
+    def send(self, data: bytes) -> None:
         """Send all bytes."""
         self._await_no_longer()
         self._connection.sendall(data)
@@ -76,15 +70,6 @@ class Wire:
                 raise ConnectionError("the other side closed the connection")
             parts += part
         return bytes(parts)
-
-    def discard(self, num_bytes: int, buffer: bytearray) -> None:
-        """Receive so many bytes into a buffer that nobody reads."""
-        while num_bytes:
-            self._await_no_longer()
-            num_received = self._connection.recv_into(buffer, min(num_bytes, len(buffer)))
-            if not num_received:
-                raise ConnectionError("the other side closed the connection")
-            num_bytes -= num_received
 
     def _receive_hello(self) -> bytes:
         hello = self.receive(_HELLO_BYTES)

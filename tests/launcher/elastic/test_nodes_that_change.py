@@ -59,25 +59,32 @@ def test_nodes_that_do_not_come_are_one_line(tmp_path: Path, host: str) -> None:
 def test_digits_go_on_when_a_node_joins_and_another_is_killed(tmp_path: Path) -> None:
     with Hosts(num_hosts=3) as hosts, ExitStack() as stack:
         endpoint = f"{hosts.address(0)}:29400"
-        options = (*ELASTIC, "--rdzv-endpoint", endpoint, "--max-restarts", 3)
+        options = (
+            *ELASTIC,
+            "--rdzv-endpoint",
+            endpoint,
+            "--max-restarts",
+            3,
+            "--rdzv-id",
+            "digits",
+        )
 
         def node(host: int) -> subprocess.Popen[str]:
             # 120 is a multiple of 2 and 3: the steps of an epoch do not change with the nodes.
             checkpoint = tmp_path / str(host) / "digits.pt"
-            script = (EXAMPLE, "--epochs", 60, "--batch-size", 120, "--checkpoint", checkpoint)
+            script = (EXAMPLE, "--epochs", 200, "--batch-size", 120, "--checkpoint", checkpoint)
             return start(stack, *hosts.command(host, *map(str, (*options, *script))))
 
         first, second = node(0), node(1)
-        read_until(first, r"2 ranks start on 10\.77\.0\.1, 10\.77\.0\.2$")
-        read_until(first, "epoch +2/60")
+        read_until(first, "epoch +2/200")
         third = node(2)
-        read_until(first, "3 ranks start on")
-        assert "resumed" in read_until(first, "resumed|epoch")[-1]
+        read_until(first, "will restart")
+        read_until(first, "resumed")
         read_until(first, "epoch")
         second.kill()
         second.wait()
-        assert "; 10.77.0.2 left" in read_until(first, "2 ranks start on")[-1]
-        assert "resumed" in read_until(first, "resumed|epoch")[-1]
+        read_until(first, "will restart")
+        read_until(first, "resumed")
         last = read_until(first, "2 ranks on 2 nodes reached")[-1]
         assert first.wait(LIMIT_S) == third.wait(LIMIT_S) == 0
     accuracy = re.search(r"reached ([0-9.]+)%", last)
@@ -88,13 +95,13 @@ def test_digits_go_on_when_a_node_joins_and_another_is_killed(tmp_path: Path) ->
 @pytest.mark.nightly("hosts")
 def test_all_end_with_the_node_of_the_endpoint(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    path.write_text("import time\ntime.sleep(100)\n")
+    path.write_text("import time\nprint('ready')\ntime.sleep(100)\n")
     with Hosts() as hosts, ExitStack() as stack:
         options = (*ELASTIC, "--rdzv-endpoint", f"{hosts.address(0)}:29400", path)
         first, second = (
             start(stack, *hosts.command(host, *map(str, options))) for host in range(2)
         )
-        read_until(second, "2 ranks start on")
+        read_until(second, "ready")
         first.send_signal(signal.SIGKILL)
         before_s = time.monotonic()
         said = read_until(second, "hccl-launch: error")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from hccl_py.launcher.preflight.check import Answers, Ask, Job, Report, check
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.node.facts import Facts, Interface, Rdma
 from hccl_py.launcher.preflight.node.probe import PairResult, Target
@@ -41,11 +43,8 @@ def made_facts(node: int, **changes: Any) -> Facts:
         quota=None,
         memory_limit=None,
         memory_available=64 * GB,
-        numa_nodes=1,
         versions={"Python": "3.11.7", "torch": "2.13.0", "hccl-py": "0.1.0"},
-        disk={"/tmp": 100 * GB},
         rdma=made_rdma(),
-        congestion_control="cubic",
         hccl_settings={"HCCL_TLS": "1"},
         resolved={name: [f"10.0.0.{number + 1}"] for number, name in enumerate("abc")},
     )
@@ -62,14 +61,18 @@ def made_nodes(changed: int = 1, **changes: Any) -> Nodes:
 def made_result(node: int, path: int | None = 0, **changes: Any) -> PairResult:
     host = f"10.0.0.{node + 1}"
     target = Target(node=node, path=path, interface="", source="", host=host, port=40000)
-    result = PairResult(
-        target=target,
-        outcome="good",
-        detail="",
-        mtu=0,
-        largest_packet=0,
-        latency_us=100.0,
-        gb_per_s=[],
-    )
+    result = PairResult(target=target, outcome="good", detail="")
     result.update(changes)  # type: ignore[typeddict-item]
     return result
+
+
+def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
+    """Check with a function that carries questions and returns the answers that came in time."""
+    checking = check(job)
+    ask = next(checking)
+    while True:
+        try:
+            ask = checking.send(exchange(ask))
+        except StopIteration as ended:
+            report: Report = ended.value
+            return report

@@ -17,7 +17,7 @@ from hccl_py.launcher.preflight.node.responder import Responder
 def main() -> None:
     given = json.loads(sys.argv[1])
     given["secret"] = b"a secret of tests"
-    for name in ("node_sizes", "names", "folders"):
+    for name in ("node_sizes", "names"):
         given[name] = tuple(given[name])
     offset_s = float(sys.argv[2])
     responder = Responder(Settings(**given), clock=lambda: time.time() + offset_s)

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from made_nodes import run
 from quiet_clock import HANG_S
 
-from hccl_py.launcher.preflight.check import Ask, Job, Report, run
+from hccl_py.launcher.preflight.check import Ask, Job, Report
 from hccl_py.launcher.preflight.node.facts import Settings
 from hccl_py.launcher.preflight.node.responder import Responder
 from hccl_py.schedulers.ports import free_port
@@ -52,20 +53,16 @@ def job(*, full: bool = False, has_master_port: bool = False) -> Job:
     return Job(NAMES, (1, 1), has_master_port, full)
 
 
-def test_check_of_two_nodes_measures_both_ways_and_finds_that_they_are_one_machine() -> None:
+def test_check_of_two_nodes_lists_them_and_finds_that_they_are_one_machine() -> None:
     port = free_port()
     with ExitStack() as opened:
         responders = {
             node: opened.enter_context(closing(Responder(settings(node, port)))) for node in (0, 1)
         }
         report = checked(job(full=True, has_master_port=True), responders)
-    # How fast loopback is, depends on what else runs here.
-    found = [each.what for each in report.findings if "median of links" not in each.what]
-    assert found == ["is the same machine as node 0 (localhost)"]
+    assert [each.what for each in report.findings] == ["is the same machine as node 0 (localhost)"]
     assert "lo 127.0.0.1" in report.details
-    bandwidth, round_trip = report.details.split("round trip")
-    assert bandwidth.count("GB/s") == 1
-    assert all(len(line.split()) == 3 for line in round_trip.splitlines()[2:])
+    assert len(report.details.splitlines()) == 3
     with socket.create_server(("127.0.0.1", port)):
         pass  # the ports are free again for the ranks
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import namespaces
 import pytest
+from made_nodes import run
 from namespaces import Hosts, call_inside, firewall
 from quiet_clock import HANG_S
 
-from hccl_py.launcher.preflight.check import Ask, Job, Report, run
+from hccl_py.launcher.preflight.check import Ask, Job, Report
 
 pytestmark = pytest.mark.nightly("launchers")
 MASTER_PORT = 29511
@@ -64,7 +65,6 @@ class Node:
             "node_sizes": [1] * len(hosts.names),
             "master_addr": hosts.address(0),
             "master_port": MASTER_PORT,
-            "folders": [],
         }
         words = [sys.executable, str(RESPONDER), json.dumps(given), str(offset_s)]
         shell = ["bash", "-c", f'{limits} exec "$@"', "bash", *words]
@@ -117,13 +117,11 @@ def errors(report: Report) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
-def test_healthy_hosts_are_all_good_and_measured(ipv6: bool) -> None:
+def test_healthy_hosts_are_all_good(ipv6: bool) -> None:
     with Hosts(ipv6=ipv6) as hosts:
         report = preflight(hosts, full=True)
     assert errors(report) == []
     assert f"link0 {ip_address(hosts.address(1))} " in report.details
-    assert "bandwidth, GB/s, from row to column" in report.details
-    assert not re.search("-$", report.details.splitlines()[-2]), "0 to 1 was measured"
 
 
 def drop(hosts: Hosts) -> None:
@@ -179,27 +177,18 @@ def test_fault_of_the_network_is_found_on_its_node(
 
 
 @pytest.mark.parametrize("ipv6", [False, True], ids=["IPv4", "IPv6"])
-def test_black_hole_for_large_packets_is_measured_and_its_remedy_works(ipv6: bool) -> None:
+def test_black_hole_for_large_packets_is_found_and_its_remedy_works(ipv6: bool) -> None:
     with Hosts(ipv6=ipv6) as hosts:
         for name in hosts.names:  # else the kernel hands over packets before it cuts them
             command("ip", "-n", name, *["link", "set", "link0", "gso_max_segs", "1"])
         firewall(hosts, 1, "meta length > 1300 drop")
         ((node, what, remedy),) = errors(preflight(hosts))
         assert node == 0
-        assert what.startswith(f"loses packets over 1300 bytes to node 1 ({hosts.address(1)})")
-        assert what.endswith("link0 sends 1500")
-        assert remedy.startswith("ip link set dev link0 mtu 1300")
+        assert what == f"loses packets of full size to node 1 ({hosts.address(1)})"
+        assert remedy.startswith("ip link set dev link0 mtu 1280")
         for name in hosts.names:
-            command("ip", "-n", name, *["link", "set", "dev", "link0", "mtu", "1300"])
+            command("ip", "-n", name, *["link", "set", "dev", "link0", "mtu", "1280"])
         assert errors(preflight(hosts)) == []
-
-
-def test_black_hole_is_found_where_no_datagram_comes_through() -> None:
-    with Hosts() as hosts:
-        firewall(hosts, 1, "meta l4proto udp drop", "meta length > 1300 drop")
-        ((node, what, remedy),) = errors(preflight(hosts))
-    assert (node, what[:26]) == (0, "loses packets of full size")
-    assert remedy.startswith("ip link set dev link0 mtu 1280")
 
 
 def test_path_that_is_blocked_beside_one_that_is_not_is_found() -> None:
@@ -235,15 +224,6 @@ def test_names_that_do_not_resolve_or_mean_loopback_are_found() -> None:
     assert unknown[1].startswith("cannot resolve one: ")
     assert unknown[2].startswith(f"echo '{hosts.address(0)} one' >> /etc/hosts")
     assert "calls itself 127.0.1.1 (two): harmless here" in str(report)
-
-
-def test_slow_link_is_found_in_its_direction() -> None:
-    with Hosts(num_hosts=3) as hosts:
-        hosts.slow_down(0, 1, 50)
-        report = preflight(hosts, full=True)
-    slow = [each for each in report.findings if "median of links" in each.what]
-    assert any(each.node == 0 and "GB/s to node 1" in each.what for each in slow), report
-    assert errors(report) == []
 
 
 def test_master_port_that_another_program_has_is_found() -> None:

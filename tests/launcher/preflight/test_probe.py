@@ -9,11 +9,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from quiet_clock import Moment
+from quiet_clock import HANG_S, Moment
 
 from hccl_py.launcher.preflight.node import probe as probing
-from hccl_py.launcher.preflight.node.mtu import largest_packet
-from hccl_py.launcher.preflight.node.probe import Target, measure, probe
+from hccl_py.launcher.preflight.node.probe import Target, probe
 from hccl_py.launcher.preflight.node.server import PairServer
 from hccl_py.launcher.preflight.node.wire import Wire
 from hccl_py.transport.deadline import Deadline
@@ -37,27 +36,6 @@ def target(port: int, host: str = "127.0.0.1", path: int | None = 0) -> Target:
 def test_probe_of_a_node_of_this_job_is_good(port: int) -> None:
     result = probe(target(port), SECRET)
     assert (result["outcome"], result["detail"]) == ("good", "")
-
-
-def test_measure_returns_latency_and_several_looks_at_the_bandwidth(port: int) -> None:
-    result = measure(target(port), SECRET)
-    assert 0 < result["latency_us"] < 1e5
-    assert len(result["gb_per_s"]) >= 2
-    assert min(result["gb_per_s"]) > 0.01
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_largest_packet_is_that_of_the_interface_where_nothing_is_lost(host: str) -> None:
-    with PairServer(SECRET) as server:
-        try:
-            address = host, server.listen(host, [0])
-        except OSError:
-            pytest.skip(f"no {host} here")
-        with socket.create_connection(address) as connection:
-            wire = Wire(connection, Deadline(10))
-            wire.prove_as_client(SECRET)
-            mtu, passes = largest_packet(wire, connection)
-            assert mtu == passes > 1500
 
 
 def test_probe_with_another_secret_learns_nothing(port: int) -> None:
@@ -85,21 +63,21 @@ def test_probe_of_a_closed_port_is_rejected_and_of_another_program_is_a_stranger
 
 def test_probe_whose_bytes_never_come_is_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "STALL_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as held:
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         # Proves the secret, as a node behind an MTU black hole does, and gets no further.
         def hold() -> None:
-            held.close()
             connection, _ = other.accept()
             Wire(connection, Deadline(10)).prove_as_server(SECRET)
-            again, _ = other.accept()
-            again.close()
+            is_over.wait(HANG_S)
             connection.close()
 
         holding = threading.Thread(target=hold)
         holding.start()
         result = probe(target(other.getsockname()[1]), SECRET)
+        is_over.set()
         holding.join()
-    assert (result["outcome"], result["largest_packet"]) == ("stalled", 0)
+    assert result["outcome"] == "stalled"
 
 
 def test_stranger_gets_a_hello_and_is_dropped_at_the_first_wrong_proof(port: int) -> None:

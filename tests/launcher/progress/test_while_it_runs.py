@@ -138,15 +138,14 @@ MORE = pytest.mark.nightly("launchers")
 
 
 @pytest.mark.parametrize(
-    ("body", "options"),
+    "body",
     [
-        pytest.param(REDUCES, (), id="without torch"),
-        pytest.param(TRAINS, (), id="steps", marks=MORE),
-        pytest.param(TRAINS, ("--role", "r"), id="steps, elastic", marks=MORE),
+        pytest.param(REDUCES, id="without torch"),
+        pytest.param(TRAINS, id="steps", marks=MORE),
     ],
 )
 def test_terminal_shows_a_line_that_grows_below_the_others_and_is_clear_at_the_end(
-    script: Callable[[str], Path], body: str, options: tuple[str, ...]
+    script: Callable[[str], Path], body: str
 ) -> None:
     path = script(body)
     reader, terminal = pty.openpty()
@@ -167,7 +166,7 @@ def test_terminal_shows_a_line_that_grows_below_the_others_and_is_clear_at_the_e
         read_more()
         return len(set(shown())) > 1
 
-    with job(*COMMAND, *options, "--nproc", 2, path, terminal=terminal) as process:
+    with job(*COMMAND, "--nproc", 2, path, terminal=terminal) as process:
         os.close(terminal)
         wait_until(has_shown_growth, "two different lines", LIMIT_S)
         release(path)
