@@ -29,7 +29,7 @@ BUDGET = {
     "hccl_py/torch_backend": 4_070,
     "hccl_py/schedulers hccl_py/integrations": 2_780,
     "launcher": 9_560,
-    "hccl_py/bench": 5_920,
+    "hccl_py/bench": 5_670,
     "hccl_py/lab": 7_080,
     "hccl_py/horovod": 3_210,
     "benchmarks": 3_550,

@@ -1,24 +1,32 @@
-"""The live table of a terminal: which columns it has where there is room for few."""
+"""The table of a terminal: which columns it has where there is room for few."""
+
+import pytest
 
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.output.live import fitting
 from hccl_py.bench.collective.output.table import Table
 
-_COLUMNS = Table(parse([])[0], ["hccl", "gloo"]).columns
-_CELLS = {name: "0" for name in _COLUMNS} | {"by": "gloo", "size": "67108864", "time us": "123456"}
+_BOTH = ["hccl", "gloo"]
 
 
-def test_fitting_wide_terminal_has_every_column() -> None:
-    assert fitting(_COLUMNS, [_CELLS], 200) == _COLUMNS
+def _columns(width: int, contenders: list[str]) -> list[str]:
+    table = Table(parse([])[0], contenders)
+    table.narrow(width)
+    (header,) = table.header(first=True)
+    assert len(header) < width
+    return table.columns
 
 
-def test_fitting_narrow_terminal_keeps_what_a_row_is_read_for() -> None:
-    shown = fitting(_COLUMNS, [_CELLS], 80)
+def test_narrow_on_a_wide_terminal_keeps_every_column() -> None:
+    assert _columns(200, _BOTH) == Table(parse([])[0], _BOTH).columns
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_narrow_keeps_what_a_row_is_read_for(width: int) -> None:
+    shown = _columns(width, _BOTH)
     assert {"size", "by", "time us", "busbw GB/s", "ratio", "doubt"} <= set(shown)
-    assert "root" not in shown and shown == [name for name in _COLUMNS if name in shown]
-    assert sum(len(name) + 3 for name in shown) < 80
+    assert "root" not in shown
 
 
-def test_fitting_long_cells_leave_out_more_columns() -> None:
-    long = _CELLS | {"by": "a_file_of_mine.py:all_reduce_of_mine"}
-    assert len(fitting(_COLUMNS, [_CELLS, long], 80)) < len(fitting(_COLUMNS, [_CELLS], 80))
+def test_narrow_leaves_out_more_beside_long_names() -> None:
+    long = [*_BOTH, "a_file_of_mine.py:all_reduce_of_mine"]
+    assert len(_columns(80, long)) < len(_columns(80, _BOTH))

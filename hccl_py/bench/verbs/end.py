@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from contextlib import closing
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -80,6 +81,8 @@ class End:
         """
         self._setup, self._link, self._starts = setup, link, starts
         self._memory = _allocate(2 * setup.largest_bytes, registered=setup.registered)
+        self._address = int(self._memory.ctypes.data)
+        self._socket: socket.socket | None = None
         self._device = Device(setup.device)
         try:
             self._connect()
@@ -131,64 +134,52 @@ class End:
         self._link.send(None)
 
     def _connect(self) -> None:
-        domain = ProtectionDomain(self._device)
-        queue = CompletionQueue(self._device, capacity=4 * self._setup.window)
-        region = domain.register(self._memory, _ANY_ACCESS)
         window = self._setup.window
+        domain = ProtectionDomain(self._device)
+        queue = CompletionQueue(self._device, capacity=4 * window)
+        region = domain.register(self._memory, _ANY_ACCESS)
+        deepest = max(window, _UNSIGNALED)
         attributes = QueuePairAttributes(
-            max_send_wr=max(window, _UNSIGNALED),
-            max_recv_wr=max(window, _UNSIGNALED),
-            max_inline=_INLINE_BYTES,
+            max_send_wr=deepest, max_recv_wr=deepest, max_inline=_INLINE_BYTES
         )
         pair = QueuePair(domain, queue, attributes=attributes)
         pair.modify(State.INIT)
-        plain = RendezvousEndpoint() if self._needs_socket else None
-        self._socket: _PlainSocket | None = None
-        mine = [pair.address, region.address, region.rkey, plain.address if plain else b""]
-        self._link.send(mine)
+        needs_socket = self._setup.compare and self._setup.device != "shm"
+        plain = RendezvousEndpoint() if needs_socket else None
+        self._link.send(
+            [pair.address, region.address, region.rkey, plain.address if plain else b""]
+        )
         address, remote_address, rkey, plain_address = self._link.receive()
         pair.connect(address, timeout_s=_CONNECT_TIMEOUT_S)
         if plain is not None:
-            self._socket = _PlainSocket(plain, plain_address)
+            with closing(plain):
+                self._socket = plain.connect_socket(plain_address, _CONNECT_TIMEOUT_S)[1]
         self._end = _core.PerftestEnd(
             pair.core, queue.core, (region.address, region.lkey), (remote_address, rkey)
         )
 
-    @property
-    def _needs_socket(self) -> bool:
-        return self._setup.compare and self._setup.device != "shm"
-
     def _loop(self, trial: Trial) -> list[float]:
-        self._end.set_size(trial.num_bytes)
-        return self._action(trial)()
-
-    def _action(self, trial: Trial) -> Callable[[], list[float]]:
         n, starts, end, window = trial.iterations, self._starts, self._end, self._setup.window
-        address = int(self._memory.ctypes.data)
+        end.size = trial.num_bytes
         if trial.op == "memcpy":
-            return lambda: _core.copy_times(address, trial.num_bytes, n) if starts else []
+            return _core.copy_times(self._address, trial.num_bytes, n) if starts else []
         if trial.op == "socket":
             assert self._socket is not None
-            fd = self._socket.fileno()
+            shape = self._socket.fileno(), self._address, trial.num_bytes, n, starts
             if trial.latency:
-                return lambda: _core.socket_ping_pong(fd, address, trial.num_bytes, n, starts)
-            return lambda: [_core.socket_stream(fd, address, trial.num_bytes, n, starts)]
+                return _core.socket_ping_pong(*shape)
+            return [_core.socket_stream(*shape)]
         if trial.latency and trial.op == "send":
-            return lambda: end.send_ping_pong(n, starts)
+            return end.send_ping_pong(n, starts)
         if trial.latency and trial.op == "write":
-            return lambda: end.write_ping_pong(n, starts)
+            return end.write_ping_pong(n, starts)
         if not starts:
-            return self._sink(n) if trial.op == "send" else list
-        if trial.latency:
-            return lambda: end.read_one_by_one(n)
-        return lambda: [end.stream(int(_OPCODES[trial.op]), n, window)]
-
-    def _sink(self, iterations: int) -> Callable[[], list[float]]:
-        def receive() -> list[float]:
-            self._end.sink(iterations, self._setup.window)
+            if trial.op == "send":
+                end.sink(n, window)
             return []
-
-        return receive
+        if trial.latency:
+            return end.read_one_by_one(n)
+        return [end.stream(int(_OPCODES[trial.op]), n, window)]
 
     # The oracle: every byte that arrives depends on its place, on the trial and on who sent it.
 
@@ -210,20 +201,6 @@ class End:
         wrong = int(np.count_nonzero(self._memory[n : n + checked] != expected[:checked]))
         if wrong:
             raise ArithmeticError(f"{trial.op}: {wrong} of {n} bytes arrived wrong")
-
-
-class _PlainSocket:
-    """What tcp is compared with: a connection over the same addresses."""
-
-    def __init__(self, endpoint: RendezvousEndpoint, remote: bytes) -> None:
-        self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)[1]
-        endpoint.close()
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def _pattern(trial: Trial, *, by_client: bool) -> npt.NDArray[np.uint8]:

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
@@ -71,16 +72,9 @@ def listen(port: int) -> socket.socket:
 def accept(listener: socket.socket, secret: bytes) -> Link:
     """Wait for a client that knows the secret; use its way here for the test as well."""
     connected, _ = listener.accept()
-    connection = _prepared(connected, connected.getsockname()[0])
-    try:
-        deliver_challenge(connection, secret)
-        answer_challenge(connection, secret)
-    except (AuthenticationError, EOFError, OSError) as error:
-        connection.close()
-        raise LinkError(
-            "a client did not prove that it knows HCCL_SECRET; it was turned away"
-        ) from error
-    return Link(connection)
+    who = "a client did not prove that it knows HCCL_SECRET; it was turned away"
+    address = connected.getsockname()[0]
+    return _authenticated(connected, address, secret, (deliver_challenge, answer_challenge), who)
 
 
 def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
@@ -94,13 +88,29 @@ def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
             if time.monotonic() > until_s:
                 raise LinkError(f"no server at {host} port {port}: {error}") from error
             time.sleep(_RETRY_S)
-    connection = _prepared(connected, connected.getpeername()[0])
+    who, address = "the server has another HCCL_SECRET", connected.getpeername()[0]
+    return _authenticated(connected, address, secret, (answer_challenge, deliver_challenge), who)
+
+
+def _authenticated(
+    connected: socket.socket,
+    address: str,
+    secret: bytes,
+    steps: Sequence[Callable[[Connection, bytes], None]],
+    problem: str,
+) -> Link:
+    """Prove to each other that both ends know the secret.
+
+    Raises:
+        LinkError: with `problem`.
+    """
+    connection = _prepared(connected, address)
     try:
-        answer_challenge(connection, secret)
-        deliver_challenge(connection, secret)
+        for step in steps:
+            step(connection, secret)
     except (AuthenticationError, EOFError, OSError) as error:
         connection.close()
-        raise LinkError("the server has another HCCL_SECRET") from error
+        raise LinkError(problem) from error
     return Link(connection)
 
 

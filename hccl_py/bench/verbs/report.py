@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
@@ -56,44 +55,28 @@ class Report:
         return [rule, f"{title:^{len(columns)}}", f" Device: {self._device}", rounds, rule, columns]
 
     def row(self, row: Row) -> str:
-        """Render one size."""
-        return self._latency_row(row) if self._latency else self._bandwidth_row(row)
-
-    def _bandwidth_row(self, row: Row) -> str:
-        ours = _rates(row, row.ours)
-        average = median(ours)
-        text = f" {row.num_bytes:<10} {row.iterations:<14} {max(ours):<18.2f} {average:<20.2f} "
-        text += f"{average * _MIB / max(row.num_bytes, 1) / 1e6:<13.6f}"
-        if row.theirs:
-            theirs = _rates(row, row.theirs)
-            text += _comparison(ours, theirs, average / median(theirs))
-        return text
-
-    def _latency_row(self, row: Row) -> str:
-        every = sorted(time for times in row.ours for time in times)
-        ours = [median(times) for times in row.ours]
-        text = (
-            f" {row.num_bytes:<10} {row.iterations:<14} {every[0]:<14.2f} {every[-1]:<13.2f} "
-            f"{median(ours):<18.2f} {fmean(every):<14.2f} {float(np.std(every)):<16.2f}"
-            f"{_quantile(every, 0.99):<23.2f}{_quantile(every, 0.999):<22.2f}"
-        )
-        if row.theirs:
-            theirs = [median(times) for times in row.theirs]
-            text += _comparison(ours, theirs, median(ours) / median(theirs))
+        """Render one size, and what it is compared with."""
+        if self._latency:
+            every = np.concatenate(row.ours)
+            ours, theirs = ([median(times) for times in side] for side in (row.ours, row.theirs))
+            tail = np.percentile(every, (99, 99.9), method="higher")
+            shown = [every.min(), every.max(), median(ours), every.mean(), every.std(), *tail]
+            widths = [14, 13, 18, 14, 15, 22, 22]
+        else:
+            ours, theirs = (_rates(row, side) for side in (row.ours, row.theirs))
+            shown, widths = [max(ours), median(ours)], [18, 19]
+        text = f" {row.num_bytes:<10} {row.iterations:<14} "
+        text += " ".join(f"{value:<{width}.2f}" for value, width in zip(shown, widths, strict=True))
+        if not self._latency:
+            text += f" {median(ours) * _MIB / max(row.num_bytes, 1) / 1e6:<13.6f}"
+        if theirs:
+            spread = "/".join(f"{_digits(min(it))}-{_digits(max(it))}" for it in (ours, theirs))
+            text += f"    {median(theirs):<12.2f} {median(ours) / median(theirs):<7.3f} {spread}"
         return text
 
 
 def _rates(row: Row, rounds: list[list[float]]) -> list[float]:
     return [row.num_bytes * row.iterations / times[0] / _MIB for times in rounds]
-
-
-def _comparison(ours: Sequence[float], theirs: Sequence[float], ratio: float) -> str:
-    spread = "/".join(f"{_digits(min(side))}-{_digits(max(side))}" for side in (ours, theirs))
-    return f"    {median(theirs):<12.2f} {ratio:<7.3f} {spread}"
-
-
-def _quantile(every: Sequence[float], fraction: float) -> float:
-    return every[min(len(every) - 1, int(len(every) * fraction))]
 
 
 def _digits(value: float) -> str:

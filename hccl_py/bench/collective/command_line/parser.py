@@ -1,30 +1,23 @@
 """The options of `hccl-bench` for argparse; `combinations` checks how they go together.
 
-`read` makes one `Options` for each case of what this parser returns.
+Names and help come from `option_text`; `_READS` says what each option reads, and its name in
+`Options` where that is another.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.command_line.help_text import DESCRIPTION, EPILOG
-from hccl_py.bench.collective.command_line.vocabulary import (
-    ALL_REDUCTIONS,
-    COLLECTIVES,
-    DATA_TYPES,
-    IN_CHECKOUT,
-    MEANINGLESS,
-    NO_COLLECTIVES,
-    NO_REDUCTIONS,
-    REDUCTIONS,
-)
+from hccl_py.bench.collective.command_line.option_text import DESCRIPTION, EPILOG, OPTIONS
 from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
 from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
 from hccl_py.command_line import (
     Parser,
+    list_of,
     names_of,
     parse_natural,
     parse_output,
@@ -37,12 +30,19 @@ from hccl_py.command_line import (
     whole,
 )
 
+_TESTS = {"all2all": "all_to_all", "sendrecv": "send_recv"}
+_TYPES = {"half": "float16", "float": "float32", "double": "float64"}
+"""Names of nccl-tests and hccl_demo -> ours."""
 
-class _Refuse(argparse.Action):
-    """Explain what to give instead of an option that means nothing here."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        parser.error(f"{self.option_strings[-1]}: {self.const}")
+_OTHER_TESTS = {"scale_validation": "give --validate to measure every pair of ranks"}
+_NO_OPS = {
+    name: f"--op is the reduction, as in nccl-tests: give --test {name} for the collective"
+    for name in (*CASES, *_TESTS)
+}
+_IN_CHECKOUT = dict.fromkeys(
+    ("mpich", "openmpi", "ucc"),
+    "MPI and UCC run in environments of their own: python -m benchmarks.peers in a checkout",
+)
 
 
 class _ListTests(argparse.Action):
@@ -53,20 +53,75 @@ class _ListTests(argparse.Action):
         parser.exit()
 
 
-def _root(text: str) -> tuple[int, ...] | None:
+def _roots(text: str) -> tuple[int, ...] | None:
     """Read ranks; None stands for all of them."""
-    return None if text == "all" else tuple(parse_natural(part) for part in text.split(","))
+    return None if text == "all" else list_of(parse_natural)(text)
 
 
 def _pairs(text: str) -> tuple[tuple[int, int], ...]:
     """Read an even number of ranks: from, to, from, to."""
-    ranks = [parse_natural(part) for part in text.split(",")]
+    ranks = list_of(parse_natural)(text)
     pairs = tuple(zip(ranks[::2], ranks[1::2], strict=False))
     if len(ranks) % 2 or any(one == other for one, other in pairs):
         raise argparse.ArgumentTypeError(
             f"expected pairs of different ranks such as 0,1,2,3, got {text!r}"
         )
     return pairs
+
+
+_OPS = names_of(
+    REDUCE_OPS,
+    aliases={"prod": "product"},
+    every=("sum", "product", "min", "max", "avg"),  # what every element type knows
+    elsewhere=_NO_OPS,
+)
+_READS: dict[str, dict[str, Any]] = {
+    "--test": {
+        "type": names_of(CASES, aliases=_TESTS, elsewhere=_OTHER_TESTS),
+        "default": ("all_reduce",),
+    },
+    "--tune": {
+        "dest": "tune_path",
+        "type": parse_output,
+        "nargs": "?",
+        "const": Path("hccl-tuning.json"),
+    },
+    "--list_tests": {"action": _ListTests, "nargs": 0},
+    "-g": {"dest": "nproc", "type": parse_positive, "default": 2},
+    "--nnodes": {"type": parse_positive, "default": 1},
+    "--veth": {"dest": "veth_links", "type": parse_positive},
+    "--rate": {"dest": "rate_mbit", "type": parse_rate},
+    "-d": {
+        "dest": "dtypes",
+        "type": names_of(ITEM_SIZES, aliases=_TYPES),
+        "default": ("float32",),
+    },
+    "-o": {"type": _OPS},
+    "-r": {"dest": "roots", "type": _roots, "default": (0,)},
+    "--place": {"choices": ("in", "out", "both")},
+    "--ranks_list": {"type": _pairs},
+    "-b": {"type": parse_size},
+    "-e": {"type": parse_size},
+    "-f": {"type": whole(2)},
+    "-i": {"type": parse_size},
+    "--size_range": {"type": parse_size, "nargs": 2},
+    "--size_range_inc": {"type": parse_positive},
+    "--sizes": {"type": parse_sizes},
+    "--api": {"choices": APIS},
+    "--compare": {"type": names_of(BASELINES, elsewhere=_IN_CHECKOUT), "default": ()},
+    "--compression": {"dest": "compressions", "type": names_of(COMPRESSIONS), "default": ()},
+    "--algorithm": {"dest": "algorithms", "type": list_of(str), "default": ()},
+    "--measure": {"choices": ("bw", "latency"), "default": "bw"},
+    "-n": {"type": parse_positive},
+    "-w": {"dest": "warmup", "type": parse_natural},
+    "-c": {"dest": "checks", "type": parse_natural, "default": 1},
+    "--no_correctness": {"dest": "checks", "action": "store_const", "const": 0},
+    "-a": {"type": int, "choices": range(4), "default": 1},
+    "-T": {"dest": "timeout_s", "type": parse_seconds, "default": 600.0},
+    "--json": {"dest": "json_path", "type": parse_output},
+    "-F": {"dest": "csv_path", "type": parse_output},
+    "--plot": {"dest": "plot_path", "type": parse_picture},
+}
 
 
 def make_parser() -> Parser:
@@ -77,256 +132,19 @@ def make_parser() -> Parser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_what(parser.add_argument_group("what is measured"))
-    _add_sizes(parser.add_argument_group("sizes"))
-    _add_how(parser.add_argument_group("how it is measured"))
-    _add_output(parser.add_argument_group("output"))
-    for names, instead in MEANINGLESS.items():
-        parser.add_argument(
-            *names, action=_Refuse, const=instead, nargs="?", help=argparse.SUPPRESS
-        )
+    text = OPTIONS.format(tests=", ".join(CASES), types=", ".join((*ITEM_SIZES, *_TYPES)))
+    for section in text.split("\n\n"):
+        title, _, options = section.partition("\n")
+        group = parser.add_argument_group(title)
+        for names, about in re.findall(r"^  (\S.*)\n((?:    .*\n?)+)", options, re.MULTILINE):
+            _add(group, names, " ".join(about.split()))
     return parser
 
 
-def _add_what(group: argparse._ArgumentGroup) -> None:
-    """The collective, its ranks and its data."""
-    add = group.add_argument
-    add(
-        "--test",
-        type=names_of(CASES, aliases=COLLECTIVES, elsewhere=NO_COLLECTIVES),
-        default=("all_reduce",),
-        metavar="LIST",
-        help=f"all, or any of {', '.join(CASES)}, with commas between them (all_reduce)",
-    )
-    add(
-        "--validate",
-        action="store_true",
-        help="measure every pair of ranks instead, show the matrix, and exit with 1 and the names "
-        "of links below 95 %% of the median of their class (inside a node, between nodes)",
-    )
-    add(
-        "--tune",
-        dest="tune_path",
-        type=parse_output,
-        nargs="?",
-        const=Path("hccl-tuning.json"),
-        metavar="FILE",
-        help="measure every algorithm instead, in less than 60 s, and write FILE "
-        "(hccl-tuning.json), which HCCL_TUNING=FILE makes communicators choose by; also as a "
-        "program under hccl-launch",
-    )
-    add(
-        "--tune_check",
-        action="store_true",
-        help="with it: measure again at twice the sizes, and compare chosen with best",
-    )
-    add("--list_tests", action=_ListTests, nargs=0, help="print these names and leave")
-    add(
-        *("-g", "--ngpus", "--nproc", "--nproc-per-node", "--ranks_per_node"),
-        dest="nproc",
-        type=parse_positive,
-        default=2,
-        metavar="N",
-        help="ranks on each node (2)",
-    )
-    add(
-        "--nnodes",
-        type=parse_positive,
-        default=1,
-        metavar="N",
-        help="emulated nodes (1): -g x nnodes ranks; nodes share no memory and talk TCP",
-    )
-    add(
-        "--veth",
-        dest="veth_links",
-        type=parse_positive,
-        metavar="LINKS",
-        help="put the two nodes into network namespaces joined by virtual Ethernet links, as two "
-        "hosts: TCP then takes the way through both network stacks, not loopback; needs root",
-    )
-    add(
-        "--rate",
-        dest="rate_mbit",
-        type=parse_rate,
-        metavar="RATE",
-        help="limit each link of --veth in both directions, e.g. 1gbit or 100mbit (tc's tbf)",
-    )
-    add(
-        *("-d", "--datatype", "--data_type"),
-        dest="dtypes",
-        type=names_of(ITEM_SIZES, aliases=DATA_TYPES),
-        default=("float32",),
-        metavar="LIST",
-        help=f"element type, all or any of {', '.join((*ITEM_SIZES, *DATA_TYPES))} (float)",
-    )
-    add(
-        *("-o", "--op", "--reduction_op"),
-        type=names_of(
-            REDUCE_OPS, aliases=REDUCTIONS, every=ALL_REDUCTIONS, elsewhere=NO_REDUCTIONS
-        ),
-        metavar="LIST",
-        help="reduction, all or any of sum, prod, min, max, avg, band, bor, bxor (sum)",
-    )
-    add(
-        *("-r", "--root", "--test_root"),
-        dest="roots",
-        type=_root,
-        default=(0,),
-        metavar="LIST",
-        help="root, where there is one: ranks, or all (0)",
-    )
-    add(
-        "--place",
-        choices=("in", "out", "both"),
-        help="one buffer for input and output, one for each, or first the one and then the other "
-        "(in for all_reduce, broadcast and reduce, out for the rest, as torch calls them)",
-    )
-    add(
-        "--ranks_list",
-        type=_pairs,
-        metavar="A,B,...",
-        help="send_recv and ping_pong: from rank A to B, and so on in pairs (send_recv: from each "
-        "rank to the next; ping_pong: 0,1,2,3 and so on)",
-    )
-
-
-def _add_sizes(group: argparse._ArgumentGroup) -> None:
-    """A range of sizes or a list; all sizes are 1024-based."""
-    add = group.add_argument
-    add("-b", "--minbytes", type=parse_size, metavar="SIZE", help="first size, such as 64K (4)")
-    add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="last size (64M)")
-    add("-f", "--stepfactor", type=whole(2), metavar="N", help="from one size to the next (16)")
-    add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="add this to the size instead")
-    add("--size_range", nargs=2, type=parse_size, metavar=("MIN", "MAX"), help="-b MIN -e MAX -f 2")
-    add(
-        "--size_range_inc",
-        type=parse_positive,
-        metavar="M",
-        help="with it: multiply by 2^M instead (1)",
-    )
-    add("--sizes", "--size", type=parse_sizes, metavar="LIST", help="these, such as 4,64K,1M")
-
-
-def _add_how(group: argparse._ArgumentGroup) -> None:
-    """Contenders and amounts of work."""
-    add = group.add_argument
-    add(
-        "--api",
-        choices=APIS,
-        help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
-    )
-    add(
-        "--compare",
-        type=names_of(BASELINES, elsewhere=IN_CHECKOUT),
-        default=(),
-        metavar="LIST",
-        help="measure gloo beside hccl, in turns in the same processes (MPICH, Open MPI and UCC: "
-        "python -m benchmarks.peers in a checkout)",
-    )
-    add(
-        "--compression",
-        dest="compressions",
-        type=names_of(COMPRESSIONS),
-        default=(),
-        metavar="LIST",
-        help="measure hccl with this compression between nodes beside hccl: bf16, int8 or both",
-    )
-    add(
-        "--reproducible",
-        action="store_true",
-        help="measure hccl with HCCL_REPRODUCIBLE=1 beside hccl; implies --api communicator "
-        "(docs/api/reproducible.md)",
-    )
-    add(
-        "--algorithm",
-        dest="algorithms",
-        type=lambda text: tuple(text.split(",")),
-        default=(),
-        metavar="FILE:FUNCTION",
-        help="measure hccl with this algorithm of your own beside hccl "
-        "(docs/internals/algorithms.md); several with commas between them",
-    )
-    add(
-        "--registered",
-        action="store_true",
-        help="measure hccl on registered memory (hccl_py.empty) beside hccl on any other",
-    )
-    add(
-        "--measure",
-        choices=("bw", "latency"),
-        default="bw",
-        help="bw: calls back to back (default); latency: a barrier before each call, the time of "
-        "a call is that of its slowest rank",
-    )
-    add(
-        "--profile",
-        action="store_true",
-        help="below each size, where the time of a call goes: late ranks, copy, reduce, wire, data "
-        "in transit, Python; implies --api communicator and slows small calls down a little",
-    )
-    add(
-        *("-n", "--iters", "--loop"),
-        type=parse_positive,
-        metavar="N",
-        help="timed calls per size (about 1 s of them)",
-    )
-    add(
-        *("-w", "--warmup_iters"),
-        dest="warmup",
-        type=parse_natural,
-        metavar="N",
-        help="untimed calls that open each round (a tenth of the timed ones, at least one)",
-    )
-    add(
-        *("-c", "--check"),
-        dest="checks",
-        type=parse_natural,
-        default=1,
-        metavar="N",
-        help="checked calls per size, 0 for none (1)",
-    )
-    add("--no_correctness", dest="checks", action="store_const", const=0, help="as -c 0")
-    add(
-        *("-a", "--average"),
-        type=int,
-        choices=range(4),
-        default=1,
-        help="time of a round: 0 of rank 0, 1 mean over the ranks (default), 2 least, 3 most",
-    )
-    add(
-        *("-T", "--timeout"),
-        dest="timeout_s",
-        type=parse_seconds,
-        default=600.0,
-        metavar="S",
-        help="seconds after which the whole run is ended as failed (600)",
-    )
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    """What is printed and written."""
-    add = group.add_argument
-    add(
-        "--json",
-        dest="json_path",
-        type=parse_output,
-        metavar="PATH",
-        help="write machine, versions, command and results",
-    )
-    add("--markdown", action="store_true", help="print the tables as Markdown")
-    add("--csv", action="store_true", help="print comma-separated values with one header line")
-    add(
-        *("-F", "--output_file", "--result_csv"),
-        dest="csv_path",
-        type=parse_output,
-        metavar="PATH",
-        help="write these to a file as well",
-    )
-    add(
-        "--plot",
-        dest="plot_path",
-        type=parse_picture,
-        metavar="PNG",
-        help="draw time and busbw against size",
-    )
-    add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")
+def _add(group: argparse._ArgumentGroup, names: str, about: str) -> None:
+    """Add an option; one without a word for its value is a flag, unless it reads something."""
+    words = names.split()
+    reads = _READS.get(words[0], {"action": "store_true"})
+    if not words[-1].startswith("-"):
+        reads = reads | {"metavar": words.pop()}
+    group.add_argument(*words, help=about.replace("%", "%%"), **reads)

@@ -32,6 +32,12 @@ _WIDTHS = {
     "ratio p10-p90": 13,
     "doubt": 5,
 }
+_LEFT_OUT_FIRST = (
+    *("root", "count", "place", "type", "op", "p99", "ratio p10-p90", "p50", "ranks"),
+    *("algbw GB/s", "limit", "ratio", "wrong"),
+)
+"""Columns that a narrow terminal does without."""
+
 _MORE_IN_CSV = ("p90", "max", "round p10", "round p90")
 
 
@@ -61,6 +67,14 @@ class Table:
         self.columns = [name for name in _WIDTHS if name not in hidden]
         if self._csv:
             self.columns = ["collective", *self.columns, *_MORE_IN_CSV]
+
+    def narrow(self, width: int) -> None:
+        """Leave out columns that do not fit into a terminal: those that say least, first."""
+        for name in _LEFT_OUT_FIRST:
+            if sum(self._widths[one] + 1 for one in self.columns) <= width:
+                return
+            if name in self.columns:
+                self.columns.remove(name)
 
     def header(self, first: bool) -> list[str]:
         """Make the lines above the first row; later tables of a run get a title, CSV gets none."""

@@ -33,7 +33,7 @@ double microseconds(VerbsClock::duration duration) {
 size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   Completion completion;
   for (size_t num_others = 0;; ++num_others) {
-    if (end.queue.wait({&completion, 1}, deadline, end.interrupt) == 0) {
+    if (end.queue->wait({&completion, 1}, deadline, end.interrupt) == 0) {
       throw std::runtime_error("no completion for 30 s");
     }
     if (completion.status != Status::success) {
@@ -46,11 +46,6 @@ size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
 }
 
 void await(PerftestEnd& end, bool recv) { await(end, recv, VerbsClock::now() + longest_wait); }
-
-// Whether request `i` of `iterations` is signaled.
-bool is_signaled(size_t i, size_t iterations) {
-  return (i + 1) % signal_period == 0 || i + 1 == iterations;
-}
 
 ScatterGather half(const PerftestEnd& end, bool second) {
   return {end.address + (second ? end.size : 0), static_cast<uint32_t>(end.size), end.lkey};
@@ -65,15 +60,42 @@ void post(PerftestEnd& end, Opcode opcode, uint32_t flags) {
   // A write lands in the peer's second half; a read takes its first.
   request.remote_address = end.remote_address + (opcode == Opcode::rdma_write ? end.size : 0);
   request.pieces = {&piece, 1};
-  end.pair.post_send(request);
+  end.pair->post_send(request);
 }
 
 void post_recv(PerftestEnd& end) {
   ScatterGather piece = half(end, true);
-  end.pair.post_recv({0, {&piece, 1}});
+  end.pair->post_recv({0, {&piece, 1}});
 }
 
-uint32_t flags_of(PerftestEnd& end) { return end.size <= end.pair.max_inline() ? send_inline : 0; }
+// Posts the requests of a ping-pong, of which a few are signaled.
+class Requests {
+ public:
+  Requests(PerftestEnd& end, Opcode opcode, size_t iterations)
+      : end_(end), opcode_(opcode), iterations_(iterations) {
+    if (end.size <= end.pair->max_inline()) flags_ = send_inline;
+  }
+
+  void post_next() {
+    ++num_posted_;
+    bool signaled = num_posted_ % signal_period == 0 || num_posted_ == iterations_;
+    num_signaled_ += signaled;
+    post(end_, opcode_, signaled ? flags_ | send_signaled : flags_);
+  }
+
+  void note_ended(size_t number) { num_ended_ += number; }
+
+  void await_rest() {
+    for (; num_ended_ < num_signaled_; ++num_ended_) await(end_, false);
+  }
+
+ private:
+  PerftestEnd& end_;
+  Opcode opcode_;
+  size_t iterations_;
+  uint32_t flags_ = 0;
+  size_t num_posted_ = 0, num_signaled_ = 0, num_ended_ = 0;
+};
 
 [[noreturn]] void throw_errno(const char* call) {
   throw std::system_error(errno, std::generic_category(), call);
@@ -86,23 +108,23 @@ void set_blocking(int fd, bool blocking) {
   }
 }
 
-void send_all(int fd, const std::byte* data, size_t size) {
+void send_all(int fd, uint64_t data, size_t size) {
   while (size > 0) {
-    ssize_t sent = ::send(fd, data, size, MSG_NOSIGNAL);
+    ssize_t sent = ::send(fd, reinterpret_cast<std::byte*>(data), size, MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) throw_errno("send");
     if (sent <= 0) continue;
-    data += sent;
+    data += static_cast<size_t>(sent);
     size -= static_cast<size_t>(sent);
   }
 }
 
-void receive_all(int fd, std::byte* data, size_t size) {
+void receive_all(int fd, uint64_t data, size_t size) {
   while (size > 0) {
-    ssize_t got = ::recv(fd, data, size, 0);
+    ssize_t got = ::recv(fd, reinterpret_cast<std::byte*>(data), size, 0);
     if (got == 0) throw std::runtime_error("the peer closed its socket");
     if (got < 0 && errno != EAGAIN && errno != EINTR) throw_errno("recv");
     if (got <= 0) continue;
-    data += got;
+    data += static_cast<size_t>(got);
     size -= static_cast<size_t>(got);
   }
 }
@@ -135,67 +157,57 @@ void run_pinned(const std::vector<int>& cores, const Work& work) {
 std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
   std::vector<double> times;
   times.reserve(iterations);
-  uint32_t flags = flags_of(end);
+  Requests requests(end, Opcode::send, iterations);
   for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
   auto begin = VerbsClock::now();
-  auto deadline = begin + longest_wait;
-  size_t num_signaled = 0, num_ended = 0;
   for (size_t i = 0; i < iterations; ++i) {
-    if (!starts) num_ended += await(end, true, deadline);
-    bool signaled = is_signaled(i, iterations);
-    num_signaled += signaled;
-    post(end, Opcode::send, signaled ? flags | send_signaled : flags);
+    // The time of the last message, which costs no clock of its own.
+    auto deadline = begin + longest_wait;
+    if (!starts) requests.note_ended(await(end, true, deadline));
+    requests.post_next();
     if (i + recvs_ahead < iterations) post_recv(end);
-    if (!starts) {
-      if (i % 4096 == 0) deadline = VerbsClock::now() + longest_wait;
-      continue;
-    }
-    num_ended += await(end, true, deadline);
+    if (starts) requests.note_ended(await(end, true, deadline));
+    if (!starts && i % 4096 != 0) continue;
     auto now = VerbsClock::now();
-    times.push_back(microseconds(now - begin) / 2);
+    if (starts) times.push_back(microseconds(now - begin) / 2);
     begin = now;
-    deadline = now + longest_wait;
   }
-  for (; num_ended < num_signaled; ++num_ended) await(end, false);
+  requests.await_rest();
   return times;
 }
 
 std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
   std::vector<double> times;
   times.reserve(iterations);
-  uint32_t flags = flags_of(end);
+  Requests requests(end, Opcode::rdma_write, iterations);
   // Written by this very thread while it drives, or by the device's thread under the queue pair's
   // lock, which the next poll takes too.
   volatile auto* mine = reinterpret_cast<unsigned char*>(end.address) + end.size - 1;
   volatile auto* theirs = mine + end.size;
-  auto deadline = VerbsClock::now() + longest_wait;
-  size_t num_signaled = 0, num_ended = 0;
   auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {
     auto mark = static_cast<unsigned char>(i % 251 + 1);
     auto await_mark = [&] {
       Completion completion;
       for (uint32_t turn = 1; *theirs != mark; ++turn) {
-        if (end.queue.poll({&completion, 1}) > 0) {
+        if (end.queue->poll({&completion, 1}) > 0) {
           if (completion.status != Status::success) throw std::runtime_error("a write failed");
-          ++num_ended;
+          requests.note_ended(1);
         }
-        if (turn % 65536 == 0 && VerbsClock::now() > deadline) {
+        if (turn % 65536 == 0 && VerbsClock::now() > begin + longest_wait) {
           throw std::runtime_error("no write came for 30 s");
         }
       }
     };
     if (!starts) await_mark();
     *mine = mark;
-    bool signaled = is_signaled(i, iterations);
-    num_signaled += signaled;
-    post(end, Opcode::rdma_write, signaled ? flags | send_signaled : flags);
+    requests.post_next();
     if (starts) await_mark();
     auto now = VerbsClock::now();
     times.push_back(microseconds(now - begin) / 2);
     begin = now;
   }
-  for (; num_ended < num_signaled; ++num_ended) await(end, false);
+  requests.await_rest();
   return times;
 }
 
@@ -234,7 +246,7 @@ void sink(PerftestEnd& end, size_t iterations, size_t window) {
   }
 }
 
-std::vector<double> socket_ping_pong(int fd, std::byte* buffer, size_t size, size_t iterations,
+std::vector<double> socket_ping_pong(int fd, uint64_t buffer, size_t size, size_t iterations,
                                      bool starts) {
   set_blocking(fd, false);
   std::vector<double> times;
@@ -251,32 +263,26 @@ std::vector<double> socket_ping_pong(int fd, std::byte* buffer, size_t size, siz
   return times;
 }
 
-double socket_stream(int fd, std::byte* buffer, size_t size, size_t iterations, bool sends) {
+double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bool sends) {
   set_blocking(fd, true);
   std::byte finished{};
   auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {
-    if (sends) {
-      send_all(fd, buffer, size);
-    } else {
-      receive_all(fd, buffer + size, size);
-    }
+    sends ? send_all(fd, buffer, size) : receive_all(fd, buffer + size, size);
   }
-  if (sends) {
-    receive_all(fd, &finished, 1);
-  } else {
-    send_all(fd, &finished, 1);
-  }
+  auto at = reinterpret_cast<uint64_t>(&finished);
+  sends ? receive_all(fd, at, 1) : send_all(fd, at, 1);
   return std::chrono::duration<double>(VerbsClock::now() - begin).count();
 }
 
-std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations) {
+std::vector<double> copy_times(uint64_t buffer, size_t size, size_t iterations) {
+  auto* source = reinterpret_cast<std::byte*>(buffer);
   std::vector<double> times;
   times.reserve(iterations);
   for (size_t i = 0; i < iterations; ++i) {
     auto begin = VerbsClock::now();
-    std::memcpy(buffer + size, buffer, size);
-    asm volatile("" : : "r"(buffer) : "memory");  // or the compiler would drop all but one
+    std::memcpy(source + size, source, size);
+    asm volatile("" : : "r"(source) : "memory");  // or the compiler would drop all but one
     times.push_back(microseconds(VerbsClock::now() - begin));
   }
   return times;

@@ -1,6 +1,8 @@
 // The loops that hccl-perftest times: over a queue pair, and what they are compared with.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "verbs/completion_queue.h"
@@ -12,8 +14,8 @@ namespace hccl {
 //
 // Its buffer has two halves of `size` bytes: what it sends, and what it receives.
 struct PerftestEnd {
-  QueuePairFace& pair;
-  CompletionQueue& queue;  // for sends and RECVs; the loop takes all that comes
+  std::shared_ptr<QueuePairFace> pair;
+  std::shared_ptr<CompletionQueue> queue;  // for sends and RECVs; the loop takes all that comes
   uint64_t address = 0;
   uint32_t lkey = 0;
   uint64_t remote_address = 0;  // of the peer's buffer
@@ -37,12 +39,12 @@ double stream(PerftestEnd& end, Opcode opcode, size_t iterations, size_t window)
 void sink(PerftestEnd& end, size_t iterations, size_t window);
 
 // Microseconds of each way over a plain socket, which both ends poll as queue pairs do.
-std::vector<double> socket_ping_pong(int fd, std::byte* buffer, size_t size, size_t iterations,
+std::vector<double> socket_ping_pong(int fd, uint64_t buffer, size_t size, size_t iterations,
                                      bool starts);
 // Seconds for so many messages over a plain blocking socket, until one byte says that all came.
-double socket_stream(int fd, std::byte* buffer, size_t size, size_t iterations, bool sends);
+double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bool sends);
 // Microseconds of each memcpy from one half of the buffer to the other.
-std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations);
+std::vector<double> copy_times(uint64_t buffer, size_t size, size_t iterations);
 
 // Nanoseconds that a cache line takes from one core to the other: half of each round trip between
 // two threads pinned to them, for so many seconds. Throws std::system_error where a core is not
