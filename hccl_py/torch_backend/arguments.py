@@ -307,6 +307,12 @@ class Call:
                 f'backend="{NAME if owns(NAME) else ALIAS}", which takes them itself'
             )
 
+    def require_memory(self, argument: str, tensor: Tensor) -> None:
+        """Raise unless the elements of a host tensor lie in memory of its own."""
+        found = without_memory(tensor)
+        if found:
+            raise self._not_plain(argument, found)
+
     def _checked(self, argument: str, tensor: Tensor, like: Tensor | None) -> Tensor:
         if type(tensor) not in PLAIN_TYPES:
             if not isinstance(tensor, Tensor):
@@ -328,8 +334,8 @@ class Call:
                 self.fake = True
             else:
                 self._take_device(argument, tensor.device)
-        if tensor.is_cpu and not self.fake and (found := without_memory(tensor)):
-            raise self._not_plain(argument, found)
+        if tensor.is_cpu and not self.fake:
+            self.require_memory(argument, tensor)
         if like is not None and tensor.dtype != like.dtype:
             raise self.invalid(
                 f"all tensors must have one dtype: `{argument}` has {tensor.dtype}, "

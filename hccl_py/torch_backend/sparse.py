@@ -31,10 +31,15 @@ def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.W
     op = call.reduce_op()
     if op not in (ReduceOp.SUM, ReduceOp.AVG):
         raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {op.name.lower()}")
+    if tensor._is_view() and tensor._base is not None and tensor._base.is_complex():
+        # Torch passes a view as real numbers, whose new values the complex tensor would not get.
+        tensor = tensor._base
     call.inputs.append(tensor)
     call.results.append(tensor)
     if is_fake(tensor) or tensor.is_meta:
         return HcclWork((), call.results)
+    for part in (tensor._indices(), tensor._values()) if tensor.is_cpu else ():
+        call.require_memory("tensors", part)
     source = tensor.detach().coalesce().cpu()
     values = call.scaled(source.values())
     counts = _counts(group, call, source)

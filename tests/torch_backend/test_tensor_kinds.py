@@ -278,6 +278,18 @@ def check_values(rank: int, n: int) -> None:
             call(copy)
             assert copy.tolist() == [1.0] * N
             assert source.tolist() == [float(rank)] * N, "only the copy is written"
+    for dtype in (torch.complex64, torch.complex128, torch.float32):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            values = torch.tensor([2.0, 4.0]).to(dtype) * (2j if dtype.is_complex else 1)
+            places = torch.tensor([[rank, n]])
+            sparse = torch.sparse_coo_tensor(places, values, (n + 1,), check_invariants=True)
+            dist.all_reduce(sparse, op)
+            expected = torch.tensor([2.0] * n + [4.0 * n]) / (n if op is dist.ReduceOp.AVG else 1)
+            assert (sparse.to_dense() == expected * (2j if dtype.is_complex else 1)).all()
+    sparse = torch.sparse_coo_tensor(places, torch.ones(2), (n + 1,), check_invariants=True)
+    freed(sparse._values(), 4)
+    with pytest.raises(InvalidArgumentError, match="freed or cut"):
+        dist.all_reduce(sparse)
     for tensor in (torch.ones(1).expand(N), torch.as_strided(torch.ones(N), (2, 3), (1, 1))):
         with pytest.raises(InvalidArgumentError, match="no two of its elements"):
             dist.all_reduce(tensor)
