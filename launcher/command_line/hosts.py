@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from hccl_py.launcher.command_line.values import nodes, ranks, working_directory
 from hccl_py.launcher.hosts.environment import select
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import choose, parse_hosts, read_hostfile
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.ssh_options import SshOptions
@@ -22,19 +21,13 @@ def hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> HostOptions:
             raise UsageError(f"--hosts starts every node itself: leave out --{option}")
     most = None if args.nnodes is None else nodes(args.nnodes)[1]
     slots = None if args.nproc_per_node is None else ranks(args.nproc_per_node)
-    try:
-        if args.hosts and args.hostfile:
-            raise UsageError("--hosts and --hostfile exclude each other")
-        if args.hosts:
-            listed = parse_hosts(args.hosts, slots)
-        else:
-            listed = read_hostfile(args.hostfile, slots)
-        return HostOptions(
-            hosts=choose(listed, num_nodes=most, ranks_per_node=slots, world_size=args.world_size),
-            ssh=SshOptions(args.ssh_port, args.ssh_user, tuple(args.ssh_option or ())),
-            environment=select(environ, args.export or (), args.env_file or ()),
-            python=args.remote_python or sys.executable,
-            directory=args.remote_dir or working_directory(),
-        )
-    except HostsError as error:
-        raise UsageError(str(error)) from error
+    if args.hosts and args.hostfile:
+        raise UsageError("--hosts and --hostfile exclude each other")
+    listed = parse_hosts(args.hosts, slots) if args.hosts else read_hostfile(args.hostfile, slots)
+    return HostOptions(
+        hosts=choose(listed, num_nodes=most, ranks_per_node=slots, world_size=args.world_size),
+        ssh=SshOptions(args.ssh_port, args.ssh_user, tuple(args.ssh_option or ())),
+        environment=select(environ, args.export or (), args.env_file or ()),
+        python=args.remote_python or sys.executable,
+        directory=args.remote_dir or working_directory(),
+    )

@@ -101,10 +101,7 @@ def output(args: argparse.Namespace) -> OutputWords:
     words = OutputWords(
         args.prefix, args.log_dir, args.redirects, args.tee, args.local_ranks_filter
     )
-    try:
-        OutputOptions.of(words)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    OutputOptions.of(words)  # checks them
     return words
 
 

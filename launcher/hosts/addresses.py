@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
 from hccl_py.launcher.lookups import in_threads
+from hccl_py.launcher.usage_error import UsageError
 
 _TIMEOUT_S = 10.0
 
@@ -48,7 +48,7 @@ def locate(
         timeout_s: for all of them together.
 
     Raises:
-        HostsError: some names have no address; the message has all of them. Or a host needs ssh,
+        UsageError: some names have no address; the message has all of them. Or a host needs ssh,
             which is not installed.
     """
     found = in_threads(lambda host: _locate(host, ssh), hosts, timeout_s)
@@ -59,14 +59,14 @@ def locate(
         if not isinstance(result, Location)
     ]
     if problems:
-        raise HostsError(
+        raise UsageError(
             f"no address for {', '.join(problems)}; correct the names, or add them to the DNS, "
             "/etc/hosts or ~/.ssh/config of this machine"
         )
     locations = tuple(result for result in found if isinstance(result, Location))
     remote = [location.host.name for location in locations if not location.is_here]
     if remote and shutil.which("ssh") is None:
-        raise HostsError(f"{', '.join(remote)}: reached by ssh, which is not installed here")
+        raise UsageError(f"{', '.join(remote)}: reached by ssh, which is not installed here")
     return locations
 
 

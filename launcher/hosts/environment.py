@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.named_file import read_lines
+from hccl_py.launcher.usage_error import UsageError
 
 ALWAYS = (
     "HCCL_*",  # what ranks must agree on
@@ -53,7 +53,7 @@ def select(
         files: values of `--env-file`.
 
     Raises:
-        HostsError: a name that is not set here, or what is no variable, or an unreadable file.
+        UsageError: a name that is not set here, or what is no variable, or an unreadable file.
     """
     selected = _matching(environ, ALWAYS)
     for path in files:
@@ -63,13 +63,13 @@ def select(
         if not has_value and any(sign in name for sign in "*?["):
             selected |= _matching(environ, [name])
         elif not _NAME.fullmatch(name):
-            raise HostsError(f"-x: expected NAME, NAME=value or a pattern, got {name!r}")
+            raise UsageError(f"-x: expected NAME, NAME=value or a pattern, got {name!r}")
         elif has_value:
             selected[name] = value
         elif name in environ:
             selected[name] = environ[name]
         else:
-            raise HostsError(f"-x {name}: it is not set here; set it or write -x {name}=value")
+            raise UsageError(f"-x {name}: it is not set here; set it or write -x {name}=value")
     return selected
 
 
@@ -80,7 +80,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     round a value are dropped. Nothing is expanded.
 
     Raises:
-        HostsError: the file cannot be read, or a line is wrong; the message names it.
+        UsageError: the file cannot be read, or a line is wrong; the message names it.
     """
     found = {}
     for number, line in enumerate(read_lines(path, "--env-file"), start=1):
@@ -90,7 +90,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         match = _FILE_LINE.fullmatch(content)
         if match is None:
             # The line may hold a secret, so the message does not repeat it.
-            raise HostsError(f"{path}:{number}: expected NAME=value or a comment")
+            raise UsageError(f"{path}:{number}: expected NAME=value or a comment")
         quoted = _QUOTED.fullmatch(match["value"])
         plain = re.split(r"(?:^|\s)#", match["value"], maxsplit=1)[0].rstrip()
         found[match["name"]] = quoted["inner"] if quoted else plain

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.named_file import read_lines
+from hccl_py.launcher.usage_error import UsageError
 
 _HOST = re.compile(
     r"(?:(?P<user>\w[\w.-]*)@)?"
@@ -60,7 +60,7 @@ def parse_hosts(text: str, default_slots: int | None = None) -> tuple[Host, ...]
         default_slots: of a host without slots, `--nproc-per-node`.
 
     Raises:
-        HostsError: a word is no host, or a host is repeated with slots.
+        UsageError: a word is no host, or a host is repeated with slots.
     """
     words = [word.strip() for word in text.split(",")]
     return _combine([_mention(word, "--hosts", _WORD_FORMS) for word in words], default_slots)
@@ -74,14 +74,14 @@ def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, .
         default_slots: of a host without slots, `--nproc-per-node`.
 
     Raises:
-        HostsError: no such file, no host in it, or a wrong line, which the message names.
+        UsageError: no such file, no host in it, or a wrong line, which the message names.
     """
     mentions = []
     for number, line in enumerate(read_lines(path, "--hostfile"), start=1):
         if content := line.partition("#")[0].strip():
             mentions.append(_line(content, f"{path}:{number}"))
     if not mentions:
-        raise HostsError(f"--hostfile {path}: expected a line for each host, found none")
+        raise UsageError(f"--hostfile {path}: expected a line for each host, found none")
     return _combine(mentions, default_slots)
 
 
@@ -104,16 +104,16 @@ def choose(
         world_size: `--world_size`, the ranks of all hosts together.
 
     Raises:
-        HostsError: the list offers less than an option asks for, or another number of ranks.
+        UsageError: the list offers less than an option asks for, or another number of ranks.
     """
     if num_nodes is not None and num_nodes > len(hosts):
         names = ", ".join(host.name for host in hosts)
-        raise HostsError(f"--nnodes {num_nodes}: expected that many hosts, got {names}")
+        raise UsageError(f"--nnodes {num_nodes}: expected that many hosts, got {names}")
     chosen = tuple(hosts[:num_nodes])
     if ranks_per_node is not None:
         full = ", ".join(f"{x.name} has {x.slots}" for x in chosen if x.slots < ranks_per_node)
         if full:
-            raise HostsError(
+            raise UsageError(
                 f"--nproc-per-node {ranks_per_node}: expected that many slots on each host, but "
                 f"{full}; start fewer ranks or raise the slots"
             )
@@ -121,7 +121,7 @@ def choose(
     total = sum(host.slots for host in chosen)
     if world_size is not None and world_size != total:
         slots = ", ".join(f"{host.name}:{host.slots}" for host in chosen)
-        raise HostsError(
+        raise UsageError(
             f"--world_size {world_size}: the hosts run {total} ranks ({slots}); leave the option "
             "out or change the slots"
         )
@@ -132,7 +132,7 @@ def _mention(word: str, where: str, forms: str) -> _Mention:
     match = _HOST.fullmatch(word)
     if match is None:
         hint = "; IPv6 addresses stand in brackets" if word.count(":") > 1 else ""
-        raise HostsError(f"{where}: expected {forms}, got {word!r}{hint}")
+        raise UsageError(f"{where}: expected {forms}, got {word!r}{hint}")
     slots = None if match["slots"] is None else _count(match["slots"], where)
     return _Mention(match["name"] or match["ipv6"], match["user"], slots, where)
 
@@ -148,16 +148,16 @@ def _line(content: str, where: str) -> _Mention:
         elif name in ("max_slots", "max-slots") and most is None:
             most = _count(value, where)
         else:
-            raise HostsError(f"{where}: expected {_LINE_FORMS}, got {setting!r}")
+            raise UsageError(f"{where}: expected {_LINE_FORMS}, got {setting!r}")
     # More ranks than slots are never started, so the maximum of mpirun has nothing else to limit.
     if most is not None and most < (mention.slots or 1):
-        raise HostsError(f"{where}: max_slots={most} is less than slots={mention.slots or 1}")
+        raise UsageError(f"{where}: max_slots={most} is less than slots={mention.slots or 1}")
     return mention
 
 
 def _count(text: str, where: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not 0 < int(text) <= _MOST_SLOTS:
-        raise HostsError(f"{where}: expected 1 to {_MOST_SLOTS} slots, got {text!r}")
+        raise UsageError(f"{where}: expected 1 to {_MOST_SLOTS} slots, got {text!r}")
     return int(text)
 
 
@@ -169,7 +169,7 @@ def _combine(mentions: Iterable[_Mention], default_slots: int | None) -> tuple[H
         first = earlier[0]
         if len(earlier) > 1 and (first.slots or mention.slots or first.user != mention.user):
             again = mention.where if mention.where == first.where else f"after {first.where}"
-            raise HostsError(
+            raise UsageError(
                 f"{mention.where}: host {mention.name} is named again ({again}); mpirun would add "
                 "the slots and DeepSpeed refuse the list: name it once, with all its slots"
             )

@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hccl_py.launcher.hosts import remote_shell
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.usage_error import UsageError
 
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 7
 _END_S = 5.0  # from the end of its stderr to that of ssh
@@ -78,7 +78,7 @@ class RemoteAgent:
                 line of JSON. It may hold secrets.
 
         Raises:
-            HostsError: ssh cannot be started, or the environment is too large.
+            UsageError: ssh cannot be started, or the environment is too large.
         """
         self.host = host
         self._settings = settings
@@ -97,7 +97,7 @@ class RemoteAgent:
             self._process = self._start(reader)
         except OSError as error:
             os.close(self._stdin)
-            raise HostsError(f"cannot start ssh: {error.strerror}") from error
+            raise UsageError(f"cannot start ssh: {error.strerror}") from error
         finally:
             os.close(reader)
         assert self._process.stdout is not None
@@ -217,7 +217,7 @@ def _filled_pipe(content: bytes) -> tuple[int, int]:
     if most < len(content):
         os.close(reader)
         os.close(writer)
-        raise HostsError(
+        raise UsageError(
             f"the environment for another host has {len(content)} bytes, the kernel permits {most} "
             "(/proc/sys/fs/pipe-max-size); pass fewer variables (-x, --env-file)"
         )

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.usage_error import UsageError
 
 COMMAND = "exec sh -c 'IFS= read -r line && eval \"$line\"'"
 """The command that ssh runs. `read` takes single bytes from a pipe, so the agent gets the rest."""
@@ -28,7 +28,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     """Return the line for the shell.
 
     Raises:
-        HostsError: a line break in a word, which one line cannot hold.
+        UsageError: a line break in a word, which one line cannot hold.
     """
     if "/" in python:
         python = posixpath.join(working_directory, python)
@@ -48,7 +48,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     ]
     line = "; ".join(steps)
     if "\n" in line:
-        raise HostsError("expected no line breaks in the working directory, Python and its paths")
+        raise UsageError("expected no line breaks in the working directory, Python and its paths")
     return line
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hccl_py.launcher.exit_codes import MISSING_NODE
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.head.head import Phase
@@ -13,6 +12,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.job.streams import Prompting
 from hccl_py.launcher.output.screen import Screen
+from hccl_py.launcher.usage_error import UsageError
 
 _SILENT_S, _LOOK_S = 15.0, 1.0
 
@@ -44,7 +44,7 @@ class SshAgents:
         try:
             for part in parts:
                 self._agents.append(_SshAgent(loop, server, part, settings))
-        except HostsError as error:
+        except UsageError as error:
             server.head.stop(f"error: {error}", MISSING_NODE, time.monotonic())
 
     def __enter__(self) -> "SshAgents":

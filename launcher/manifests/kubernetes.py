@@ -6,6 +6,7 @@ torchrun read. YAML is written without a library: a string of JSON is one of YAM
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from hccl_py.launcher.manifests.job import check, name_of
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
@@ -16,69 +17,7 @@ _OPTION = "--print-k8s"
 _SIZES = ("--nnodes", "--nproc-per-node", "--nproc", "--world-size", "--master-port")
 _AGENT_EXTRA_S = 10
 _GIB_PER_RANK = 2
-_MANIFEST = """\
-# Put an image in place of IMAGE. It has to contain the program and hccl-py. Then:
-#   openssl rand -hex 32 | head -c 64 |
-#       kubectl create secret generic {name} --from-file=HCCL_SECRET=/dev/stdin
-#   kubectl apply -f FILE
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  # No address of its own: each pod gets a name, {name}-0.{name} and so on.
-  clusterIP: None
-  selector:
-    job-name: {name}
-  # The pods look for each other before any of them is ready.
-  publishNotReadyAddresses: true
----
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {name}
-spec:
-  # A pod is a node, and its index is the number of the node.
-  completionMode: Indexed
-  completions: {num_nodes}
-  parallelism: {num_nodes}
-  # One failed pod ends the job. All pods fail together, so each further try takes {num_nodes} more.
-  backoffLimit: 0
-  podReplacementPolicy: Failed
-  template:
-    spec:
-      subdomain: {name}
-      restartPolicy: Never
-      # The variables of a Service called master would look like MASTER_PORT.
-      enableServiceLinks: false
-      # Longer than --shutdown-timeout.
-      terminationGracePeriodSeconds: {grace_s}
-      containers:
-        - name: hccl-launch
-          image: IMAGE
-          command:
-{command}
-          env:
-            - name: PET_NNODES
-              value: "{num_nodes}"
-            - name: PET_NPROC_PER_NODE
-              value: "{num_ranks}"
-            - name: PET_MASTER_ADDR
-              value: {name}-0.{name}
-            - name: PET_MASTER_PORT
-              value: "{port}"
-            - name: HCCL_SECRET
-              valueFrom:
-                secretKeyRef:
-                  name: {name}
-                  key: HCCL_SECRET
-          resources:
-            # A core and {gib_per_rank} GiB for each rank: change both to what the program needs.
-            # Requests are equal to limits, as none are given.
-            limits:
-              cpu: "{num_ranks}"
-              memory: {memory_gib}Gi
-"""
+_MANIFEST = Path(__file__).with_name("job.yaml")
 
 
 def text(options: Options) -> str:
@@ -86,7 +25,7 @@ def text(options: Options) -> str:
     check(options, _OPTION)
     program = options.program[options.program[0] == "-m" :]
     words = ["hccl-launch", *_without_sizes(options.own_words), *program]
-    return _MANIFEST.format(
+    return _MANIFEST.read_text().format(
         name=name_of(options),
         num_nodes=options.num_nodes,
         num_ranks=options.ranks_per_node,

@@ -35,19 +35,19 @@ class OutputOptions(NamedTuple):
 
     @classmethod
     def of(cls, words: OutputWords) -> "OutputOptions":
-        """Read the options; raise ValueError, whose text begins with the option."""
+        """Read the options; raise UsageError."""
         streams = {}
         for name, text in (("redirects", words.redirects), ("tee", words.tee)):
             try:
                 streams[name] = parse_streams(text)
             except ValueError as error:
-                raise ValueError(f"--{name}: {error}") from None
+                raise UsageError(f"--{name}: {error}") from None
         shown = words.local_ranks_filter.replace(" ", "")
         if shown and not all(part.isdecimal() for part in shown.split(",")):
-            raise ValueError(f"--local-ranks-filter: expected numbers, such as 0,1, got {shown!r}")
+            raise UsageError(f"--local-ranks-filter: expected numbers, such as 0,1, got {shown!r}")
         is_kept = any(number for each in streams.values() for number in each.values())
         if is_kept and words.log_dir is None:
-            raise ValueError("--redirects and --tee need --log-dir, where the files go")
+            raise UsageError("--redirects and --tee need --log-dir, where the files go")
         if words.log_dir is not None and not is_kept:
             streams["tee"] = {None: _BOTH}  # every rank's output is kept, and printed as well
         return cls(

@@ -3,7 +3,6 @@
 choose.py    the entry: from the command line to what runs
 meeting.py   one of several nodes that were started by hand or by a scheduler
 scheduled.py one of several nodes or ranks that a scheduler started
-names.py     waits for the name of a pod
 over_ssh.py  the head of nodes that it starts over ssh
 dry_run.py   the ranks that would run, for --dry-run
 settings.py  what all of them need: ports, program, settings of the head

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.hosts.addresses import Location, locate
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.job.layout import Slot
@@ -29,10 +28,7 @@ _SSH_TIMEOUT_S = 60.0
 
 def locations(remote: HostOptions) -> tuple[Location, ...]:
     """Find the hosts, or raise UsageError."""
-    try:
-        found = locate(remote.hosts, remote.ssh)
-    except HostsError as error:
-        raise UsageError(str(error)) from error
+    found = locate(remote.hosts, remote.ssh)
     here = [location.host.name for location in found if location.is_here]
     if len(here) > 1:
         raise UsageError(

@@ -1,14 +1,18 @@
 """One process of a job that a scheduler started: a node, or a rank."""
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import MISSING_NODE
 from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options
-from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.parts import meeting, names
+from hccl_py.launcher.own_lines import keep_trying, say
+from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.scratch import remove
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
@@ -28,7 +32,7 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     say(f"{found}; node 0 is at {where.address} ({where.origin})")
     left_s = options.connect_timeout_s
     if found.is_pod:
-        left_s = names.wait_until_known(where.address, left_s)
+        left_s = wait_until_known(where.address, left_s)
     known = options._replace(
         num_nodes=num_agents,
         node_rank=index,
@@ -146,3 +150,18 @@ def _found_place(options: Options, found: Scheduled) -> Rendezvous:
         return find_rendezvous(where, os.environ, options.connect_timeout_s)
     except HcclError as error:
         raise UsageError(f"{error}; or give {_NODE_OPTIONS}") from error
+
+
+def wait_until_known(name: str, timeout_s: float) -> float:
+    """Wait until the name of a pod resolves, and return what is left of the time; end after it."""
+    until_s = time.monotonic() + timeout_s
+    what = f"{socket.gethostname()}: {name} does not resolve to an address"
+    try:
+        keep_trying(lambda: address_of(name), what, timeout_s)
+    except TimeoutError as error:
+        say(
+            f"error: {error}: is there a headless Service with publishNotReadyAddresses, and has "
+            "the pod of node 0 begun?"
+        )
+        sys.exit(MISSING_NODE)
+    return max(0.0, until_s - time.monotonic())

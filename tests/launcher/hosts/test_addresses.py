@@ -11,16 +11,16 @@ from quiet_clock import Moment
 
 from hccl_py.launcher.hosts import addresses
 from hccl_py.launcher.hosts.addresses import locate
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.usage_error import UsageError
 
 NEEDS_SSH = pytest.mark.skipif(shutil.which("ssh") is None, reason="apt-get install openssh-client")
 
 
 def test_unknown_names_are_refused_together() -> None:
     hosts = [Host("localhost", 1), Host("one.invalid", 1), Host("two.invalid", 1)]
-    with pytest.raises(HostsError, match=r"no address for one\.invalid \(.*two\.invalid") as caught:
+    with pytest.raises(UsageError, match=r"no address for one\.invalid \(.*two\.invalid") as caught:
         locate(hosts, SshOptions())
     assert "localhost" not in str(caught.value)
 
@@ -29,7 +29,7 @@ def test_name_server_that_is_silent_is_waited_for_once(monkeypatch: pytest.Monke
     answers = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait() and [])
     began = Moment.now()
-    with pytest.raises(HostsError, match="a .no answer of the name server.*, b .no answer"):
+    with pytest.raises(UsageError, match="a .no answer of the name server.*, b .no answer"):
         locate([Host("a", 1), Host("b", 1)], SshOptions(), timeout_s=0.3)
     assert Moment.now() - began < 2
     answers.set()
@@ -61,5 +61,5 @@ def test_configuration_of_ssh_gives_a_name_its_address() -> None:
 def test_host_that_needs_ssh_without_ssh_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert locate([Host("127.0.0.1", 1)], SshOptions())[0].is_here
-    with pytest.raises(HostsError, match="192.0.2.7: reached by ssh, which is not installed here"):
+    with pytest.raises(UsageError, match="192.0.2.7: reached by ssh, which is not installed here"):
         locate([Host("192.0.2.7", 1)], SshOptions())

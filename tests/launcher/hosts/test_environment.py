@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hccl_py.launcher.hosts.environment import read_env_file, select
-from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.usage_error import UsageError
 
 HERE = {
     "HCCL_DEBUG": "1",
@@ -50,7 +50,7 @@ def test_a_name_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
     ],
 )
 def test_wrong_export_is_one_line(export: str, problem: str) -> None:
-    with pytest.raises(HostsError) as caught:
+    with pytest.raises(UsageError) as caught:
         select(HERE, [export])
     assert problem in str(caught.value)
 
@@ -71,8 +71,8 @@ def test_file_is_read_as_docker_and_dotenv_do(tmp_path: Path) -> None:
 def test_wrong_line_of_file_is_named_and_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "env"
     path.write_text("A=1\nSECRET hunter2\n")
-    with pytest.raises(HostsError, match="env:2: expected NAME=value") as caught:
+    with pytest.raises(UsageError, match="env:2: expected NAME=value") as caught:
         read_env_file(path)
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(HostsError, match="--env-file .*missing: No such file"):
+    with pytest.raises(UsageError, match="--env-file .*missing: No such file"):
         read_env_file(tmp_path / "missing")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hccl_py.launcher.hosts.environment import read_env_file
-from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
+from hccl_py.launcher.usage_error import UsageError
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_hosts_option_is_read_as_mpirun_does(text: str, expected: list[Host]) ->
     ],
 )
 def test_wrong_hosts_option_is_one_line(text: str, problem: str) -> None:
-    with pytest.raises(HostsError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_hosts(text)
     assert problem in str(caught.value)
     assert str(caught.value).startswith("--hosts: ")
@@ -80,7 +80,7 @@ def test_node_file_with_a_line_for_each_slot_counts_them(tmp_path: Path) -> None
 def test_wrong_line_of_hostfile_is_named(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(f"a slots=4\n\n{line}\n")
-    with pytest.raises(HostsError, match="hosts:3: ") as caught:
+    with pytest.raises(UsageError, match="hosts:3: ") as caught:
         read_hostfile(path)
     assert problem in str(caught.value)
 
@@ -90,7 +90,7 @@ def test_hostfile_without_hosts_is_an_error(tmp_path: Path, content: str | None)
     path = tmp_path / "hosts"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(HostsError, match=f"--hostfile {path}: "):
+    with pytest.raises(UsageError, match=f"--hostfile {path}: "):
         read_hostfile(path)
 
 
@@ -113,13 +113,13 @@ def test_options_use_a_part_of_the_list() -> None:
 def test_options_that_the_list_contradicts_are_errors(
     options: dict[str, int], problem: str
 ) -> None:
-    with pytest.raises(HostsError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         choose((Host("a", 8), Host("b", 4)), **options)
 
 
 def test_file_without_end_is_refused() -> None:
     endless = Path("/dev/zero")
-    with pytest.raises(HostsError, match="--hostfile /dev/zero: expected 1 MiB at most"):
+    with pytest.raises(UsageError, match="--hostfile /dev/zero: expected 1 MiB at most"):
         read_hostfile(endless)
-    with pytest.raises(HostsError, match="--env-file /dev/zero: expected 1 MiB at most"):
+    with pytest.raises(UsageError, match="--env-file /dev/zero: expected 1 MiB at most"):
         read_env_file(endless)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hccl_py.launcher.hosts import remote_shell
-from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.usage_error import UsageError
 
 HERE = {"PYTHONPATH": str(Path(__file__).parent)}
 AWKWARD = 'it\'s "a" $HOME `id` \\ folder; exit 5 #'
@@ -75,5 +75,5 @@ def test_python_without_this_hccl_py_is_named(tmp_path: Path, answer: str, probl
 
 
 def test_line_break_in_a_path_is_refused() -> None:
-    with pytest.raises(HostsError, match="no line breaks"):
+    with pytest.raises(UsageError, match="no line breaks"):
         remote_shell.script("/a\nb", "python3", "m", {})
