@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.front import stop_signals
@@ -26,7 +26,7 @@ from hccl_py.launcher.signals import WARNINGS
 from hccl_py.schedulers.ports import free_port
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.checking import Checked
+    from hccl_py.launcher.preflight.node.responder import Responder
 
 
 # Of what ranks say when they fail: two texts of each, of 12 bytes for a character at most, have to
@@ -35,11 +35,8 @@ _MOST_CHARS = 128 << 10
 _MOST_SHEBANG_BYTES = 256  # of which the kernel reads as many
 
 
-class ToHead(Protocol):
-    """How the agent reaches the head."""
-
-    def send(self, kind: str, body: Any) -> None:
-        """Send a message; see `head.Head.receive`."""
+Send = Callable[[str, Any], None]
+"""Takes the kind and the body of a message to the head, see `head.Head.receive`."""
 
 
 class Agent:
@@ -50,16 +47,16 @@ class Agent:
         last_line: why the job ended, in a line.
     """
 
-    def __init__(self, loop: JobLoop, program: Program, head: ToHead, streams: Streams) -> None:
-        """Wait for the head's first message; `streams` prints the lines of ranks."""
+    def __init__(self, loop: JobLoop, program: Program, send: Send, streams: Streams) -> None:
+        """Wait for the head's first message; `send` answers, `streams` prints what ranks write."""
         self._streams = streams
         machine = read_machine()
         self._placement = place(machine, len(program.slots), program.bind)
         self._out_of_memory = OutOfMemory(machine)
         self.exit_code: int | None = None
         self.last_line = ""
-        self._loop, self._program, self._head = loop, program, head
-        self._checked: Checked | None = None
+        self._loop, self._program, self._send = loop, program, send
+        self._checked: Responder | None = None
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
         self._input: RankInput | None = None
@@ -70,7 +67,7 @@ class Agent:
         if kind == "check":
             self._begin_check(body)
         elif kind == "ask" and self._checked is not None:
-            self._checked.ask(*body)
+            self._answer(*body)
         elif kind == "start":
             self._start(body)
         elif kind == "dump":
@@ -120,7 +117,7 @@ class Agent:
             self._ranks.end()
         if now_s >= self._look_at_s and self._ranks is not None and self._attempt is not None:
             self._look_at_s = now_s + self._attempt.look_s
-            self._head.send("progress", [self._attempt.number, self._ranks.look()])
+            self._send("progress", [self._attempt.number, self._ranks.look()])
 
     def _start(self, attempt: Attempt) -> None:
         program = self._program
@@ -134,15 +131,15 @@ class Agent:
             self._input.close()
             self._input = None
         if attempt.first_rank == 0 and not program.has_stdin:
-            self._input = RankInput(self._loop, lambda: self._head.send("stdin", None))
+            self._input = RankInput(self._loop, lambda: self._send("stdin", None))
         try:
             self._ranks.start(starts, None if self._input is None else self._input.reader)
         except OSError as error:
             where = f" on {socket.gethostname()}" * (len(attempt.node_sizes) > 1)
             what, exit_code = why_not_run(error, program.command[0])
-            self._head.send("stop", [f"cannot start a rank{where}: {what}", exit_code])
+            self._send("stop", [f"cannot start a rank{where}: {what}", exit_code])
             if not self._ranks.running:
-                self._head.send("ended", [attempt.number, (), free_port()])
+                self._send("ended", [attempt.number, (), free_port()])
         if self._input is not None:
             self._input.begin()
         # A rank that has the terminal itself may wait for its user.
@@ -158,18 +155,25 @@ class Agent:
 
         def dump() -> None:
             text = stack_of(pid)
-            self._loop.post(lambda: self._head.send("stack", [number, rank, text]))
+            self._loop.post(lambda: self._send("stack", [number, rank, text]))
 
         threading.Thread(target=dump, daemon=True).start()
 
     def _begin_check(self, told: Mapping[str, Any]) -> None:
-        from hccl_py.launcher.job.checking import Checked, settings_of_node
+        from hccl_py.launcher.job.checking import settings_of_node
+        from hccl_py.launcher.preflight.node.responder import Responder
 
-        settings = settings_of_node(told, self._program.environment)
-        self._checked = Checked(settings, self._answer)
+        self._checked = Responder(settings_of_node(told, self._program.environment))
 
-    def _answer(self, number: int, answer: Any) -> None:
-        self._loop.post(lambda: self._head.send("answer", [number, answer]))
+    def _answer(self, number: int, question: dict[str, Any]) -> None:
+        """Answer a question of preflight on a thread, for an answer takes seconds."""
+        responder = self._checked
+
+        def answer() -> None:
+            found = responder.answer(question) if responder else None
+            self._loop.post(lambda: self._send("answer", [number, found]))
+
+        threading.Thread(target=answer, daemon=True).start()
 
     def _end_check(self) -> None:
         if self._checked is not None:
@@ -196,7 +200,7 @@ class Agent:
         assert self._attempt is not None
         assert self._ranks is not None
         if exit_code and self._kill_at_s == float("inf"):
-            self._head.send("failed", [self._attempt.number, rank, exit_code])
+            self._send("failed", [self._attempt.number, rank, exit_code])
         if not self._ranks.running:
             # What a rank left behind would keep its port, or write into the next attempt.
             self._ranks.end()
@@ -209,7 +213,7 @@ class Agent:
                 for each in found
             ]
             ended = [self._attempt.number, tuple(failures), free_port()]
-            self._head.send("ended", ended)
+            self._send("ended", ended)
 
 
 def why_not_run(error: OSError, program: str) -> tuple[str, int]:

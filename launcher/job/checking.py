@@ -1,13 +1,11 @@
 """The preflight of a job, carried by the messages between head and agents."""
 
 import os
-import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from hccl_py.launcher.preflight.check import Answers, Ask, Job, Report, check
 from hccl_py.launcher.preflight.node.facts import Settings
-from hccl_py.launcher.preflight.node.responder import Responder
 
 
 class Checking:
@@ -53,25 +51,6 @@ class Checking:
         self._until_s = now_s + asked.timeout_s
         for node, question in asked.questions.items():
             self._send(node, [self._number, question])
-
-
-class Checked:
-    """An agent's side: answers in a thread, for an answer takes seconds."""
-
-    def __init__(self, settings: Settings, answer: Callable[[int, Any], None]) -> None:
-        """`answer` takes the number of a question and what to answer, on another thread."""
-        self._responder = Responder(settings)
-        self._answer = answer
-
-    def ask(self, number: int, question: dict[str, Any]) -> None:
-        """Answer a question; the head asks one at a time."""
-        threading.Thread(
-            target=lambda: self._answer(number, self._responder.answer(question)), daemon=True
-        ).start()
-
-    def close(self) -> None:
-        """Give the ports back, which ranks need."""
-        self._responder.close()
 
 
 def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:

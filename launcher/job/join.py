@@ -70,13 +70,9 @@ class JoinedAgent:
             loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
         )
         self._streams = Streams(loop)
-        self.agent = Agent(loop, program, self, self._streams)
+        self.agent = Agent(loop, program, self._link.send, self._streams)
         for service in (self._link, self.agent, self):
             loop.add(service)
-
-    def send(self, kind: str, body: Any) -> None:
-        """See `agent.ToHead`."""
-        self._link.send(kind, body)
 
     def stop(self, why: str, exit_code: int) -> None:
         """Stop the whole job for a signal of this process; after its end, print no more."""

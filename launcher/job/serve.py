@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
@@ -66,12 +67,11 @@ class JobServer:
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
         """Add an agent in this process; others reach it at `address`, where `port` is free."""
-        agent = self._local[index] = Agent(
-            self._loop, program, _LocalLink(self, index), self.streams
-        )
+        send = partial(self._from_local, index)
+        agent = self._local[index] = Agent(self._loop, program, send, self.streams)
         self._loop.add(agent)
         hello = Hello(socket.gethostname(), os.getpid(), program.slots, address, port)
-        self._loop.post(lambda: self._join(index, hello))
+        self._loop.post(lambda: self.head.join(index, hello, time.monotonic()))
 
     def stop(self, why: str, exit_code: int) -> None:
         """Stop the job for a signal of this process; one that has ended prints no more."""
@@ -134,13 +134,8 @@ class JobServer:
         else:
             self.streams.say(text)
 
-    def from_local(self, index: int, kind: str, body: Any) -> None:
-        """Take a message of an agent in this process."""
+    def _from_local(self, index: int, kind: str, body: Any) -> None:
         self._loop.post(lambda: self.head.receive(index, kind, body, time.monotonic()))
-
-    def _join(self, index: int, hello: Hello) -> None:
-        problem = self.head.join(index, hello, time.monotonic())
-        assert not problem, problem
 
     def _to_agent(self, index: int, kind: str, body: Any) -> None:
         if index in self._local:
@@ -193,19 +188,13 @@ class JobServer:
             index = next(iter(self.head.agents.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
+        if problem := self.head.why_not(index):
+            return problem
         # The route comes first: the head may answer at once, with the start of all ranks.
-        before = self._routes.get(index), self._sessions.get(index)
-        self._routes[index], self._sessions[index] = route, Session(body["session"])
-        problem = self.head.join(index, hello, time.monotonic())
-        if not problem:
-            self._indices[route] = index
-            return ""
-        del self._routes[index], self._sessions[index]
-        if before[0] is not None:
-            self._routes[index] = before[0]
-        if before[1] is not None:
-            self._sessions[index] = before[1]
-        return problem
+        self._routes[index], self._indices[route] = route, index
+        self._sessions[index] = Session(body["session"])
+        self.head.join(index, hello, time.monotonic())
+        return ""
 
     def _on_lost(self, route: bytes) -> None:
         """Wait a moment: the agent may live and dial again."""
@@ -223,17 +212,6 @@ class JobServer:
         del self._sessions[index]
         why = "its hccl-launch ended, or cannot be reached any more"
         self.head.lose(index, why, now_s)
-
-
-class _LocalLink:
-    """The head, for an agent in the same process."""
-
-    def __init__(self, server: JobServer, index: int) -> None:
-        self._server, self._index = server, index
-
-    def send(self, kind: str, body: Any) -> None:
-        """See `agent.ToHead`."""
-        self._server.from_local(self._index, kind, body)
 
 
 def run(

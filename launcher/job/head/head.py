@@ -83,17 +83,18 @@ class Head:
         self._checking: Checking | None = None
         self._progress: JobProgress | None = None
 
-    def join(self, index: int, hello: Hello, now_s: float) -> str:
-        """Take an agent in; return why it cannot be taken, in words, or nothing."""
-        problem = self.agents.why_not(index)
-        if problem:
-            return problem
-        if self.phase is not Phase.GATHERING:
-            return "the job has begun without it"
+    def why_not(self, index: int) -> str:
+        """Return why no agent can join with this index, in words; empty: one can."""
+        late = "" if self.phase is Phase.GATHERING else "the job has begun without it"
+        return self.agents.why_not(index) or late
+
+    def join(self, index: int, hello: Hello, now_s: float) -> None:
+        """Take in an agent, if it can join."""
+        if self.why_not(index):
+            return
         self.agents[index] = AgentState(hello, hello.port)
         if not self.agents.num_missing:
             self._check(now_s)
-        return ""
 
     def lose(self, index: int, why: str, now_s: float) -> None:
         """Note that an agent is gone. Its ranks may still run; the head cannot know."""

@@ -54,7 +54,9 @@ class Job:
         """Have an agent come, with the others of one host, which needs no preflight."""
         slots = tuple(Slot(index, rank) for rank in range(ranks))
         hello = Hello(host, 100 + index, slots, f"10.0.0.{index}", 1000 + index)
-        return self.head.join(index, hello, now_s)
+        problem = self.head.why_not(index)
+        self.head.join(index, hello, now_s)
+        return problem
 
     def kinds(self) -> list[tuple[int, str]]:
         """Return what was sent since the last call."""
@@ -107,9 +109,7 @@ def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None
     job = Job()
     assert job.join(1) == ""
     assert "node 1 (x) is there already, as process 101" in job.join(1)
-    assert "this job has 3 nodes; there is no node 7" in job.head.join(
-        7, Hello("d", 1, (Slot(7, 0),), "", 0), 1.0
-    )
+    assert "this job has 3 nodes; there is no node 7" in job.head.why_not(7)
     job = started()
     job.head.lose(1, "gone", 2.0)
     assert job.join(1) == "node 1 (x) is there already, as process 101: " + (
