@@ -1,8 +1,8 @@
 """Accelerate: a job whose backend is hccl is a job of several CPUs.
 
-Accelerate knows "hccl" as Gaudi's backend. On a host without accelerator it would make the group,
-and then train in each rank as if that were alone; with `cpu=True` it would insist on gloo.
-`import accelerate` applies this, and `ddp_backend` of transformers' Trainer comes here too.
+Accelerate takes "hccl" for Gaudi's backend. On a host without an accelerator it would make the
+group, and then train in each rank as if that were alone; with `cpu=True` it would use gloo.
+`import accelerate` applies this. `ddp_backend` of transformers' Trainer comes here too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from hccl_py.torch_backend import ALIAS, NAME, owns
+from hccl_py.torch_backend import owns
 
 _TRUE = ("1", "true", "yes", "on")
 _IGNORED = (
@@ -26,7 +26,7 @@ _IGNORED = (
         "leave out cpu=True and use_cpu=True, and set ACCELERATE_USE_CPU=false for hccl-launch",
     ),
 )
-"""Plug-ins that Accelerate takes for a job of CPUs without a word: argument, variable, remedy."""
+"""Plug-ins that Accelerate ignores in a job of CPUs: argument, variable, remedy."""
 
 
 def adapt(state: ModuleType) -> None:
@@ -41,7 +41,7 @@ def adapt(state: ModuleType) -> None:
         found, kind = prepare(self, cpu, sagemaker_dp, backend)
         if kind not in (kinds.NO, kinds.MULTI_CPU):
             return found, kind  # an accelerator's job
-        ours = backend if backend in (NAME, ALIAS) and owns(backend) else None
+        ours = backend if owns(backend) else None
         if backend is None:
             ours = _backend_of_group()
         return (found, kind) if ours is None else (ours, kinds.MULTI_CPU)

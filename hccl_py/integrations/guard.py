@@ -1,14 +1,14 @@
 """Warns, once, of ranks that train copies of one model which nothing keeps equal. HCCL_GUARD.
 
 A framework that does not know the backend "hccl" may train as if each rank were alone: no error,
-several different models. The guard looks at the first optimizer that steps on each rank:
+several different models. The guard watches the first optimizer that steps on each rank:
 
     hccl has reduced as many elements as it holds       a good job: the guard ends, before the
                                                         first step under DDP, FSDP and ZeRO
     parameters are shards; a rank sends, receives,      ranks hold parts, as in tensor, pipeline
     calls all_to_all, or uses RPC                       and expert parallelism: the guard ends
     shapes differ between ranks                         not copies: quiet
-    a framework says that it works alone                the trap: a warning
+    a framework takes the rank for the only process     the trap: a warning
     values are equal                                    copies in step: quiet
     values differ, and differed before the first step   copies that never were equal: a warning
     every step reduces a thousandth of it               a scheme of the user's own: quiet
@@ -98,7 +98,7 @@ class Guard:
         self._shapes = self._at_start = ""
         self._num_held = 0
         self._comparison: Comparison | None = None
-        self._has_judged = False  # what the comparison found
+        self._has_judged = False  # the comparison's result
         self._hooks = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -157,14 +157,14 @@ class Guard:
         if self._steps < self._next_step and (self._has_judged or not self._copies()):
             return
         try:
-            text = self._look()
+            text = self._check()
         except Exception:
             self.leave()
             return
         self._report(text)
 
-    def _look(self) -> str:
-        """Return what is wrong; ask the other ranks if it is time to."""
+    def _check(self) -> str:
+        """Return the warning, or ""; ask the other ranks if it is time to."""
         if self._is_good():
             self.leave()
             return ""
@@ -201,12 +201,12 @@ class Guard:
         return traffic().reduced * _STEPS_PER_REDUCTION >= self._num_held * self._steps
 
     def _problem(self, is_end: bool) -> str:
-        """Return what is wrong with the copies that were compared last; empty: nothing so far."""
+        """Return the warning that the copies deserve which were compared last; "" for none."""
         copies = self._copies()
         if not copies or self._is_good() or len({each.shapes for each in copies}) > 1:
             return ""
         framework = recognise()
-        if framework is None or not framework.works_alone:
+        if framework is None or not framework.works_alone():
             if len({each.now for each in copies}) == 1:
                 return ""
             if self._reduces_some() or any(each.reduces_some for each in copies):
@@ -223,7 +223,7 @@ class Guard:
             seen = "each rank trains the same from the same data"
         remedy = ANY
         if framework is not None:
-            alone = " and works as if each rank were alone" if framework.works_alone else ""
+            alone = " and works as if each rank were alone" if framework.works_alone() else ""
             remedy = f"{framework.name} trains here{alone}: {framework.remedy}"
         return (
             f"the ranks train copies of a model that nothing keeps equal: after {self._steps} "

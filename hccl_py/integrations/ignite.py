@@ -33,7 +33,7 @@ def _with_ddp(original: Any) -> Any:
 
         idist: Any = sys.modules["ignite.distributed"]
         name = idist.backend()
-        if name not in (NAME, ALIAS) or not owns(name) or idist.get_world_size() == 1:
+        if not owns(name) or idist.get_world_size() == 1:
             return original(model, sync_bn, **named)
         model = original(model)  # moves it; ignite wraps models for nccl, gloo and mpi only
         if sync_bn:

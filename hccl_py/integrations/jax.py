@@ -28,12 +28,12 @@ from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.types import ReduceOp
 
 Tree = Any
-"""What `jax.tree` works on: nested dicts, lists and the like, whose leaves are arrays."""
+"""A tree of `jax.tree`: nested dicts, lists and the like, whose leaves are arrays."""
 
 
 @dataclass(frozen=True)
 class _Collective:
-    """What JAX calls back. Equal ones share what JAX compiled."""
+    """The callback of a compiled program. Equal ones share a compiled program."""
 
     communicator: Communicator
     op: ReduceOp | None  # None: a broadcast
@@ -43,7 +43,7 @@ class _Collective:
         return [self._run(block) for block in blocks]
 
     def _run(self, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        # JAX made this array for the callback, and says that it is read-only. It copies the result.
+        # JAX made this array for the callback, and marks it read-only. It copies the result.
         result = block if block.flags.owndata else block.copy()
         result.flags.writeable = True
         if self.op is None:
@@ -134,9 +134,10 @@ def _bind(collective: _Collective, blocks: list[Any]) -> Any:
 
 def _forward(collective: _Collective, blocks: list[Any]) -> tuple[Any, None]:
     if collective.op not in (ReduceOp.SUM, ReduceOp.AVG):
-        what = "a broadcast" if collective.op is None else f"{collective.op.name} over ranks"
+        got = "a broadcast" if collective.op is None else f"{collective.op.name} over ranks"
         raise InvalidArgumentError(
-            f"grad: expected ReduceOp.SUM or AVG, got {what}; call it outside of what is derived"
+            f"grad: expected ReduceOp.SUM or AVG, got {got}; call it outside of the function that "
+            "is differentiated"
         )
     return _bind(collective, blocks), None
 
@@ -148,5 +149,5 @@ def _backward(collective: _Collective, _: None, cotangents: list[Any]) -> tuple[
 _call = jax.custom_vjp(_bind, nondiff_argnums=(0,))
 _call.defvjp(_forward, _backward)
 
-# What was dispatched and not waited for needs its communicator until it is done.
+# Calls that were dispatched and not waited for need their communicator until they are done.
 register(Stage.PROCESS_GROUPS, at_exit=jax.effects_barrier)

@@ -1,4 +1,4 @@
-"""What a rank knows of its copy of the trained parameters, and how ranks compare theirs.
+"""A rank's facts about its copy of the trained parameters, and the comparison with other ranks.
 
 Ranks compare through the group's store. Nobody waits for it in the program's own threads, and no
 collective takes part: other ranks may be anywhere in their programs.
@@ -21,15 +21,15 @@ from hccl_py.observe.statistics import read_statistics
 from hccl_py.transport.threads import start_without_signals
 
 _MOST_PARAMETERS, _MOST_ELEMENTS = 64, 64
-"""How much of the values a digest looks at."""
+"""How many parameters, and elements of each, a digest reads at most."""
 _GRACE_S = 0.5
 _BETWEEN_PARTS = ("send", "recv", "all_to_all")
 _SHORTEST_S, _LONGEST_S = 0.05, 10.0
-"""Between two questions whether all ranks have come, which some may never do."""
+"""The pause between two reads of the store: some ranks may never put their copy there."""
 
 
 class Traffic(NamedTuple):
-    """What all communicators of this process have done.
+    """The work of all communicators of this process so far.
 
     Attributes:
         reduced: elements that were reduced over ranks.
@@ -41,7 +41,7 @@ class Traffic(NamedTuple):
 
 
 def traffic() -> Traffic:
-    """Count now."""
+    """Return the counts so far."""
     cores = [recorder.engine for recorder in recorders_of_process()]
     counted = [read_statistics(core)["calls"] for core in cores if core is not None]
     return Traffic(
@@ -70,7 +70,7 @@ def are_sharded(parameters: Sequence[Tensor]) -> bool:
 
 
 def shapes(parameters: Sequence[Tensor]) -> str:
-    """Return a digest of what does not change."""
+    """Return a digest of the shapes and types, which do not change."""
     described = [(tuple(each.shape), str(each.dtype)) for each in parameters]
     return blake2b(repr(described).encode(), digest_size=8).hexdigest()
 
@@ -107,7 +107,7 @@ class Comparison:
         start_without_signals(self._thread)
 
     def end(self, timeout_s: float) -> None:
-        """Give the ranks so long to come, then stop waiting for them."""
+        """Wait at most so long for the other ranks' copies, then stop."""
         self._thread.join(timeout_s)
         self.stop()
         # The interpreter must not end while the thread is in torch's C++. One that a dead store
@@ -115,7 +115,7 @@ class Comparison:
         self._thread.join(_GRACE_S)
 
     def stop(self) -> None:
-        """Wait for the ranks no longer."""
+        """Stop waiting for the other ranks."""
         self._stop.set()
 
     def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
@@ -124,12 +124,12 @@ class Comparison:
             if rank:
                 return
             keys = [f"{key}/{each}" for each in range(world_size)]
-            # Short questions: a wait inside the store would hold up its other users.
+            # Short reads: a wait inside the store would block its other users.
             pause_s = _SHORTEST_S
             while not store.check(keys):
                 if self._stop.wait(pause_s):
                     return
                 pause_s = min(2 * pause_s, _LONGEST_S)
             self.copies = [Copy(*json.loads(store.get(each))) for each in keys]
-        except Exception:  # the store is gone, and so is the job
+        except Exception:  # the store has gone, and so has the job
             return

@@ -21,7 +21,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
 Tree = Any
-"""What `tf.nest` works on: nested dicts, lists and the like, whose leaves are tensors."""
+"""A tree of `tf.nest`: nested dicts, lists and the like, whose leaves are tensors."""
 Array = np.ndarray[Any, Any]
 
 
@@ -94,8 +94,8 @@ def _differentiable(communicator: Communicator, op: ReduceOp) -> Callable[..., l
     def backward(*gradients: Any) -> list[Any]:
         if op not in (ReduceOp.SUM, ReduceOp.AVG):
             raise InvalidArgumentError(
-                f"gradient: expected ReduceOp.SUM or AVG, got {op.name}; call it outside of what "
-                "is derived"
+                f"gradient: expected ReduceOp.SUM or AVG, got {op.name}; call it outside of the "
+                "function that is differentiated"
             )
         return list(all_reduce(communicator, gradients, op))
 

@@ -1,7 +1,7 @@
-"""transformers: `ddp_backend="hccl"` counts with DeepSpeed too, where TrainingArguments drops it.
+"""transformers: `ddp_backend="hccl"` also holds with DeepSpeed, where TrainingArguments drops it.
 
-Without DeepSpeed it reaches Accelerate, whose adapter honours it. With HCCL_REPLACE=gloo no backend
-or gloo's is as good. Without a group Accelerate would give each rank the whole data, as with gloo.
+Without DeepSpeed it reaches Accelerate, whose adapter honours it. HCCL_REPLACE=gloo does the same
+for no backend and for gloo. Without a group Accelerate would give each rank all of the data.
 `import transformers` applies this when it loads TrainingArguments or the Trainer.
 """
 
@@ -13,7 +13,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from hccl_py.torch_backend import ALIAS, NAME, owns
+from hccl_py.torch_backend import owns
 
 
 def adapt(_: object) -> None:
@@ -39,7 +39,7 @@ def _ours(name: str | None) -> str | None:
     """Return the name of a backend that stands for hccl here, else None."""
     from torch import accelerator
 
-    if name in (NAME, ALIAS):
-        return name if owns(name) else None
+    if owns(name):
+        return name
     swaps = os.environ.get("HCCL_REPLACE") == "gloo" and not accelerator.is_available()
     return "gloo" if swaps and name in (None, "gloo") else None

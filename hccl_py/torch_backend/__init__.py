@@ -43,8 +43,10 @@ _STARTED_BY = (
 """Each environment that `hccl_py.schedulers` reads a rank from has one of these."""
 
 
-def owns(name: str) -> bool:
-    """Return whether torch's backend of this name is hccl-py's."""
+def owns(name: str | None) -> bool:
+    """Return whether this is a name of hccl-py's backend, and torch has no other one there."""
+    if name not in (NAME, ALIAS):
+        return False
     import torch.distributed as dist
 
     plugin = dist.Backend._plugins.get(name.upper())
@@ -108,9 +110,7 @@ def adopt_rank_of_scheduler() -> None:
     ) -> None:
         names = ("timeout", "world_size", "rank", "store")
         given = {**dict(zip(names, rest, strict=False)), **named}
-        is_ours = any(
-            name in (NAME, ALIAS) and owns(name) for name in re.split("[:,]", str(backend).lower())
-        )
+        is_ours = any(owns(name) for name in re.split("[:,]", str(backend).lower()))
         from_environment = init_method in (None, "env://") and given.get("store") is None
         if is_ours and from_environment and given.get("rank", -1) == -1:
             from hccl_py.schedulers.adopt import adopt

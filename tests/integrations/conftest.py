@@ -16,6 +16,15 @@ import matrix  # noqa: E402
 OK = "yes"
 
 
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare for ranks that train with a framework: no setting of hccl-py, and whole lines."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
+    # Unbuffered, Python writes the end of a line by itself, and lines of two ranks may mix.
+    for name in ("HCCL_REPLACE", "HCCL_GUARD", "ACCELERATE_USE_CPU", "PYTHONUNBUFFERED"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def _shown(item: pytest.Item) -> list[tuple[str, str, str]]:
     found = []
     for marker in item.iter_markers("shows"):

@@ -20,6 +20,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 FRAMEWORKS = {
     "Lightning": ("frameworks", "lightning"),
     "Accelerate": ("frameworks", "accelerate"),
@@ -44,6 +47,13 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "build" / "nightly" / "matrix"
 PAGE = ROOT / "docs" / "frameworks" / "README.md"
 BEGIN, END = "<!-- written by .ci/nightly frameworks jax_tensorflow -->", "<!-- end -->"
+
+
+def shown(words: str, framework: str, **cells: str) -> ParameterSet:
+    """Return a parameter, and the cells that a test with it fills, by column."""
+    columns = {column.replace(" ", "_").replace("-", "_").strip("_"): column for column in COLUMNS}
+    marks = [pytest.mark.shows(framework, columns[name], text) for name, text in cells.items()]
+    return pytest.param(words, marks=marks, id=words)
 
 
 def _records(section: str) -> Path:

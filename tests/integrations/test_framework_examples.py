@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 from launching import job, launch
+from matrix import shown
 
 FOLDER = Path(__file__).parents[2] / "examples" / "frameworks"
 LIMIT_S = 500.0  # DeepSpeed compiles a part of itself at its first start
@@ -21,12 +22,8 @@ pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S
 
 
 def example(words: str, framework: str, **cells: str) -> ParameterSet:
-    """Return a parameter: the example with its arguments, and the cells that it fills."""
-    cells["guard"] = "quiet"  # it may raise here
-    shown = [
-        pytest.mark.shows(framework, name.replace("_", " "), text) for name, text in cells.items()
-    ]
-    return pytest.param(words, marks=shown, id=words)
+    """Return a parameter: the example with its arguments; the guard would raise here."""
+    return shown(words, framework, **cells, guard="quiet")
 
 
 EXAMPLES = [
@@ -48,11 +45,8 @@ EXAMPLES = [
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
+def guard_raises(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_GUARD", "error")
-    # Unbuffered, Python writes the end of a line by itself, and lines of two ranks may mix.
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
 
 @pytest.mark.parametrize("words", EXAMPLES)

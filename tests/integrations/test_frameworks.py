@@ -13,25 +13,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 from launching import run
+from matrix import shown
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 500.0  # DeepSpeed compiles a part of itself at its first start
 
-pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S)]
+pytestmark = [
+    pytest.mark.nightly("frameworks"),
+    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.usefixtures("environment"),
+]
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 LAUNCH = ("hccl_py.launcher.main", "--prefix", "never", "--nproc", "2")
 WARNING = "hccl: warning: the ranks train copies"
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
-    # Unbuffered, Python writes the end of a line by itself, and lines of two ranks may mix.
-    for name in ("HCCL_REPLACE", "HCCL_GUARD", "ACCELERATE_USE_CPU", "PYTHONUNBUFFERED"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def start(launcher: tuple[str, ...], words: str) -> subprocess.CompletedProcess[str]:
@@ -49,24 +45,19 @@ def models(ran: subprocess.CompletedProcess[str], group: str) -> list[float]:
     return [float(value) for value, _ in found]
 
 
-def job(words: str, framework: str, column: str, text: str = "yes") -> ParameterSet:
-    """Return a parameter: the job, and what a test shows that passes with it."""
-    return pytest.param(words, marks=pytest.mark.shows(framework, column, text), id=words)
-
-
 NAMES = {"trainer": "the Trainer of transformers", "accelerate": "Accelerate", "ignite": "ignite"}
 REMEDIES = {
     "lightning alone": 'use Trainer(strategy="hccl", devices=N, num_nodes=M)',
     "deepspeed module": "train the engine of deepspeed.initialize()",
 }
 MISUSED = [
-    job("lightning alone", "Lightning", "guard", "warns"),
-    job("deepspeed module", "DeepSpeed", "guard", "warns"),
+    shown("lightning alone", "Lightning", guard="warns"),
+    shown("deepspeed module", "DeepSpeed", guard="warns"),
 ]
 TRAPS = [
-    job("accelerate unpatched", "Accelerate", "guard", "warns without the adapter"),
-    job("trainer unpatched", "transformers", "guard", "warns without the adapter"),
-    job("ignite unpatched", "ignite", "guard", "warns without the adapter"),
+    shown("accelerate unpatched", "Accelerate", guard="warns without the adapter"),
+    shown("trainer unpatched", "transformers", guard="warns without the adapter"),
+    shown("ignite unpatched", "ignite", guard="warns without the adapter"),
 ]
 
 
@@ -98,17 +89,17 @@ def test_trap_is_an_error_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 GOOD = [
-    job("accelerate local_sgd", "Accelerate", "data parallel"),
-    job("trainer group", "transformers", "data parallel"),
-    job("deepspeed hccl 0", "DeepSpeed", "data parallel"),
-    job("deepspeed hccl 1", "DeepSpeed", "sharded", "ZeRO 1"),
+    shown("accelerate local_sgd", "Accelerate", data_parallel="yes"),
+    shown("trainer group", "transformers", data_parallel="yes"),
+    shown("deepspeed hccl 0", "DeepSpeed", data_parallel="yes"),
+    shown("deepspeed hccl 1", "DeepSpeed", sharded="ZeRO 1"),
 ]
 ADAPTED = [
-    job("accelerate backend", "Accelerate", "adapter", '`backend="hccl"`'),
-    job("accelerate group", "Accelerate", "adapter", '`backend="hccl"`'),
-    job("trainer backend", "transformers", "adapter", '`ddp_backend="hccl"`'),
-    job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
-    job("ignite group", "ignite", "adapter", '`backend="hccl"`'),
+    shown("accelerate backend", "Accelerate", adapter='`backend="hccl"`'),
+    shown("accelerate group", "Accelerate", adapter='`backend="hccl"`'),
+    shown("trainer backend", "transformers", adapter='`ddp_backend="hccl"`'),
+    shown("trainer deepspeed", "transformers", sharded="DeepSpeed ZeRO 1"),
+    shown("ignite group", "ignite", adapter='`backend="hccl"`'),
 ]
 
 
@@ -130,8 +121,8 @@ def test_job_that_would_be_a_trap_is_right(words: str) -> None:
 
 
 SHIMMED = [
-    job("accelerate backend", "Gaudi's programs, torch", "data parallel"),
-    job("deepspeed hccl 1", "Gaudi's programs, torch", "sharded", "DeepSpeed ZeRO 1"),
+    shown("accelerate backend", "Gaudi's programs, torch", data_parallel="yes"),
+    shown("deepspeed hccl 1", "Gaudi's programs, torch", sharded="DeepSpeed ZeRO 1"),
 ]
 
 
@@ -153,8 +144,8 @@ REFUSED = {
 @pytest.mark.parametrize(
     "words",
     [
-        job("accelerate fsdp", "Accelerate", "sharded", "no: FSDP plug-in is refused on the CPU"),
-        job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
+        shown("accelerate fsdp", "Accelerate", sharded="no: FSDP plug-in is refused on the CPU"),
+        shown("trainer deepspeed", "transformers", sharded="DeepSpeed ZeRO 1"),
     ],
 )
 def test_plugin_that_would_be_ignored_is_refused(words: str) -> None:
@@ -164,14 +155,14 @@ def test_plugin_that_would_be_ignored_is_refused(words: str) -> None:
 
 
 SWAPPED = [
-    job("accelerate cpu", "Accelerate", "--replace-gloo"),
-    job("trainer cpu", "transformers", "--replace-gloo"),
-    job("tensor_parallel", "transformers", "--replace-gloo"),
-    job("ignite parallel", "ignite", "--replace-gloo"),
-    job("monai", "MONAI", "--replace-gloo"),
-    job("lightning ddp", "Lightning", "--replace-gloo"),
-    job("deepspeed gloo 1", "DeepSpeed", "--replace-gloo"),
-    job("deepspeed gloo 3", "DeepSpeed", "--replace-gloo"),
+    shown("accelerate cpu", "Accelerate", replace_gloo="yes"),
+    shown("trainer cpu", "transformers", replace_gloo="yes"),
+    shown("tensor_parallel", "transformers", replace_gloo="yes"),
+    shown("ignite parallel", "ignite", replace_gloo="yes"),
+    shown("monai", "MONAI", replace_gloo="yes"),
+    shown("lightning ddp", "Lightning", replace_gloo="yes"),
+    shown("deepspeed gloo 1", "DeepSpeed", replace_gloo="yes"),
+    shown("deepspeed gloo 3", "DeepSpeed", replace_gloo="yes"),
 ]
 
 

@@ -15,8 +15,8 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 from launching import run
+from matrix import shown
 
 from hccl_py.schedulers.ports import free_port
 
@@ -57,12 +57,6 @@ def launch(ranks: int, program: Path, *arguments: str, options: tuple[str, ...] 
     ran = run(PYTHON, "-m", *launcher, program, *arguments, limit_s=LIMIT_S)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
-
-
-def shown(words: str, framework: str, **cells: str) -> ParameterSet:
-    """Return a parameter, and the cells that a test with it fills."""
-    marks = [pytest.mark.shows(framework, name.replace("_", " "), cells[name]) for name in cells]
-    return pytest.param(words, marks=marks, id=words)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """HCCL_HABANA_SHIM=1: programs for Gaudi run on the CPU, without Habana's packages.
 
-modules   what stands in for each module of Habana
+modules   the stand-ins for Habana's modules
 finder    the import hook that serves them, in this process and those that it spawns
 device    "hpu" is the CPU for torch
 runner    `DistributedRunner` of Optimum Habana, over hccl-launch
@@ -23,11 +23,11 @@ from hccl_py.integrations.habana.modules import ROOT
 
 VARIABLE = "HCCL_HABANA_SHIM"
 _FRAMEWORKS = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
-"""DeepSpeed and Accelerate would find a Gaudi: they look for the modules that stand in."""
+"""DeepSpeed and Accelerate would find a Gaudi: they test for the modules that stand in."""
 
 
 def start() -> None:
-    """Serve the stand-ins to this process, and say so on rank 0; exit if that cannot be sound."""
+    """Serve the stand-ins to this process, with a line on rank 0; exit where it would be wrong."""
     if any(isinstance(each, Finder) for each in sys.meta_path):
         return
     if os.environ[VARIABLE] != "1":

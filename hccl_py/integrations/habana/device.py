@@ -1,4 +1,4 @@
-"""The device "hpu" is the CPU for torch: its functions get "cpu" where a program says "hpu"."""
+"""The device "hpu" is the CPU for torch: its functions get "cpu" where a program has "hpu"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from hccl_py.integrations.habana.finder import alias_under_torch
 
 _TAKE_DEVICES = (torch.device, torch.Tensor.to, torch._C._nn._parse_to)
-"""What takes a device without naming it. "hpu" means something else to others, such as einsum."""
+"""Functions that take a device by position. "hpu" means something else to others, like einsum."""
 
 
 class _HpuIsCpu(TorchFunctionMode):

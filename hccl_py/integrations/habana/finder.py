@@ -23,7 +23,7 @@ class _StandIn(ModuleType):
 
 
 class Finder(MetaPathFinder, Loader):
-    """Finds and loads the stand-ins; says of any other module of Habana that there is none."""
+    """Finds and loads the stand-ins; any other module of Habana is a ModuleNotFoundError."""
 
     def __init__(self, on_torch: Callable[[], None]) -> None:
         """Call `on_torch` when a program imports the stand-in for Habana's torch."""
@@ -35,7 +35,7 @@ class Finder(MetaPathFinder, Loader):
         """Return the spec of a stand-in, and None for modules that are not Habana's."""
         if name in MODULES:
             # All are packages: so `from module import missing` comes here and gets our text,
-            # where Python would say "cannot import name" in words of its own.
+            # where Python has its own "cannot import name".
             return ModuleSpec(name, self, is_package=True)
         parent, _, child = name.rpartition(".")
         if parent.partition(".")[0] == ROOT:

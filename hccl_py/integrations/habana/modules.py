@@ -1,7 +1,7 @@
-"""What stands in for each module of Habana: its names, and what they do on a CPU.
+"""The stand-ins for Habana's modules: the names of each, and their effect on a CPU.
 
 Semantics follow the documentation of Gaudi's PyTorch integration. A name that would have to
-pretend, such as one that reads a device's memory, is absent: the error says so.
+pretend, such as one that reads a device's memory, is absent: the error lists the others.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class DistributedRunner:
 
     Args:
         command_list: each a script and its arguments, as in a shell.
-        world_size: ranks of the job; a hostfile says its own number.
+        world_size: ranks of the job; a hostfile has its own number.
         hostfile: lines `host slots=N`.
         use_mpi, use_deepspeed, use_env, map_by: accepted; hccl-launch starts the ranks itself.
         master_port: of the ranks' store.
