@@ -55,8 +55,8 @@ def connect_engine(
                 checksum=NetworkSettings.from_environment().checksum,
                 arena=arena,
             )
-        except OSError as error:
-            raise BootstrapError(f"rank {rank}: {error}") from None
+        except (OSError, MemoryError) as error:
+            raise BootstrapError(f"rank {rank}: {error.args[-1]}") from None
         return core.segment_fd(), core.doorbell_fd(), arena.fd()
 
     mesh = connect(

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from hccl_py.transport.errors import BootstrapError
+
 T = TypeVar("T")
 SIGNAL_SLICE_S = 0.2
 """How long the main thread may wait without a look at its signals."""
@@ -24,11 +26,18 @@ def start_without_signals(thread: Thread) -> None:
 
     Python runs handlers on the main thread alone. A signal that lands on another thread ends that
     thread's system call with EINTR, and leaves the main thread asleep in its own.
+
+    BootstrapError: the process may have no further thread.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _masks[thread] = before
     try:
         thread.start()  # it inherits the mask
+    except RuntimeError as error:
+        raise BootstrapError(
+            f"{error}: raise the limits of threads (ulimit -u, or pids of the cgroup) and of "
+            "address space (ulimit -v) there"
+        ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -63,7 +72,10 @@ def call_interruptibly(function: Callable[[], T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    start_without_signals(Thread(target=run, name="hccl-call", daemon=True))
+    try:
+        start_without_signals(Thread(target=run, name="hccl-call", daemon=True))
+    except BootstrapError:  # it may have no thread: what is called may do without
+        return function()
     while not done.done():
         wait([done], SIGNAL_SLICE_S)
     return done.result()

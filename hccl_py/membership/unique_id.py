@@ -37,7 +37,7 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.secret import read_secret
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
-from hccl_py.transport.network.system_calls import is_no_descriptor, require_system_calls
+from hccl_py.transport.network.system_calls import require_system_calls
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\2"
@@ -135,7 +135,7 @@ def store_of_unique_id(
         require_system_calls()  # ZeroMQ would abort the process
         store, server = UniqueIdClient(address, timeout_s), None
     except BootstrapError as error:
-        if not problem and is_no_descriptor(error.__cause__):
+        if not problem:
             _tell_by_another_process(content, f"rank {rank} on {socket.gethostname()}: {error}")
         raise BootstrapError(f"rank {rank}: {error}") from error
     try:
@@ -165,7 +165,7 @@ def store_of_unique_id(
 
 
 def _tell_by_another_process(content: bytes, problem: str) -> None:
-    """Tell the ranks of an id what keeps this one from dialling: that it has no descriptor left."""
+    """Tell the ranks of an id what keeps this one from dialling, as a lack of descriptors."""
     program = (
         "import os, sys; from hccl_py.membership.environment import tell; "
         f"tell(sys.argv[1], bytes.fromhex(os.environ.pop('{_TO_TELL}')))"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hccl_py.transport import _core
+from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.threads import start_without_signals
 
@@ -46,12 +47,16 @@ class Bell:
                 os.close(fd)
                 logger.debug("SIGUSR2 has a handler; the flight recorder does not listen to it")
                 return
-            self._fd = fd
             listener = partial(_listen, fd, action)
-            self._thread = threading.Thread(
-                target=listener, name="hccl-flight-recorder", daemon=True
-            )
-            start_without_signals(self._thread)
+            thread = threading.Thread(target=listener, name="hccl-flight-recorder", daemon=True)
+            try:
+                start_without_signals(thread)
+            except BootstrapError as error:
+                _core.silence_signal_bell()
+                os.close(fd)
+                logger.warning("the flight recorder does not listen to SIGUSR2: %s", error)
+                return
+            self._fd, self._thread = fd, thread
 
     def release(self) -> None:
         """Stop listening with the last holder. From then on the signal does nothing."""

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
 from datetime import timedelta
@@ -238,6 +239,32 @@ def fill_files(rank: int) -> None:
 def test_rank_whose_files_may_not_grow_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{}, {}, {}], tmp_path, before="fill_files"):
         assert "rank 1 on" in told and "File too large" in told, told
+
+
+def forbid_files(rank: int) -> None:
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+@pytest.mark.parametrize("door", ["torch", "env"])  # a store in a file needs one itself
+def test_rank_that_may_make_no_file_for_tls_is_named_by_all(door: str, tmp_path: Path) -> None:
+    for told in meet(door, [{"HCCL_TLS": "1"}] * 3, tmp_path, before="forbid_files"):
+        assert "rank 1 on" in told and "HCCL_TLS=1" in told and "ulimit -f" in told, told
+
+
+def forbid_threads(rank: int) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if rank == 1:
+        threading.Thread.start = refuse  # type: ignore[method-assign]
+
+
+@through_each_door
+def test_rank_that_may_have_no_thread_is_named_by_all(door: str, tmp_path: Path) -> None:
+    told = meet(door, [{}] * 3, tmp_path, before="forbid_threads")
+    assert all("can't start new thread" in one and "ulimit -u" in one for one in told), told
+    assert all("rank 1 on" in one for one in told[::2]), told
 
 
 def forbid_eventfd(rank: int) -> None:

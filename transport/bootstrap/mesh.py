@@ -167,8 +167,8 @@ def connect(
         identity = identity or Identity.of_this_process()
         terms = ask()
         settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
-        if rank == 0 and (problem := weakness(settings.secret)):
-            _warn_once(problem)
+        if rank == 0:
+            _warn_once(weakness(settings.secret))
         lanes = num_lanes, slot_bytes
         mine = _Resources(rank, world_size, lanes, identity, settings, opened)
         card = replace(mine.card, settings=given({**settings.compared(), **terms.settings}))
@@ -193,7 +193,9 @@ def _refuse_others(store: SealedStore, me: Member) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    logger.warning(text)
+    # The first communicator reads the variable and removes it; hccl-launch has warned itself.
+    if text and "HCCL_PROGRESS_FILE" not in os.environ:
+        logger.warning(text)
 
 
 def _host_of(store: Any) -> str | None:

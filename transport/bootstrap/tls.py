@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import BinaryIO, cast
 
 from hccl_py.transport import _core
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.system_calls import can_share_memory
 
 _RECORD_BYTES = 16 * 1024  # what TLS encrypts at a time
@@ -31,19 +31,29 @@ class Tls:
     """
 
     def __init__(self) -> None:
-        """Make a key pair; InvalidArgumentError: the package that does it is not installed."""
+        """Make a key pair.
+
+        InvalidArgumentError: the package that does it is not installed. BootstrapError: no file.
+        """
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.certificate, pem = _make_certificate()
+        for context in (self._server, self._client):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False  # ranks have no names; certificates are compared
+            context.verify_mode = ssl.CERT_REQUIRED
         # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
-        with _nameless_file() as file:
-            file.write(pem)
-            for context in (self._server, self._client):
-                context.minimum_version = ssl.TLSVersion.TLSv1_3
-                context.check_hostname = False  # ranks have no names; certificates are compared
-                context.verify_mode = ssl.CERT_REQUIRED
-                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        try:
+            with _nameless_file() as file:
+                file.write(pem)
+                for context in (self._server, self._client):
+                    context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        except OSError as error:
+            raise BootstrapError(
+                f"HCCL_TLS=1: OpenSSL reads the key from a file of {len(pem)} bytes, which this "
+                f"process could not make: {error}; see ulimit -f and, without memfd_create, TMPDIR"
+            ) from error
 
     def trust(self, certificates: Iterable[bytes]) -> None:
         """Admit the ranks that show one of these certificates, in DER."""

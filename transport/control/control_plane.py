@@ -25,8 +25,9 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
-from hccl_py.transport.threads import is_of_signal_handler
+from hccl_py.transport.threads import is_of_signal_handler, start_without_signals
 
+_NUM_THREADS = 5  # more than ZeroMQ and this plane start
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
 
@@ -185,12 +186,13 @@ def hold() -> ControlPlane:
     """Return the control plane of this process, started if need be; `release` it once.
 
     Raises:
-        BootstrapError: if this process has too few descriptors left.
+        BootstrapError: if this process has too few descriptors left, or may have no thread.
     """
     global _plane, _num_holders
     with _lock:
         if _plane is None:
             _require_descriptors()
+            _require_threads()
             _plane = ControlPlane()
         _num_holders += 1
         return _plane
@@ -211,6 +213,16 @@ def _require_descriptors() -> None:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def _require_threads() -> None:
+    """Check as before: ZeroMQ ends the process where it gets no thread."""
+    may_end = threading.Event()
+    try:
+        for _ in range(_NUM_THREADS):
+            start_without_signals(threading.Thread(target=may_end.wait, daemon=True))
+    finally:
+        may_end.set()
 
 
 def release(plane: ControlPlane) -> None:

@@ -17,7 +17,7 @@ def read_secret(environ: Mapping[str, str] = os.environ) -> bytes | None:
         InvalidArgumentError: it is set and empty, which no authentication would follow from.
     """
     given = environ.get(SECRET)
-    if given == "":
+    if given is not None and not given.strip():
         raise InvalidArgumentError(
             f"{SECRET}: expected a long random value (openssl rand -hex 32), got an empty one; "
             "unset it to have none"

@@ -16,9 +16,10 @@ def test_secret_unset_is_none() -> None:
     assert weakness(None) == ""
 
 
-def test_secret_empty_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("empty", ["", " ", "\n"])
+def test_secret_empty_is_refused(monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
     with pytest.raises(InvalidArgumentError, match="HCCL_SECRET: expected .* got an empty one"):
-        read_secret({"HCCL_SECRET": ""})
+        read_secret({"HCCL_SECRET": empty})
     monkeypatch.setenv("HCCL_SECRET", "")
     with pytest.raises(InvalidArgumentError, match="HCCL_SECRET"):
         NetworkSettings.from_environment()
@@ -35,14 +36,17 @@ def test_secret_below_16_bytes_is_weak_and_not_shown(secret: bytes, is_weak: boo
     assert "yy" not in weakness(secret)
 
 
-def test_secret_that_is_weak_is_warned_of_once_by_rank_0(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("by_launcher", [False, True])
+def test_secret_that_is_weak_is_warned_of_once_by_rank_0_unless_the_launcher_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, by_launcher: bool
 ) -> None:
     monkeypatch.setenv("HCCL_SECRET", "open sesame")
+    if by_launcher:
+        monkeypatch.setenv("HCCL_PROGRESS_FILE", "/dev/null")
     mesh._warn_once.cache_clear()
     for _ in range(2):
         with ThreadRanks("ab") as ranks:
             assert ranks.run(lambda comm: comm.rank) == [0, 1]
     warned = [record.getMessage() for record in caplog.records if "HCCL_SECRET" in record.msg]
-    assert len(warned) == 1
+    assert len(warned) == (not by_launcher)
     assert "sesame" not in caplog.text
