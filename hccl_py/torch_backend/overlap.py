@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.fingerprint import Transfer, describe
@@ -68,22 +67,21 @@ def require_apart(
             raise _error(call, ((pair[0],), (pair[1],)), False)
 
 
-def require_transfers_apart(ops: Sequence[dist.P2POp]) -> None:
-    """Raise InvalidArgumentError if what one of these receives shares memory with another's.
+def require_transfers_apart(batch: Sequence[tuple[bool, int, int, Tensor]]) -> None:
+    """Raise InvalidArgumentError if what one transfer receives shares memory with another's.
 
-    Nothing of the batch has begun yet.
+    Each is: whether it sends, its peer, its tag, its tensor. None of the batch has begun.
     """
     calls = []
-    for op in ops:
-        sends = op.op is dist.isend
-        name = describe(Transfer(sends, op.peer, op.tag, op.tensor.nbytes))
-        spans = _extent(op.tensor)
+    for sends, peer, tag, tensor in batch:
+        spans = _extent(tensor)
+        name = describe(Transfer(sends, peer, tag, tensor.nbytes if spans else 0))
         calls.append(Access(name, object(), *(((), spans) if sends else (spans, ()))))
     require_apart_at_once(
         calls,
         "batch_isend_irecv",
         "give each receive memory of its own",
-        lambda one, other: elements_of(ops[one].tensor).meet(elements_of(ops[other].tensor)),
+        lambda one, other: elements_of(batch[one][3]).meet(elements_of(batch[other][3])),
     )
 
 

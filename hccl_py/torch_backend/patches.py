@@ -92,7 +92,7 @@ def _check_transfers(original: Function, ops: Any) -> None:
     """Torch starts some transfers of a batch before another is refused for what it shares."""
     original(ops)
     if isinstance(ops[0].group or dist.group.WORLD, ProcessGroupHccl):
-        require_transfers_apart(ops)
+        require_transfers_apart([(op.op is dist.isend, op.peer, op.tag, op.tensor) for op in ops])
 
 
 @contextlib.contextmanager
@@ -251,6 +251,8 @@ def _batch_p2p_ops(
 ) -> list[Any]:
     """Torch calls methods of the C++ group that no Python group can override."""
     group: Any = _resolve_process_group(group_name)
+    sends = [op == "isend" for op in op_list]
+    require_transfers_apart(list(zip(sends, peer_list, tag_list, tensors, strict=True)))
     for op, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
         start = group.send if op == "isend" else group.recv
         register_for_wait_tensor(tensor, start([tensor], peer, tag))

@@ -177,6 +177,12 @@ def check_batches(rank: int, n: int) -> None:
         with pytest.raises(InvalidArgumentError, match=r"call \d, \w+\(.*call \d, \w+\("):
             dist.batch_isend_irecv(wrong(buffer))
         assert buffer.tolist() == list(range(12))
+    with pytest.raises(InvalidArgumentError, match="call 1, send.*call 2, recv"):
+        torch.ops._c10d_functional.batch_p2p_ops(
+            ["isend", "irecv"], [near, far], [0, 0], [buffer, buffer], dist.group.WORLD.group_name
+        )
+    with pytest.raises(InvalidArgumentError, match="layout"):
+        dist.batch_isend_irecv([recv(torch.eye(3).to_sparse(), far)])
     buffer, got = torch.full((4,), float(rank)), torch.zeros(4, n)
     everyone = range(n)
     ops = [send(buffer, peer) for peer in everyone if peer != rank]  # one buffer to all
