@@ -74,6 +74,7 @@ def regroup(
             lost = [rank for rank in members if rank not in confirmed]
             if not lost and not any(confirmed.values()):
                 undo.pop_all()
+                coordination.leave_store(f"{key}/", len(members))
                 return made, members
         if me in lost:
             raise BootstrapError(_too_late(me, confirmed))

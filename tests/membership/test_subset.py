@@ -180,12 +180,12 @@ def test_group_hears_at_once_of_the_death_of_a_member(
     assert re.search(r"died: (killed by signal 9|its connections closed without a goodbye)", text)
 
 
-def open_and_close_often(_rank: int, _size: int) -> list[int]:
+def open_and_close_often(_rank: int, _size: int, how: str) -> list[int]:
     with Communicator() as comm:
         sizes = []
         for _ in range(3):
             for _ in range(5):
-                comm.subset([0, 1], "some").close()
+                (comm.subset([0, 1], "some") if how == "subset" else comm.shrink()).close()
             comm.barrier()
             coordination = comm._state.coordination
             assert coordination is not None
@@ -196,6 +196,7 @@ def open_and_close_often(_rank: int, _size: int) -> list[int]:
     return sizes
 
 
-def test_closed_subset_leaves_nothing_in_the_store() -> None:
-    for sizes in run_ranks(open_and_close_often, 2):
+@pytest.mark.parametrize("how", ["subset", "shrink"])
+def test_closed_subset_leaves_nothing_in_the_store(how: str) -> None:
+    for sizes in run_ranks(open_and_close_often, 2, how):
         assert sizes == [0, 0, 0]

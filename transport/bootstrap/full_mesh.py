@@ -149,8 +149,10 @@ class FullMesh(Connector):
             except (RejectedError, OSError) as error:
                 if is_of_signal_handler(error):
                     raise
+                how = "was reset" if isinstance(error, ResetError | ConnectionError) else "ended"
                 raise BootstrapError(
-                    f"{self._party.members[rank]} ended while others connected; look at its log"
+                    f"the connection with {self._party.members[rank]} {how} while others "
+                    "connected; look at its log, and for a reset at the network"
                 ) from error
             if event is None:
                 del waiting[rank]

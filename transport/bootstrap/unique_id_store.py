@@ -389,8 +389,7 @@ class UniqueIdClient(StoreClient):
             if deadline.expired:
                 hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
                 raise BootstrapError(
-                    f"{self._server} did not answer {kind} {body[:1]} {deadline}"
-                    f"{'' if self._is_up else hint}"
+                    f"{self._server} did not answer {deadline}{'' if self._is_up else hint}"
                 )
 
     def _answers(self) -> list[tuple[int, str, Any, str]]:
