@@ -4,10 +4,10 @@ main.py      the command
 launch.py    what it does: start reading here
 command_line/  what it may say, checked; options.py is what the other rooms get of it
 parts/       which part of the job this process is
-front.py     the process that the user sees: watches the agent, cleans up (processes.py)
-job/         head and agents of a job of fixed size; worker.py is what a Python rank begins with
-elastic/     jobs whose size may change, on torch.distributed.elastic; all else imports torch only
-             to count devices
+supervisor.py  the process that the user sees: watches the agent, cleans up (processes.py)
+job/         coordinator and agents of a job of fixed size; a Python rank begins with worker.py
+elastic/     jobs whose size may change, on torch.distributed.run; all else imports torch only to
+             count devices
 hosts/       other hosts, over ssh; agent_main.py runs there
 preflight/   what would fail, found before the ranks start
 manifests/   what --print-sbatch and --print-k8s print

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hccl_py.launcher import front
+from hccl_py.launcher import supervisor
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
@@ -40,7 +40,7 @@ def main() -> int:
         allow_ranks(told["ranks"])
         OutputOptions.of(OutputWords(*told["output"])).check_folder()
         with scratch_folder() as folder:
-            return front.run(lambda: _run(told, folder), told["stop_s"], folder)
+            return supervisor.run(lambda: _run(told, folder), told["stop_s"], folder)
     except UsageError as error:
         say(f"error: {error}")
         return CANNOT_RUN
@@ -62,16 +62,16 @@ def _run(told: dict[str, Any], folder: Path) -> int:
         has_stdin=False,
         has_user=told["has_user"],
     )
-    head = join.HeadAddress(
+    coordinator = join.CoordinatorAddress(
         agent_index=told["index"],
         num_agents=told["num_agents"],
-        name=(told["head"], told["port"]),
-        address=told["head"],
+        name=(told["coordinator"], told["port"]),
+        address=told["coordinator"],
         secret=told["secret"],
         connect_timeout_s=told["connect_timeout_s"],
         ends_with_stdin=True,
     )
-    return join.run(program, head)
+    return join.run(program, coordinator)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ AGENT_KILLED = 70
 LOST_NODE = 71
 """A node stopped to answer while its ranks ran."""
 TRY_AGAIN = 75
-"""Within the launcher only: the process that had the head is gone before it took this node."""
+"""Within the launcher only: the coordinator is gone before it took this node in."""
 CHECK_FAILED = 78
 """Preflight found that the job would fail."""
 CANNOT_RUN = 126

@@ -44,7 +44,7 @@ class Failure(NamedTuple):
     blames: int | None = None  # the rank that hccl named in an error of this one
 
     def cut(self, most_chars: int) -> "Failure":
-        """Return it with texts of so many characters at most: a message to the head has a limit."""
+        """Return it with texts of so many characters at most: messages have a limit."""
         lines = _cut("\n".join(self.last_lines), most_chars).split("\n")
         return self._replace(
             message=_cut(self.message, most_chars),

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hccl_py.launcher import front
+from hccl_py.launcher import supervisor
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO
 from hccl_py.launcher.own_lines import say
@@ -29,7 +29,7 @@ def launch(words: Sequence[str]) -> int:
     _open_streams()
     before = {number: signal.getsignal(number) for number in _STOPS}
     try:
-        for number in _STOPS:  # until the front handles signals itself
+        for number in _STOPS:  # until the supervisor handles signals itself
             signal.signal(number, stop)
         options = parse(words, os.environ)
         if options.replaces_gloo:
@@ -43,7 +43,7 @@ def launch(words: Sequence[str]) -> int:
         with scratch_folder() as folder:
             part = choose.elastic if options.elastic else choose.part
             body = part(options, folder, words)
-            return front.run(body, options.stop_s, folder)
+            return supervisor.run(body, options.stop_s, folder)
     except UsageError as error:
         say(f"error: {error}")
         return error.exit_code

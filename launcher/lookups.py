@@ -1,11 +1,11 @@
 """Names are looked up on threads: no signal interrupts the resolver, which may take half a minute.
 
-The threads are daemons. Those of an executor would keep the launcher from ending.
+No thread keeps the launcher from ending, as those of an executor would.
 """
 
+import _thread
 import queue
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,14 +16,15 @@ from hccl_py.transport.network.interfaces import name_to_look_up
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _MOST_THREADS = 32
+_LONG_S = 1e6  # the resolver gives up before
 
 
 def in_threads(
     call: Callable[[Item], Result], items: Sequence[Item], timeout_s: float
 ) -> list[Result | None]:
     """Call a function, which raises nothing, for every item; None where it took too long."""
-    results: list[Result | None] = [None] * len(items)
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
     for index in range(len(items)):
         waiting.put(index)
 
@@ -31,14 +32,17 @@ def in_threads(
         with suppress(queue.Empty):
             while True:
                 index = waiting.get_nowait()
-                results[index] = call(items[index])
+                ended.put((index, call(items[index])))
 
     until_s = time.monotonic() + timeout_s
-    threads = [threading.Thread(target=work, daemon=True) for _ in items[:_MOST_THREADS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until_s - time.monotonic()))
+    # What a handler of a signal raises in the midst of Thread.start() becomes another error.
+    for _ in items[:_MOST_THREADS]:
+        _thread.start_new_thread(work, ())
+    results: list[Result | None] = [None] * len(items)
+    with suppress(queue.Empty):
+        for _ in items:
+            index, result = ended.get(timeout=max(0.0, until_s - time.monotonic()))
+            results[index] = result
     return results
 
 
@@ -51,7 +55,7 @@ def addresses_of(name: str) -> list[str] | str:
         return getattr(error, "strerror", None) or str(error)
 
 
-def address_of(name: str, timeout_s: float = threading.TIMEOUT_MAX) -> str:
+def address_of(name: str, timeout_s: float = _LONG_S) -> str:
     """Return the first address of a name; OSError says why there is none."""
     (found,) = in_threads(addresses_of, [name], timeout_s)
     if isinstance(found, list):

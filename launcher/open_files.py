@@ -20,7 +20,7 @@ def allow_ranks(num_ranks: int) -> None:
 
 
 def allow_connections(num_agents: int) -> None:
-    """Let it open as many as the head of so many agents needs; raise UsageError if it may not."""
+    """Let it open as many as the coordinator of so many agents needs; raise UsageError."""
     wanted = _OWN_FILES + _FILES_PER_AGENT * num_agents
     _allow(_LEAST_OWN_FILES + num_agents, wanted, f"{num_agents} nodes: node 0")
 

@@ -16,7 +16,7 @@ HABANA_SHIM = {"HCCL_HABANA_SHIM": "1"}
 """What `worker.py` reads in the ranks."""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
-"""The head listens beside the ranks' store, so that one option gives both ports."""
+"""The coordinator listens beside the ranks' store, so that one option gives both ports."""
 
 
 class EmulatedCluster(NamedTuple):
@@ -42,7 +42,7 @@ class Options(NamedTuple):
         ranks_per_node: of this node.
         standalone: all nodes are this machine, whatever the environment says.
         node_rank: None where it was not given.
-        head: host and port of the head; None where they were not given.
+        coordinator: host and port of the coordinator; None where they were not given.
         master_port: of the ranks' store; 0 where it was not given.
         job_id: the same on all nodes; empty where it was not given.
         by_arrival: nodes get their numbers in the order in which they come.
@@ -70,7 +70,7 @@ class Options(NamedTuple):
     ranks_per_node: int
     standalone: bool
     node_rank: int | None
-    head: tuple[str, int] | None
+    coordinator: tuple[str, int] | None
     master_port: int
     job_id: str
     by_arrival: bool

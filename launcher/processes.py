@@ -1,8 +1,8 @@
 """Processes below this one: none of them may outlive the launcher.
 
-Two processes of the launcher watch each other, the front and the agent. Each adopts the orphans
-below it, and the agent ends with the front. So after `kill -9` of one the other ends everything,
-even an agent that was frozen.
+Two processes of the launcher watch each other, the supervisor and the agent. Each adopts the
+orphans below it, and the agent ends with the supervisor. So after `kill -9` of one the other ends
+everything, even an agent that was frozen.
 """
 
 import ctypes

@@ -28,7 +28,7 @@ BUDGET = {
     "hccl_py/csrc": 9_910,
     "hccl_py/torch_backend": 4_080,
     "hccl_py/schedulers hccl_py/integrations": 2_780,
-    "launcher": 9_410,
+    "launcher": 9_420,
     "hccl_py/bench": 5_670,
     "hccl_py/lab": 7_080,
     "hccl_py/horovod": 3_210,

@@ -70,7 +70,7 @@ def _share(found: Scheduled, environ: Mapping[str, str], timeout_s: float) -> Re
 
 def _of_job(found: Scheduled) -> Rendezvous:
     address = found.master_addr or (_LOOPBACK if _is_one_node(found) else None)
-    if found.is_head:
+    if found.is_node_0:
         address = _address()
     if not address and found.nodes:
         address = _first_node(found)

@@ -34,7 +34,7 @@ class Scheduled(NamedTuple):
         nodes: names of the nodes, in their order.
         job_id: the same text in all processes of the job, another in every other job.
         is_pod: names of other nodes may resolve only some time after this process has begun.
-        is_head: this is node 0; the other nodes are told its address, and this one is not.
+        is_node_0: this is node 0; the other nodes are told its address, and this one is not.
         options: of hccl-launch, where it would not know the other nodes without.
     """
 
@@ -53,7 +53,7 @@ class Scheduled(NamedTuple):
     master_port: int | None = None
     job_id: str | None = None
     is_pod: bool = False
-    is_head: bool = False
+    is_node_0: bool = False
     options: str = ""
 
     def __str__(self) -> str:

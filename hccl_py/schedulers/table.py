@@ -90,8 +90,8 @@ def _aws_batch(environ: _Environ) -> dict[str, Any]:
         number(texts, f"AWS_BATCH_JOB_{name}")
         for name in ("MAIN_NODE_INDEX", "NODE_INDEX", "NUM_NODES")
     )
-    is_head = node == main and not environ.get("MASTER_ADDR")
-    return {"node_rank": (node - main) % nodes if node < nodes else node, "is_head": is_head}
+    is_node_0 = node == main and not environ.get("MASTER_ADDR")
+    return {"node_rank": (node - main) % nodes if node < nodes else node, "is_node_0": is_node_0}
 
 
 def _sage_maker(environ: _Environ) -> dict[str, Any]:

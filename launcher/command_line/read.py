@@ -49,15 +49,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         say(f"{name}: hccl-launch starts the ranks itself")
     known_backend = args.rdzv_backend in (None, "", "static", "c10d")
     elastic = fewest < most or not known_backend or needs_elastic(args)
-    head = None if args.standalone else values.head(args, fewest)
-    is_any_port = head is not None and head[1] == 0
+    coordinator = None if args.standalone else values.coordinator(args, fewest)
+    is_any_port = coordinator is not None and coordinator[1] == 0
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
         ranks_per_node=ranks,
         standalone=args.standalone or emulates is not None,
         node_rank=args.node_rank,
-        head=head,
+        coordinator=coordinator,
         master_port=args.master_port or 0,
         job_id=args.rdzv_id or "",
         by_arrival=bool(args.rdzv_endpoint) and (args.node_rank is None or is_any_port),

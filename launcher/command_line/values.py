@@ -64,8 +64,8 @@ def check_options(args: argparse.Namespace, num_nodes: int) -> None:
         )
 
 
-def head(args: argparse.Namespace, fewest: int) -> tuple[str, int] | None:
-    """Return host and port of the head; None: no option gives them.
+def coordinator(args: argparse.Namespace, fewest: int) -> tuple[str, int] | None:
+    """Return host and port of the coordinator; None: no option gives them.
 
     Port 0 of --rdzv-endpoint is any free one, which only a single node can know.
     """

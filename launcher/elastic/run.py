@@ -19,7 +19,6 @@ from typing import Any
 from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import how_ended
-from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.program import WORKER
 from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import Options
@@ -30,6 +29,7 @@ from hccl_py.launcher.placement.binding import Bind, place
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.launcher.processes import children, takes
 from hccl_py.launcher.signals import WARNINGS, stop
+from hccl_py.launcher.supervisor import stop_signals
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 
@@ -144,14 +144,14 @@ def _prepare_c10d(args: argparse.Namespace, options: Options) -> None:
 
     torch takes an address for this machine's only if the machine's own name means it.
     """
-    if options.head is None:  # all of the job is here
+    if options.coordinator is None:  # all of the job is here
         args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
         args.rdzv_id = args.rdzv_id or f"job-{os.urandom(4).hex()}"
-    if options.head is None or not options.by_arrival:
+    if options.coordinator is None or not options.by_arrival:
         return
-    host, port = address_of(options.head[0]), options.head[1]
+    host, port = address_of(options.coordinator[0]), options.coordinator[1]
     args.rdzv_backend, args.node_rank = "c10d", None
-    args.rdzv_endpoint = describe_target(options.head)
+    args.rdzv_endpoint = describe_target(options.coordinator)
     # Where rank 0 runs, the others reach it there: never by the name of the machine.
     args.local_addr = args.local_addr or address_towards(host, None)
     try:

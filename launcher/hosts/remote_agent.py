@@ -2,8 +2,8 @@
 
 The agent reads its settings from stdin, which stays open: the end of stdin is the end of the job.
 So nothing stays on the host when ssh, sshd or this process is killed. Where the network is silent,
-agent and head notice it by their own connection. ssh gives up later: after a cut, TCP may wait for
-half a minute until it tries again. sshd waits for ever.
+agent and coordinator notice it by their own connection. ssh gives up later: after a cut, TCP may
+wait for half a minute until it tries again. sshd waits for ever.
 """
 
 import fcntl

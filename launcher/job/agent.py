@@ -1,4 +1,4 @@
-"""The agent of a host: starts the ranks there when the head says so, and tells it how they end."""
+"""The agent of a host: starts the ranks there for the coordinator, and reports how they end."""
 
 import errno
 import os
@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
-from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program, RankStart, rank_variables
@@ -23,6 +22,7 @@ from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.launcher.signals import WARNINGS
+from hccl_py.launcher.supervisor import stop_signals
 from hccl_py.schedulers.ports import free_port
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _MOST_SHEBANG_BYTES = 256  # of which the kernel reads as many
 
 
 Send = Callable[[str, Any], None]
-"""Takes the kind and the body of a message to the head, see `head.Head.receive`."""
+"""Takes kind and body of a message to the coordinator, see `JobCoordinator.receive`."""
 
 
 class Agent:
@@ -48,7 +48,7 @@ class Agent:
     """
 
     def __init__(self, loop: JobLoop, program: Program, send: Send, streams: Streams) -> None:
-        """Wait for the head's first message; `send` answers, `streams` prints what ranks write."""
+        """Wait for the first message; `send` answers, and `streams` prints what ranks write."""
         self._streams = streams
         machine = read_machine()
         self._placement = place(machine, len(program.slots), program.bind)
@@ -63,7 +63,7 @@ class Agent:
         self._kill_at_s = self._look_at_s = float("inf")
 
     def receive(self, kind: str, body: Any) -> None:
-        """Do what the head says, see `head`."""
+        """Do what the coordinator says, see `coordinator`."""
         if kind == "check":
             self._begin_check(body)
         elif kind == "ask" and self._checked is not None:
@@ -206,7 +206,7 @@ class Agent:
             self._ranks.end()
             self._kill_at_s = self._look_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
-            # Clocks of hosts differ: the head gets how long ago each was.
+            # Clocks of hosts differ: the coordinator gets how long ago each was.
             found = self._ranks.failures(reason)
             failures = [
                 each.cut(_MOST_CHARS // len(found))._replace(at_s=each.at_s - now_s)
@@ -247,13 +247,13 @@ def watch_signals(
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in (*stop_signals(), *WARNINGS):
         signal.signal(number, lambda *_: None)
-    front = os.getppid()
+    supervisor = os.getppid()
 
     def take() -> None:
         for number in os.read(readable, 64):
             if number in WARNINGS:
                 on_warning(number)
-            elif os.getppid() != front:
+            elif os.getppid() != supervisor:
                 on_stop("killed", AGENT_KILLED)
             elif number in stop_signals():
                 on_stop(*stopped_by(number))

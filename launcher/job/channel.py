@@ -1,4 +1,4 @@
-"""Messages between the agents of several hosts and the head, under CURVE.
+"""Messages between the agents of several hosts and the coordinator, under CURVE.
 
 Keys derive from the job's secret: a process without it gets nothing in or out. Both sides notice at
 once when the other one dies, and after 15 s when its host does. A connection that breaks while both
@@ -24,14 +24,14 @@ from hccl_py.transport.network.interfaces import describe_target
 
 PROTOCOL = 2
 MAX_MESSAGE_BYTES = 4 << 20
-# Both ends send these: the head to a thousand agents. ZeroMQ's other way, a time to live in the
-# heartbeats of one end, is forgotten with the next message that follows a heartbeat. An agent gives
-# a silent connection up early: TCP may wait 13 s to try again what was sent while the network was
-# away, and a new connection waits a second.
-HEARTBEAT_MS, _AGENT_ANSWER_MS, HEAD_ANSWER_MS = 3000, 3000, 13_000
-RETURN_S, HEAD_RETURN_S = 12.0, 2.0
+# Both ends send these: the coordinator to a thousand agents. ZeroMQ's other way, a time to live in
+# the heartbeats of one end, is forgotten with the next message that follows a heartbeat. An agent
+# gives a silent connection up early: TCP may wait 13 s to try again what was sent while the network
+# was away, and a new connection waits a second.
+HEARTBEAT_MS, _AGENT_ANSWER_MS, COORDINATOR_ANSWER_MS = 3000, 3000, 13_000
+RETURN_S, COORDINATOR_RETURN_S = 12.0, 2.0
 """How long the connection of a process that may live may be gone: its end was noticed by the agent,
-after up to 6 s of silence; by the head, after up to 16 s."""
+after up to 6 s of silence; by the coordinator, after up to 16 s."""
 _REDIAL_MS, _MAX_REDIAL_MS, _CONNECT_MS = 50, 1000, 2000
 # The next one tells the same, and more.
 _NOT_KEPT = frozenset({"progress"})
@@ -46,7 +46,7 @@ _REJECTED = (
 
 
 class Session:
-    """What an agent and the head say to each other over one connection, or several in turn.
+    """What an agent and the coordinator say to each other over one connection, or several in turn.
 
     Attributes:
         name: the same at both ends.
@@ -81,12 +81,12 @@ class Session:
             yield pack(kind, body, number, self.num_received)
 
 
-class HeadLink:
+class CoordinatorLink:
     """An agent's end; a service of the loop.
 
     Attributes:
-        is_up: whether the head has answered the handshake.
-        was_rejected: whether somebody there knows another secret, or is no head.
+        is_up: whether the coordinator has answered the handshake.
+        was_rejected: whether somebody there knows another secret, or is no coordinator.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class HeadLink:
         on_message: Callable[[str, Any], None],
         on_down: Callable[[], None],
     ) -> None:
-        """Dial, again and again until the head listens."""
+        """Dial, again and again until the coordinator listens."""
         self.is_up = self.was_rejected = False
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._session = Session(os.urandom(8).hex())
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         dealer = curve_socket(self._context, zmq.DEALER, keys(secret, "agent"), MAX_MESSAGE_BYTES)
-        dealer.curve_serverkey = keys(secret, "head").public
+        dealer.curve_serverkey = keys(secret, "coordinator").public
         dealer.reconnect_ivl, dealer.reconnect_ivl_max = _REDIAL_MS, _MAX_REDIAL_MS
         dealer.heartbeat_ivl, dealer.heartbeat_timeout = HEARTBEAT_MS, _AGENT_ANSWER_MS
         dealer.connect_timeout = _CONNECT_MS
@@ -124,7 +124,7 @@ class HeadLink:
             self._dealer.send(message, zmq.NOBLOCK)
 
     def send(self, kind: str, body: Any) -> None:
-        """Send a message to the head, now or when there is a connection again."""
+        """Send a message to the coordinator, now or when there is a connection again."""
         message = self._session.pack(kind, body)
         if self.is_up:
             self._dealer.send(message, zmq.NOBLOCK)
@@ -169,7 +169,7 @@ def _drain(take: Callable[[], None]) -> None:
 
 
 def keys(secret: str, side: str) -> KeyPair:
-    """Return the keys of one side, "head" or "agent"."""
+    """Return the keys of one side, "coordinator" or "agent"."""
     key = z85.encode(hmac.digest(os.fsencode(secret), f"hccl-launch {side}".encode(), "sha256"))
     return KeyPair(zmq.curve_public(key), key)
 

@@ -1,4 +1,4 @@
-"""The preflight of a job, carried by the messages between head and agents."""
+"""The preflight of a job, carried by the messages between coordinator and agents."""
 
 import os
 from collections.abc import Callable, Generator, Mapping
@@ -9,7 +9,7 @@ from hccl_py.launcher.preflight.node.facts import Settings
 
 
 class Checking:
-    """The head's side, without I/O.
+    """The coordinator's side, without I/O.
 
     Attributes:
         report: None until the check has ended.
@@ -54,7 +54,7 @@ class Checking:
 
 
 def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
-    """Return what the responder has to know, from what the head told and what the agent knows."""
+    """Return what the responder has to know, from the coordinator and from the agent."""
     return Settings(
         node=told["node"],
         node_sizes=tuple(told["node_sizes"]),

@@ -1,4 +1,4 @@
-"""The process with an agent alone: joins the head on another host, and ends with it."""
+"""The process with an agent alone: joins the coordinator on another host, and ends with it."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, TRY_AGAIN
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
-from hccl_py.launcher.job.channel import PROTOCOL, RETURN_S, HeadLink
+from hccl_py.launcher.job.channel import PROTOCOL, RETURN_S, CoordinatorLink
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -24,8 +24,8 @@ _STOP_EXTRA_S = 5.0
 _READ_BYTES = 4096
 
 
-class HeadAddress(NamedTuple):
-    """Where the head is.
+class CoordinatorAddress(NamedTuple):
+    """Where the coordinator is.
 
     Attributes:
         agent_index: of this agent among all; None: in the order of arrival.
@@ -35,8 +35,8 @@ class HeadAddress(NamedTuple):
         connect_timeout_s: how long to try.
         gives_way: the process that listens there may belong to an earlier job. Once nobody listens,
             this agent ends with TRY_AGAIN.
-        ends_with_stdin: the head's process started this one: the end of stdin ends it, and what
-            the head says of the job is read there.
+        ends_with_stdin: the coordinator's process started this one: the end of stdin ends it, and
+            what the coordinator says of the job is read there.
     """
 
     agent_index: int | None
@@ -50,24 +50,24 @@ class HeadAddress(NamedTuple):
 
     def __repr__(self) -> str:
         """Leave out the secret."""
-        return f"HeadAddress(agent_index={self.agent_index}, name={self.name})"
+        return f"CoordinatorAddress(agent_index={self.agent_index}, name={self.name})"
 
 
 class JoinedAgent:
-    """An agent and its link to the head; a service of the loop."""
+    """An agent and its link to the coordinator; a service of the loop."""
 
-    def __init__(self, loop: JobLoop, program: Program, head: HeadAddress) -> None:
+    def __init__(self, loop: JobLoop, program: Program, coordinator: CoordinatorAddress) -> None:
         """Begin to dial."""
-        self._loop, self._program, self._head = loop, program, head
-        self._target = head.address, head.name[1]
+        self._loop, self._program, self._coordinator = loop, program, coordinator
+        self._target = coordinator.address, coordinator.name[1]
         self._began_s = time.monotonic()
         self._lines = WaitingLines(self._began_s)
-        self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
+        self._look_s = self._began_s + _LOOK_S if coordinator.gives_way else float("inf")
         self._has_begun = False
-        self._lost_s = float("inf")  # when the head counts as lost, whose connection ended
+        self._lost_s = float("inf")  # when the coordinator counts as lost, whose connection ended
         self._gone_s = self._give_up_s = float("inf")
-        self._link = HeadLink(
-            loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
+        self._link = CoordinatorLink(
+            loop, self._target, coordinator.secret, self._on_up, self._on_message, self._on_down
         )
         self._streams = Streams(loop)
         self.agent = Agent(loop, program, self._link.send, self._streams)
@@ -105,9 +105,9 @@ class JoinedAgent:
             return 0.0 if self._streams.is_drained else self._give_up_s
         if self._has_begun:
             return min(self._gone_s, self._lost_s, self._look_s)
-        if self._head.gives_way:
+        if self._coordinator.gives_way:
             return min(self._look_s, self._lines.next_s, self._until_s)
-        if self._head.ends_with_stdin:
+        if self._coordinator.ends_with_stdin:
             return self._until_s
         return min(self._lines.next_s, self._until_s)
 
@@ -124,18 +124,18 @@ class JoinedAgent:
         elif now_s >= self._gone_s:
             self.agent.end(LOST_NODE, "")
         elif now_s >= self._lost_s:
-            self._lose_head()
+            self._lose_coordinator()
         elif now_s >= self._look_s:
             self._look_s = now_s + (_SHORT_LOOK_S if self._has_begun else _LOOK_S)
             if not self._has_begun and not self._link.is_up and self._is_refused(_PROBE_S):
                 self.agent.end(TRY_AGAIN, "")
             elif self._has_begun and self._is_refused(_SHORT_PROBE_S):
-                self._lose_head()  # nobody listens there any more
+                self._lose_coordinator()  # nobody listens there any more
         elif not self._has_begun and now_s >= self._until_s:
-            limit_s = self._head.connect_timeout_s
+            limit_s = self._coordinator.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
-        elif self._has_begun or self._head.ends_with_stdin:
-            pass  # the head says what it waits for
+        elif self._has_begun or self._coordinator.ends_with_stdin:
+            pass  # the coordinator says what it waits for
         elif self._lines.is_due(now_s):
             left_s = self._until_s - now_s
             self._streams.say(
@@ -146,18 +146,22 @@ class JoinedAgent:
     @property
     def _me(self) -> str:
         host = socket.gethostname()
-        return host if self._head.agent_index is None else f"node {self._head.agent_index} ({host})"
+        return (
+            host
+            if self._coordinator.agent_index is None
+            else f"node {self._coordinator.agent_index} ({host})"
+        )
 
     @property
     def _until_s(self) -> float:
-        # The head, which began earlier or later, ends the wait of all.
+        # The coordinator, which began earlier or later, ends the wait of all.
         extra_s = 10.0 if self._link.is_up else 0.0
-        return self._began_s + self._head.connect_timeout_s + extra_s
+        return self._began_s + self._coordinator.connect_timeout_s + extra_s
 
     def _what_is_wrong(self) -> str:
-        where = describe_target(self._head.name)
+        where = describe_target(self._coordinator.name)
         if self._link.is_up:
-            return f"the head at {where} waits for other nodes"
+            return f"the coordinator at {where} waits for other nodes"
         if self._link.was_rejected:
             return f"the process at {where} is no hccl-launch, or HCCL_SECRET differs there"
         try:
@@ -182,8 +186,8 @@ class JoinedAgent:
         )
         self._link.greet(
             {
-                "index": self._head.agent_index,
-                "num_agents": self._head.num_agents,
+                "index": self._coordinator.agent_index,
+                "num_agents": self._coordinator.num_agents,
                 "protocol": PROTOCOL,
                 "hello": hello,
             }
@@ -198,20 +202,20 @@ class JoinedAgent:
             self._has_begun, self._look_s = True, float("inf")
         if kind == "end":
             exit_code, line = body
-            if line and not self._head.ends_with_stdin:
+            if line and not self._coordinator.ends_with_stdin:
                 self._streams.say(
-                    f"{line} (node 0 at {describe_target(self._head.name)} has the report)"
+                    f"{line} (node 0 at {describe_target(self._coordinator.name)} has the report)"
                 )
         self.agent.receive(kind, body)
 
     def _on_down(self) -> None:
-        """Look whether the head lives; the link dials again meanwhile."""
+        """Look whether the coordinator lives; the link dials again meanwhile."""
         if self._has_begun and self.agent.exit_code is None:
             self._look_s = time.monotonic()
             self._lost_s = self._look_s + RETURN_S
 
-    def _lose_head(self) -> None:
-        where = describe_target(self._head.name)
+    def _lose_coordinator(self) -> None:
+        where = describe_target(self._coordinator.name)
         why = "its hccl-launch ended, or cannot be reached any more"
         self._give_up(f"error: lost node 0 at {where}: {why}", LOST_NODE)
 
@@ -220,12 +224,12 @@ class JoinedAgent:
         self.agent.end(exit_code, "")
 
 
-def run(program: Program, head: HeadAddress) -> int:
+def run(program: Program, coordinator: CoordinatorAddress) -> int:
     """Run this host's part of a job to its end, and return the job's exit code."""
     loop = JobLoop()
-    joined = JoinedAgent(loop, program, head)
+    joined = JoinedAgent(loop, program, coordinator)
     watch_signals(loop, joined.stop, joined.agent.warn_ranks)
-    if head.ends_with_stdin:
+    if coordinator.ends_with_stdin:
         loop.watch(0, joined.on_stdin)
     loop.run()
     joined.close()

@@ -30,7 +30,7 @@ class Hello(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One start of all ranks, as the head tells it to an agent.
+    """One start of all ranks, as the coordinator tells it to an agent.
 
     Attributes:
         number: 0, and one more after every restart.

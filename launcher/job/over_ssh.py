@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hccl_py.launcher.exit_codes import MISSING_NODE
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
-from hccl_py.launcher.job.head.head import Phase
+from hccl_py.launcher.job.coordinator.coordinator import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.job.streams import Prompting
@@ -45,7 +45,7 @@ class SshAgents:
             for part in parts:
                 self._agents.append(_SshAgent(loop, server, part, settings))
         except UsageError as error:
-            server.head.stop(f"error: {error}", MISSING_NODE, time.monotonic())
+            server.coordinator.stop(f"error: {error}", MISSING_NODE, time.monotonic())
 
     def __enter__(self) -> "SshAgents":
         return self
@@ -56,18 +56,22 @@ class SshAgents:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        is_over = self._server.head.phase is Phase.ENDED
+        is_over = self._server.coordinator.phase is Phase.ENDED
         return time.monotonic() + _LOOK_S if is_over else float("inf")
 
     def turn(self) -> None:
         """See `loop.Service`: after the job, wait for lines no longer than some come."""
-        now_s, head, streams = time.monotonic(), self._server.head, self._server.streams
+        now_s, coordinator, streams = (
+            time.monotonic(),
+            self._server.coordinator,
+            self._server.streams,
+        )
         for agent in self._agents:
-            if head.phase is not Phase.ENDED or streams.is_full:
+            if coordinator.phase is not Phase.ENDED or streams.is_full:
                 agent.heard_s = now_s
-            if head.phase is not Phase.ENDED or not agent.is_open:
+            if coordinator.phase is not Phase.ENDED or not agent.is_open:
                 continue
-            if agent.index not in head.agents:
+            if agent.index not in coordinator.agents:
                 agent.close()  # it started no rank
             elif now_s - agent.heard_s > _SILENT_S:
                 streams.say(
@@ -146,14 +150,14 @@ class _SshAgent:
             self._on_end()
 
     def _on_end(self) -> None:
-        now_s, head = time.monotonic(), self._server.head
+        now_s, coordinator = time.monotonic(), self._server.coordinator
         failure = self._remote.failure()
-        if failure is None and head.phase is Phase.GATHERING:
+        if failure is None and coordinator.phase is Phase.GATHERING:
             code = self._remote.poll()
             failure = f"{self._remote.host.name}: its agent ended with exit code {code}"
         if failure is None:
             return
-        if head.phase is Phase.GATHERING:
-            head.stop(f"error: {failure}", MISSING_NODE, now_s)
+        if coordinator.phase is Phase.GATHERING:
+            coordinator.stop(f"error: {failure}", MISSING_NODE, now_s)
         else:
-            head.lose(self.index, failure, now_s)
+            coordinator.lose(self.index, failure, now_s)

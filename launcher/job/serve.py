@@ -1,4 +1,4 @@
-"""The process with the head: for the agent in this process, those of other hosts, or both."""
+"""The process with the coordinator, for an agent in this process, on other hosts, or both."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ from typing import Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.agent import Agent, watch_signals
-from hccl_py.launcher.job.channel import HEAD_RETURN_S, PROTOCOL, Session, pack
-from hccl_py.launcher.job.head.head import Head, Phase
-from hccl_py.launcher.job.head.server import HeadServer
-from hccl_py.launcher.job.head.settings import HeadSettings
+from hccl_py.launcher.job.channel import COORDINATOR_RETURN_S, PROTOCOL, Session, pack
+from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
+from hccl_py.launcher.job.coordinator.server import CoordinatorServer
+from hccl_py.launcher.job.coordinator.settings import JobSettings
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -26,25 +26,27 @@ StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
 
 
 class JobServer:
-    """A head and the ways to its agents; a service of the loop, which ends with the job.
+    """A coordinator and the ways to its agents; a service of the loop, which ends with the job.
 
     Attributes:
         has_started_agents: whether the agents of other processes get its signals.
     """
 
-    def __init__(self, loop: JobLoop, settings: HeadSettings) -> None:
+    def __init__(self, loop: JobLoop, settings: JobSettings) -> None:
         """Serve nobody yet."""
         self.streams = Streams(loop)
         streams = self.streams
         show = streams.show if streams.can_show else None
-        self.head = Head(settings, time.monotonic(), self._to_agent, self._say, show)
+        self.coordinator = JobCoordinator(
+            settings, time.monotonic(), self._to_agent, self._say, show
+        )
         self._loop = loop
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}
         self._indices: dict[bytes, int] = {}
         self._sessions: dict[int, Session] = {}
         self._return_s: dict[int, float] = {}  # until when an agent without connection may return
-        self._server: HeadServer | None = None
+        self._server: CoordinatorServer | None = None
         self._farewell_s = self._give_up_s = float("inf")
         self._last_words = ""
         self._input = UserInput(loop, lambda text: self._to_agent(0, "stdin", text))
@@ -53,12 +55,12 @@ class JobServer:
 
     def listen(self, bound: socket.socket, secret: str) -> None:
         """Serve agents of other processes at a bound socket."""
-        self._server = HeadServer(
+        self._server = CoordinatorServer(
             self._loop,
             secret,
             self._on_message,
             self._on_lost,
-            lambda: self.head.agents.num_missing + len(self._return_s),
+            lambda: self.coordinator.agents.num_missing + len(self._return_s),
         )
         self._server.listen(bound)
         self._loop.remove(self)
@@ -71,18 +73,18 @@ class JobServer:
         agent = self._local[index] = Agent(self._loop, program, send, self.streams)
         self._loop.add(agent)
         hello = Hello(socket.gethostname(), os.getpid(), program.slots, address, port)
-        self._loop.post(lambda: self.head.join(index, hello, time.monotonic()))
+        self._loop.post(lambda: self.coordinator.join(index, hello, time.monotonic()))
 
     def stop(self, why: str, exit_code: int) -> None:
         """Stop the job for a signal of this process; one that has ended prints no more."""
         now_s = time.monotonic()
-        if self.head.phase is Phase.ENDED:
-            self.head.exit_code = self.head.exit_code or exit_code
+        if self.coordinator.phase is Phase.ENDED:
+            self.coordinator.exit_code = self.coordinator.exit_code or exit_code
             self._give_up_s = now_s
             self._last_words = f"{self._last_words}\nhccl-launch: {why}".strip()
         else:
-            self._give_up_s = now_s + self.head.settings.stop_s + PRINT_S
-            self.head.stop(why, exit_code, now_s)
+            self._give_up_s = now_s + self.coordinator.settings.stop_s + PRINT_S
+            self.coordinator.stop(why, exit_code, now_s)
 
     def warn(self, number: int) -> None:
         """Pass a signal on to the ranks here, and on hosts where this process started an agent."""
@@ -100,7 +102,7 @@ class JobServer:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        next_s = min(self.head.next_s(), self._give_up_s, *self._return_s.values())
+        next_s = min(self.coordinator.next_s(), self._give_up_s, *self._return_s.values())
         return next_s if self._is_farewell_over(time.monotonic()) else min(next_s, self._farewell_s)
 
     def turn(self) -> None:
@@ -108,10 +110,10 @@ class JobServer:
         now_s = time.monotonic()
         for index in [each for each, until_s in self._return_s.items() if now_s >= until_s]:
             self._lose(index, now_s)
-        self.head.tick(now_s)
+        self.coordinator.tick(now_s)
         if self.streams.is_lost and self._give_up_s == float("inf"):
             self.stop(f"it cannot print any more ({self.streams.why_lost})", 128 + signal.SIGPIPE)
-        if self.head.phase is not Phase.ENDED:
+        if self.coordinator.phase is not Phase.ENDED:
             return
         if now_s >= self._give_up_s:
             self.streams.give_up()
@@ -129,13 +131,13 @@ class JobServer:
 
     def _say(self, text: str) -> None:
         # The report comes last, and agents on other hosts may still send lines.
-        if self.head.phase is Phase.ENDED and self.streams.has_readers:
+        if self.coordinator.phase is Phase.ENDED and self.streams.has_readers:
             self._last_words = text
         else:
             self.streams.say(text)
 
     def _from_local(self, index: int, kind: str, body: Any) -> None:
-        self._loop.post(lambda: self.head.receive(index, kind, body, time.monotonic()))
+        self._loop.post(lambda: self.coordinator.receive(index, kind, body, time.monotonic()))
 
     def _to_agent(self, index: int, kind: str, body: Any) -> None:
         if index in self._local:
@@ -161,7 +163,7 @@ class JobServer:
         if index == 0 and kind == "stdin":
             self._input.want()
         else:
-            self.head.receive(index, kind, body, time.monotonic())
+            self.coordinator.receive(index, kind, body, time.monotonic())
 
     def _resume(self, route: bytes, body: Any) -> bool:
         """Go on with an agent whose connection was replaced; return whether it is one."""
@@ -178,22 +180,22 @@ class JobServer:
         return False
 
     def _take(self, route: bytes, body: Any) -> str:
-        mine = len(self.head.settings.hosts)
+        mine = len(self.coordinator.settings.hosts)
         if body["protocol"] != PROTOCOL:
             return "it runs another version of hccl-py"
         if body["num_agents"] != mine:
             return f"it expects {body['num_agents']} nodes, node 0 expects {mine}"
         index, hello = body["index"], body["hello"]
         if index is None:  # nodes are numbered as they come
-            index = next(iter(self.head.agents.missing), mine)
+            index = next(iter(self.coordinator.agents.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
-        if problem := self.head.why_not(index):
+        if problem := self.coordinator.why_not(index):
             return problem
-        # The route comes first: the head may answer at once, with the start of all ranks.
+        # The route comes first: the coordinator may answer at once, with the start of all ranks.
         self._routes[index], self._indices[route] = route, index
         self._sessions[index] = Session(body["session"])
-        self.head.join(index, hello, time.monotonic())
+        self.coordinator.join(index, hello, time.monotonic())
         return ""
 
     def _on_lost(self, route: bytes) -> None:
@@ -202,20 +204,20 @@ class JobServer:
         if index is None:
             return  # it has another route already
         del self._routes[index]
-        if self.head.phase in (Phase.GATHERING, Phase.ENDED):
+        if self.coordinator.phase in (Phase.GATHERING, Phase.ENDED):
             self._lose(index, now_s)
         else:
-            self._return_s[index] = now_s + HEAD_RETURN_S
+            self._return_s[index] = now_s + COORDINATOR_RETURN_S
 
     def _lose(self, index: int, now_s: float) -> None:
         self._return_s.pop(index, None)
         del self._sessions[index]
         why = "its hccl-launch ended, or cannot be reached any more"
-        self.head.lose(index, why, now_s)
+        self.coordinator.lose(index, why, now_s)
 
 
 def run(
-    settings: HeadSettings,
+    settings: JobSettings,
     agents: Sequence[tuple[int, Program, str, int]],
     listener: tuple[socket.socket, str] | None = None,
     start_others: StartOthers | None = None,
@@ -241,5 +243,5 @@ def run(
     with start_others(loop, server) if start_others else nullcontext():
         loop.run()
         server.close()
-    code = server.head.exit_code
+    code = server.coordinator.exit_code
     return AGENT_KILLED if code is None else code

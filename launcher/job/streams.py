@@ -15,7 +15,7 @@ from hccl_py.launcher.output.routes import Route
 from hccl_py.launcher.output.screen import Screen, open_screens
 
 PRINT_S = 4.0
-"""For what is left to print after a stop, on top of the time of the ranks; `front` waits longer."""
+"""For what is left to print after a stop, on top of the ranks' time; `supervisor` waits longer."""
 _FLUSH_S = 1.0
 _PROMPT_S = 0.2
 

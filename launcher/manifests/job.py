@@ -20,7 +20,7 @@ def check(options: Options, option: str) -> None:
     """Raise UsageError where the options leave the size open, or start nodes themselves."""
     if options.elastic:
         raise UsageError(f"{option}: expected --nnodes N, got options of an elastic job")
-    if options.remote is not None or options.head is not None or options.standalone:
+    if options.remote is not None or options.coordinator is not None or options.standalone:
         raise UsageError(
             f"{option}: the scheduler says which node is where: leave out --hosts, --hostfile, "
             "--node-rank, --master-addr, --rdzv-endpoint and --standalone"

@@ -48,8 +48,8 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
     check_secret()
     run.check_options(options)
     OutputOptions.of(options.output).check_folder()
-    if options.by_arrival and options.head is not None:
-        meeting.resolve(options.head)
+    if options.by_arrival and options.coordinator is not None:
+        meeting.resolve(options.coordinator)
     return partial(run.run, options, folder, words)
 
 
@@ -72,7 +72,7 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
         if found.task is not Task.NONE:
             return scheduled.part(options, found, folder)
         scheduled.in_allocation(options, found, words, folder)
-    if options.head is None:
+    if options.coordinator is None:
         return _local(options, folder)
     if options.by_arrival:
         return meeting.by_arrival(options, folder)
@@ -130,8 +130,8 @@ def scheduler_of(options: Options) -> Scheduled | None:
         found = read(os.environ)
     except InvalidArgumentError as error:
         raise UsageError(str(error)) from error
-    if found is None and options.head is None and options.num_nodes > 1:
+    if found is None and options.coordinator is None and options.num_nodes > 1:
         _refuse_half_set(options.num_nodes)
-    if found is not None and found.task is Task.NONE and options.head is not None:
+    if found is not None and found.task is Task.NONE and options.coordinator is not None:
         return None  # the options say which node this is
     return found

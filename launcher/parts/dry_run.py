@@ -49,7 +49,7 @@ def text(options: Options, found: Scheduled | None) -> str:
         agents, notes = _allocation(options, found)
     elif found is not None:
         agents, notes = [_scheduled(options, found)], [str(found)]
-    elif options.head is not None:
+    elif options.coordinator is not None:
         node = 0 if options.by_arrival else meeting.node_of(options)
         agents, notes = [_one_node(options, node, options.num_nodes)], []
         if options.by_arrival:
@@ -119,8 +119,8 @@ def _scheduled(options: Options, found: Scheduled) -> _Agent:
     index, count, slots = scheduled.place(options, found)
     where = scheduled.given_place(options, found)
     if where is not None:
-        head = where.address, where.port + CONTROL_PORT_OFFSET
-        options = options._replace(head=head, master_port=where.port)
+        coordinator = where.address, where.port + CONTROL_PORT_OFFSET
+        options = options._replace(coordinator=coordinator, master_port=where.port)
     if not scheduled.is_one_rank(found):
         return _one_node(options, index, count)
     size = found.local_world_size or 1

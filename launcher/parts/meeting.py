@@ -34,24 +34,24 @@ from hccl_py.transport.network.secret import SECRET
 def node_of(options: Options) -> int:
     """Return the number of this node; no process is node 0 by default."""
     if options.node_rank is None:
-        assert options.head is not None
+        assert options.coordinator is not None
         raise UsageError(
             f"--node-rank: expected 0 to {options.num_nodes - 1}, for this is one of "
-            f"{options.num_nodes} nodes that meet at {describe_target(options.head)}"
+            f"{options.num_nodes} nodes that meet at {describe_target(options.coordinator)}"
         )
     return options.node_rank
 
 
 def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
-    """Return what runs this node: the first process that listens at the endpoint has the head."""
-    assert options.head is not None
-    address, port = resolve(options.head), options.head[1]
+    """Return what runs this node: the process that listens at the endpoint has the coordinator."""
+    assert options.coordinator is not None
+    address, port = resolve(options.coordinator), options.coordinator[1]
     until_s = time.monotonic() + options.connect_timeout_s
     if port == 0:
         try:
             bind(address, port).close()
         except OSError as error:
-            where = describe_target(options.head)
+            where = describe_target(options.coordinator)
             raise UsageError(
                 f"--rdzv-endpoint: expected an address of this machine, got {where}: "
                 f"{error.strerror}"
@@ -86,22 +86,22 @@ def first_node(
     bound: socket.socket | None = None,
     anywhere: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs the head and the agent of node 0.
+    """Return what runs the coordinator and the agent of node 0.
 
-    The head listens at `bound`, else at the address of the options, or at all where the others may
-    know another one of this host.
+    The coordinator listens at `bound`, else at the address of the options, or at all where the
+    others may know another one of this host.
     """
-    assert options.head is not None
-    host = options.head[0]
+    assert options.coordinator is not None
+    host = options.coordinator[0]
     allow_connections(options.num_nodes)
     if bound is None:
-        address = resolve(options.head)
+        address = resolve(options.coordinator)
         if anywhere:
             address = "::" if ":" in address else "0.0.0.0"
-        bound = _listen(address, options.head[1])
+        bound = _listen(address, options.coordinator[1])
         check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)
     program = program_of(options, folder, slots)
-    settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.head))
+    settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.coordinator))
 
     def body() -> int:
         from hccl_py.launcher.job import serve
@@ -121,16 +121,16 @@ def other_node(
     address: str = "",
     gives_way: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs a node whose head is on another host, at `address` if that is known."""
-    assert options.head is not None
-    address = address or resolve(options.head)
+    """Return what runs a node whose coordinator is elsewhere, at `address` if that is known."""
+    assert options.coordinator is not None
+    address = address or resolve(options.coordinator)
     program = program_of(options, folder, slots)
-    target = options.head
+    target = options.coordinator
 
     def body() -> int:
         from hccl_py.launcher.job import join
 
-        head = join.HeadAddress(
+        coordinator = join.CoordinatorAddress(
             agent_index=options.node_rank,
             num_agents=options.num_nodes,
             name=target,
@@ -139,7 +139,7 @@ def other_node(
             connect_timeout_s=options.connect_timeout_s,
             gives_way=gives_way,
         )
-        return join.run(program, head)
+        return join.run(program, coordinator)
 
     return body
 

@@ -1,4 +1,4 @@
-"""The head of a job whose agents it starts over ssh."""
+"""The coordinator of a job whose agents it starts over ssh."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ def locations(remote: HostOptions) -> tuple[Location, ...]:
 def part(
     options: Options, remote: HostOptions, found: tuple[Location, ...], folder: Path
 ) -> Callable[[], int]:
-    """Return what runs the head and a node that is this machine, and starts the others."""
+    """Return what runs the coordinator and a node that is this machine, and starts the others."""
     families = {address_family(each) for location in found for each in location.addresses[:1]}
     allow_connections(len(found))
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
@@ -88,7 +88,7 @@ def part(
                     **common,
                     "index": index,
                     "ranks": location.host.slots,
-                    "head": _source(location, found),
+                    "coordinator": _source(location, found),
                 },
             )
             for index, location in enumerate(found)

@@ -36,14 +36,14 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     known = options._replace(
         num_nodes=num_agents,
         node_rank=index,
-        head=(where.address, where.port + CONTROL_PORT_OFFSET),
+        coordinator=(where.address, where.port + CONTROL_PORT_OFFSET),
         master_port=where.port,
         connect_timeout_s=left_s,
         job_id=options.job_id or found.job_id or "",
     )
     if index:
         return meeting.other_node(known, folder, slots)
-    return meeting.first_node(known, folder, slots, anywhere=found.is_head)
+    return meeting.first_node(known, folder, slots, anywhere=found.is_node_0)
 
 
 def in_allocation(options: Options, found: Scheduled, words: Sequence[str], folder: Path) -> None:
@@ -134,9 +134,9 @@ def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...
 
 def given_place(options: Options, found: Scheduled) -> Rendezvous | None:
     """Return where node 0 is, if an option or a variable says it."""
-    if options.head is not None:
-        port = options.head[1] - CONTROL_PORT_OFFSET
-        return Rendezvous(options.head[0], port, "given")
+    if options.coordinator is not None:
+        port = options.coordinator[1] - CONTROL_PORT_OFFSET
+        return Rendezvous(options.coordinator[0], port, "given")
     if found.master_addr:
         port = options.master_port or found.master_port or DEFAULT_MASTER_PORT
         return Rendezvous(found.master_addr, port, found.variables.get("master_addr", "given"))

@@ -1,4 +1,4 @@
-"""What a part of a job is made of: free ports, the program of this host, the head's settings."""
+"""What a part of a job is made of: ports, the program of this host, the job's settings."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from hccl_py.transport.network.interfaces import address_family, describe_target
 from hccl_py.transport.network.secret import read_secret, weakness
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.head.settings import HeadSettings
+    from hccl_py.launcher.job.coordinator.settings import JobSettings
 
 
 def check_secret() -> None:
@@ -71,12 +71,12 @@ def has_user() -> bool:
         return False
 
 
-def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "HeadSettings":
-    """Return what the head has to know; `address` is what the others should reach."""
-    from hccl_py.launcher.job.head.settings import HeadSettings
+def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "JobSettings":
+    """Return what the coordinator has to know; `address` is what the others should reach."""
+    from hccl_py.launcher.job.coordinator.settings import JobSettings
 
-    anywhere = options.head is None or options.by_arrival
-    return HeadSettings(
+    anywhere = options.coordinator is None or options.by_arrival
+    return JobSettings(
         hosts=hosts,
         address=address,
         connect_timeout_s=options.connect_timeout_s,
@@ -86,7 +86,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
         job_id=options.job_id or f"job-{os.urandom(4).hex()}",
         max_restarts=options.max_restarts,
         min_ranks=options.min_ranks,
-        master_addr="" if options.head is None else options.head[0],
+        master_addr="" if options.coordinator is None else options.coordinator[0],
         master_port=options.master_port or (0 if anywhere else DEFAULT_MASTER_PORT),
     )
 

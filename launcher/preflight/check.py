@@ -1,4 +1,4 @@
-"""The head's side of preflight: what it asks the nodes, in which order, and the report.
+"""The coordinator's side of preflight: what it asks the nodes, in which order, and the report.
 
 `check` is a generator that yields questions and is sent the answers, so any loop can carry them.
 """
@@ -17,10 +17,10 @@ from hccl_py.launcher.preflight.judge.rdma import rdma_lines
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import CONNECT_S, STALL_S, Target
 from hccl_py.launcher.preflight.node.responder import PROBES_AT_ONCE, Introduction
-from hccl_py.launcher.preflight.rounds import neighbours
 
 _ANSWER_S = 5.0
 _PROBE_S = 2 * CONNECT_S + STALL_S  # the connection, its handshake
+_ALL_PAIRS = 8
 _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
 
 
@@ -158,3 +158,15 @@ def _listeners(met: Mapping[int, Introduction]) -> Iterator[Finding]:
         if problem := one["master_problem"]:
             what = f"cannot listen on the master port: {problem}"
             yield Finding(node, "error", what, "ss -ltnp shows who does; or another --master-port")
+
+
+def neighbours(node: int, n: int) -> list[int]:
+    """Return whom a node dials before a start: all, or of many those at distances 1, 2, 4, ...
+
+    A firewall or a bad cable belongs to a node, so a few others find it, in both directions. The
+    number of connections grows with n log n.
+    """
+    if n <= _ALL_PAIRS:
+        return [other for other in range(n) if other != node]
+    steps = [1 << k for k in range(n.bit_length()) if 1 << k < n]
+    return sorted({(node + way * step) % n for step in steps for way in (1, -1)} - {node})

@@ -1,4 +1,4 @@
-"""Ranks of a job, as the head sees them, without I/O: a status line, and who makes no progress.
+"""Ranks of a job, as the coordinator sees them, without I/O: status line, and stalled ranks.
 
 A rank without progress is named once. It can be named again after it went on, and then after twice
 the time: a job that writes a checkpoint of a minute after every epoch is not nagged each time.

@@ -29,7 +29,7 @@ def stack_of(pid: int) -> str:
 
 
 def _shortened(dump: str) -> str:
-    """Leave out the head, the threads of hccl, and what is beyond the limit."""
+    """Leave out the header, the threads of hccl, and what is beyond the limit."""
     threads = dump.replace("\nThread ", _MARK + "Thread ").split(_MARK)[1:]
     lines = [
         line

@@ -45,8 +45,8 @@ class Moment(NamedTuple):
         """Read the clocks of the machine and of all threads of this test's processes."""
         s, waited = time.monotonic(), {}
         for pid in _descendants(int(os.environ.get(ROOT, os.getpid()))):
-            for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with suppress(OSError):  # it has ended
+            with suppress(OSError):  # it has ended
+                for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
                     waited[int(thread.parent.name)] = int(thread.read_text().split()[1]) / 1e9
         return cls(s, time.monotonic(), _stolen_s(), waited)
 

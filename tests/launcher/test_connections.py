@@ -1,4 +1,4 @@
-"""The connection of an agent to the head is cut or reset, while both live."""
+"""The connection of an agent to the coordinator is cut or reset, while both live."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
 
 
 class Proxy:
-    """Passes connections on to the head, until it resets or holds them all."""
+    """Passes connections on to the coordinator, until it resets or holds them all."""
 
     def __init__(self, target: int) -> None:
         self._target = target

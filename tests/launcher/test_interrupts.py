@@ -53,7 +53,7 @@ def test_signal_ends_the_wait_for_a_name(
             assert process.poll() is None
         process.send_signal(number)
         _, err = process.communicate(timeout=HANG_S)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, err
     assert f"hccl-launch: stopped by {number.name}\n" in err
     assert list(tmp_path.glob("hccl_launch_*")) == []
 

@@ -560,11 +560,11 @@ def test_front_that_is_killed_while_its_agent_starts_leaves_no_folder(
     program = """
 import os, signal, sys
 from hccl_py.launcher.main import command
-front = os.getpid()
+supervisor = os.getpid()
 class Finder:
     def find_spec(name, *_):
-        if name == "hccl_py.launcher.job.serve" and os.getpid() != front:
-            os.kill(front, signal.SIGKILL)
+        if name == "hccl_py.launcher.job.serve" and os.getpid() != supervisor:
+            os.kill(supervisor, signal.SIGKILL)
 sys.meta_path.insert(0, Finder)
 command()
 """

@@ -128,7 +128,7 @@ def test_signal_on_one_node_ends_both(
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-@pytest.mark.parametrize("process", ["front", "agent"])
+@pytest.mark.parametrize("process", ["supervisor", "agent"])
 def test_killed_launcher_ends_every_process_of_every_node(
     port: int,
     script: Callable[[str], Path],
@@ -143,12 +143,12 @@ def test_killed_launcher_ends_every_process_of_every_node(
     with two_nodes(port, script(daemon + READY + SLEEP)) as nodes:
         wait_for_ranks(nodes)
         victim = nodes[killed]
-        os.kill(victim.pid if process == "front" else agent_of(victim), signal.SIGKILL)
+        os.kill(victim.pid if process == "supervisor" else agent_of(victim), signal.SIGKILL)
         before = Moment.now()
         codes, errors = ends(nodes)
         assert Moment.now() - before < WITHIN_S
     assert 0 not in codes
-    if process == "front":
+    if process == "supervisor":
         assert codes[1 - killed] == AGENT_KILLED
         assert "hccl-launch: killed" in errors[1 - killed]
     is_over = over_after(WITHIN_S)
@@ -164,7 +164,7 @@ def test_killed_launcher_ends_every_process_of_every_node(
 def test_launcher_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
     with two_nodes(port, script(READY + SLEEP)) as nodes:
         wait_for_ranks(nodes)
-        frozen = nodes[1].pid, agent_of(nodes[1])  # the front would continue its agent
+        frozen = nodes[1].pid, agent_of(nodes[1])  # the supervisor would continue its agent
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -227,7 +227,7 @@ def test_node_with_another_secret_is_not_let_in(
     options = (*COMMAND, "--nnodes", 2, "--master-port", port)
     monkeypatch.setenv("HCCL_SECRET", "3f9c")
     with job(*options, "--node-rank", 0, script(SLEEP)) as first:
-        wait_until(lambda: listens(port + 1), "the head listens", HANG_S)
+        wait_until(lambda: listens(port + 1), "the coordinator listens", HANG_S)
         monkeypatch.setenv("HCCL_SECRET", "77ab")
         with job(*options, "--node-rank", 1, "--connect-timeout", 1, script(SLEEP)) as second:
             codes, errors = ends([second])
@@ -257,7 +257,7 @@ def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(
     assert codes == [0, 0], errors
 
 
-def test_node_takes_the_head_over_from_a_process_that_was_about_to_end(
+def test_node_takes_the_coordinator_over_from_a_process_that_was_about_to_end(
     port: int, script: Callable[[str], Path]
 ) -> None:
     path = script("os.write(1, f'{rank}\\n'.encode())")
@@ -265,7 +265,7 @@ def test_node_takes_the_head_over_from_a_process_that_was_about_to_end(
     with socket.create_server(("127.0.0.1", port)) as earlier:
         first = job(*command)
         with first as node:
-            earlier.accept()[0].close()  # it takes the earlier process for the head
+            earlier.accept()[0].close()  # it takes the earlier process for the coordinator
             earlier.close()
             with job(*command) as second:
                 outputs = [each.communicate(timeout=HANG_S) for each in (node, second)]

@@ -209,8 +209,10 @@ time.sleep(1000)
 """
     script = write(tmp_path, body)
     with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
-        front = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
-        launcher = _launcher(process.pid) or front
+        supervisor = int(
+            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
+        )
+        launcher = _launcher(process.pid) or supervisor
         assert process.stdout is not None
         for number in (signal.SIGUSR1, signal.SIGTERM):
             os.kill(launcher, number)
@@ -237,9 +239,11 @@ def test_stopped_launcher_leaves_nothing_on_any_host(
 ) -> None:
     script = write(tmp_path, SLEEPS)
     with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
-        front = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        supervisor = int(
+            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
+        )
         before_s = time.monotonic()
-        os.kill(_launcher(process.pid) or front, number)
+        os.kill(_launcher(process.pid) or supervisor, number)
         assert nothing_is_left(hosts, script)
         assert time.monotonic() - before_s < WITHIN_S
         process.kill()

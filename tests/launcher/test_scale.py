@@ -1,4 +1,4 @@
-"""What lets hundreds of agents start on one machine: few imports, and a head for all of them."""
+"""What lets hundreds of agents start on one machine: few imports, one coordinator for all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.parts import meeting
 from hccl_py.transport.network.interfaces import address_towards
 options = parse(["--nnodes", "2", "--node-rank", "1", "--no-python", "true"], {})
-address_towards(meeting.resolve(options.head), None)
+address_towards(meeting.resolve(options.coordinator), None)
 print(*sorted(set(sys.modules) - before))
 """
 
@@ -38,7 +38,7 @@ def test_agent_imports_nothing_costly() -> None:
     assert not set(_COSTLY) & set(imported)
 
 
-def test_head_that_may_open_too_few_files_is_refused() -> None:
+def test_coordinator_that_may_open_too_few_files_is_refused() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with pytest.raises(UsageError, match=f"node 0 needs .* this user may open {hard}"):
         allow_connections(hard)

@@ -115,9 +115,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         node_rank=1,
         num_nodes=3,
         master_addr="10.0.0.11",
-        is_head=False,
+        is_node_0=False,
     ),
-    "aws_batch_main": dict(node_rank=0, num_nodes=3, master_addr=None, is_head=True),
+    "aws_batch_main": dict(node_rank=0, num_nodes=3, master_addr=None, is_node_0=True),
     "sagemaker": dict(
         source="SageMaker", task=Task.NODE, node_rank=1, num_nodes=2, master_addr="algo-1"
     ),

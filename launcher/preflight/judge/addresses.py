@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hccl_py.launcher.preflight.finding import Finding
 from hccl_py.launcher.preflight.judge.nodes import Nodes, equal, unlike
-from hccl_py.launcher.preflight.node.names import is_loopback
+from hccl_py.launcher.preflight.node.facts import is_loopback
 from hccl_py.transport.network.interfaces import address_family
 from hccl_py.transport.network.interfaces import is_loopback as is_loopback_address
 

@@ -28,7 +28,7 @@ def compare(nodes: Nodes) -> list[Finding]:
 
 
 def clock_findings(skews_s: Mapping[int, float]) -> Iterator[Finding]:
-    """Judge clocks, given how far each is ahead of the head's."""
+    """Judge clocks, given how far each is ahead of the coordinator's."""
     for node, skew_s in skews_s.items():
         if abs(skew_s) > _MOST_SKEW_S:
             way = "ahead of" if skew_s > 0 else "behind"

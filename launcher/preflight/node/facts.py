@@ -1,18 +1,19 @@
-"""What a node says of itself: plain values, which travel to the head as they are."""
+"""What a node says of itself: plain values, which travel to the coordinator as they are."""
 
 import fcntl
+import ipaddress
 import os
 import platform
 import resource
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TypedDict
 
+from hccl_py.launcher.lookups import addresses_of, in_threads
 from hccl_py.launcher.placement.topology import read_machine
-from hccl_py.launcher.preflight.node.names import Resolved, resolve
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
@@ -26,6 +27,9 @@ _RDMA = "/sys/class/infiniband"
 _PACKAGES = ("torch", "hccl-py")
 # A secret is no setting to compare, and every emulated node has an id of its own.
 _NOT_COMPARED = ("HCCL_SECRET", "HCCL_NODE_ID")
+
+Resolved = list[str] | str
+"""The addresses of a name, or why it has none."""
 
 
 @dataclass(frozen=True)
@@ -226,3 +230,18 @@ def _available_memory() -> int:
     with open("/proc/meminfo", encoding="ascii") as lines:
         sizes_kb = dict(line.split()[:2] for line in lines)
     return int(sizes_kb["MemAvailable:"]) << 10
+
+
+def resolve(names: Iterable[str], timeout_s: float) -> dict[str, Resolved]:
+    """Return what each name resolves to; a name server that does not answer costs the timeout."""
+    asked = [name for name in dict.fromkeys(names) if name]
+    silent = f"no name server answered within {timeout_s:g} s"
+    found = in_threads(addresses_of, asked, timeout_s)
+    return {name: one or silent for name, one in zip(asked, found, strict=True)}
+
+
+def is_loopback(resolved: Resolved) -> bool:
+    """Say whether a name means the host that asked, as Debian's 127.0.1.1 does."""
+    return not isinstance(resolved, str) and any(
+        ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in resolved
+    )

@@ -1,4 +1,4 @@
-"""A node's side of preflight: answers the head's questions, which `check.py` asks."""
+"""A node's side of preflight: answers the coordinator's questions, which `check.py` asks."""
 
 import os
 import time

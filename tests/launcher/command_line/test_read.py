@@ -29,7 +29,7 @@ def same_environment() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "head"),
+    ("arguments", "coordinator"),
     [
         ("", None),
         ("--standalone", None),
@@ -45,9 +45,9 @@ def same_environment() -> Iterator[None]:
     ],
 )
 def test_nodes_meet_only_where_an_option_says_so(
-    arguments: str, head: tuple[str, int] | None
+    arguments: str, coordinator: tuple[str, int] | None
 ) -> None:
-    assert parse([*arguments.split(), SCRIPT], {}).head == head
+    assert parse([*arguments.split(), SCRIPT], {}).coordinator == coordinator
 
 
 @pytest.mark.parametrize(

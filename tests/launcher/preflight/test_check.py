@@ -27,7 +27,7 @@ NAMES = ("localhost", "localhost")
 
 
 def travelled(message: Any) -> Any:
-    """Return a message as it is after the way between head and agent."""
+    """Return a message as it is after the way between coordinator and agent."""
     return json.loads(json.dumps(message))
 
 

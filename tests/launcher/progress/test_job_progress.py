@@ -14,7 +14,7 @@ def rank(number: int, idle_s: float, call: str = "", *waiting_for: int) -> RankP
 
 
 class Job:
-    """Ranks, each on a host of its own, which the head hears of one after the other."""
+    """Ranks, each on a host of its own, which the coordinator hears of one after the other."""
 
     def __init__(self, world_size: int) -> None:
         self.said: list[str] = []

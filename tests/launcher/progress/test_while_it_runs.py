@@ -108,15 +108,17 @@ def test_rank_on_another_node_that_hangs_is_named_with_those_that_wait_for_it(
     path = script(ONE_HANGS)
     common = (*COMMAND, "--nnodes", 2, "--master-port", port)
     with (
-        job(*common, "--node-rank", 0, path) as head,
+        job(*common, "--node-rank", 0, path) as coordinator,
         job(*common, "--node-rank", 1, path) as other,
     ):
         # A slow machine may name the ranks before they have connected; that is no stall of a call.
-        seen = lines_until(head, r"rank 0 waits for rank 1 in all_reduce\(sum, float32\[1000\]\)")
+        seen = lines_until(
+            coordinator, r"rank 0 waits for rank 1 in all_reduce\(sum, float32\[1000\]\)"
+        )
         assert re.search(r"  rank 1 \(host .*, pid \d+\) is in no collective", seen[-2])
-        stack = lines_until(head, "stack of rank 1: |pip install py-spy")
+        stack = lines_until(coordinator, "stack of rank 1: |pip install py-spy")
         release(path, num_blocked=1)
-        for node in (head, other):
+        for node in (coordinator, other):
             node.communicate(timeout=LIMIT_S)
             assert node.returncode == 0
     assert "\x1b" not in "".join(seen + stack), "no status line where there is no terminal"

@@ -95,7 +95,7 @@ def _watch(pipe: int, process: subprocess.Popen[str], loop: JobLoop, server: Job
 
 def _end_job(server: JobServer, why: str) -> None:
     server.streams.say(f"hccl-launch: {why}: the job ends")
-    server.head.stop(f"error: {why}", AGENT_KILLED, time.monotonic())
+    server.coordinator.stop(f"error: {why}", AGENT_KILLED, time.monotonic())
 
 
 def _print_report(process: subprocess.Popen[str]) -> None:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class HeadSettings:
-    """What the head has to know of a job before any agent comes.
+class JobSettings:
+    """What the coordinator has to know of a job before any agent comes.
 
     Attributes:
         hosts: of the agents, as many as there are; empty where a host is not known yet.

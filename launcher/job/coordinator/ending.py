@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hccl_py.launcher.exit_codes import LOST_NODE
 from hccl_py.launcher.failure import Failure, cut_off, first_failure, render, title
-from hccl_py.launcher.job.head.agents import Agents
+from hccl_py.launcher.job.coordinator.agents import Agents
 from hccl_py.launcher.job.layout import Attempt
 
 
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         exit_code: of the job; None: all ranks start again.
-        text: for the screen of the head.
+        text: for the screen of the coordinator.
         line: for the other hosts; empty: the text.
     """
 

@@ -1,4 +1,4 @@
-"""The head's end of the messages, see `channel.py`."""
+"""The coordinator's end of the messages, see `channel.py`."""
 
 import hmac
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hccl_py.launcher.job.channel import (
-    HEAD_ANSWER_MS,
+    COORDINATOR_ANSWER_MS,
     HEARTBEAT_MS,
     LINGER_MS,
     MAX_MESSAGE_BYTES,
@@ -23,8 +23,8 @@ _UNKNOWN_HOST = ""
 logger = logging.getLogger("hccl_py.launcher")
 
 
-class HeadServer:
-    """The head's end: one connection for each agent; a service of the loop."""
+class CoordinatorServer:
+    """The coordinator's end: one connection for each agent; a service of the loop."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class HeadServer:
         admitted = keys(secret, "agent").public
         self._listener = self._sockets.open_listener(
             _DOMAIN,
-            keys(secret, "head"),
+            keys(secret, "coordinator"),
             "hccl-launch",
             lambda key: hmac.compare_digest(key, admitted),
             MAX_MESSAGE_BYTES,
         )
-        self._listener.drop_silent(HEARTBEAT_MS, HEAD_ANSWER_MS)
+        self._listener.drop_silent(HEARTBEAT_MS, COORDINATOR_ANSWER_MS)
         self._on_message, self._on_lost = on_message, on_lost
 
     def listen(self, bound: socket.socket) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.head.head import Head, Phase
-from hccl_py.launcher.job.head.settings import HeadSettings
+from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
+from hccl_py.launcher.job.coordinator.settings import JobSettings
 from hccl_py.launcher.job.layout import Hello, Slot
 
-SETTINGS = HeadSettings(
+SETTINGS = JobSettings(
     hosts=("a", "b", ""),
     address="a:29501",
     connect_timeout_s=300.0,
@@ -38,12 +38,12 @@ FAILURE = Failure(
 
 
 class Job:
-    """A head, and what it sent and said."""
+    """A coordinator, and what it sent and said."""
 
     def __init__(self, **changed: Any) -> None:
         self.sent: list[tuple[int, str, Any]] = []
         self.said: list[str] = []
-        self.head = Head(
+        self.coordinator = JobCoordinator(
             replace(SETTINGS, **changed),
             0.0,
             lambda *message: self.sent.append(message),
@@ -54,8 +54,8 @@ class Job:
         """Have an agent come, with the others of one host, which needs no preflight."""
         slots = tuple(Slot(index, rank) for rank in range(ranks))
         hello = Hello(host, 100 + index, slots, f"10.0.0.{index}", 1000 + index)
-        problem = self.head.why_not(index)
-        self.head.join(index, hello, now_s)
+        problem = self.coordinator.why_not(index)
+        self.coordinator.join(index, hello, now_s)
         return problem
 
     def kinds(self) -> list[tuple[int, str]]:
@@ -64,7 +64,7 @@ class Job:
         return sent
 
     def ended(self, index: int, now_s: float, *failures: Failure, attempt: int = 0) -> None:
-        self.head.receive(index, "ended", [attempt, failures, 2000 + index + attempt], now_s)
+        self.coordinator.receive(index, "ended", [attempt, failures, 2000 + index + attempt], now_s)
 
 
 def started(**changed: Any) -> Job:
@@ -91,16 +91,16 @@ def test_all_ranks_start_when_the_last_node_has_come() -> None:
 def test_line_after_five_seconds_names_who_is_missing_and_the_end_too() -> None:
     job = Job()
     job.join(1)
-    assert job.head.next_s() == 5.0
-    job.head.tick(5.0)
+    assert job.coordinator.next_s() == 5.0
+    job.coordinator.tick(5.0)
     assert job.said == [
         "hccl-launch: waiting for node 0 (a), node 2, which should reach a:29501, for 295 s more; "
         "here: node 1 (x)"
     ]
-    job.head.tick(299.0)
-    assert job.head.exit_code is None
-    job.head.tick(300.0)
-    assert job.head.exit_code == MISSING_NODE
+    job.coordinator.tick(299.0)
+    assert job.coordinator.exit_code is None
+    job.coordinator.tick(300.0)
+    assert job.coordinator.exit_code == MISSING_NODE
     assert job.said[-1].startswith("hccl-launch: error: node 0 (a), node 2 did not come within 300")
     assert (1, "end") in job.kinds()
 
@@ -109,9 +109,9 @@ def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None
     job = Job()
     assert job.join(1) == ""
     assert "node 1 (x) is there already, as process 101" in job.join(1)
-    assert "this job has 3 nodes; there is no node 7" in job.head.why_not(7)
+    assert "this job has 3 nodes; there is no node 7" in job.coordinator.why_not(7)
     job = started()
-    job.head.lose(1, "gone", 2.0)
+    job.coordinator.lose(1, "gone", 2.0)
     assert job.join(1) == "node 1 (x) is there already, as process 101: " + (
         "give each node a number of its own"
     )
@@ -120,20 +120,20 @@ def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None
 def test_node_that_leaves_before_the_start_may_come_again() -> None:
     job = Job()
     job.join(1)
-    assert job.head.agents.num_missing == 2
-    job.head.lose(1, "its hccl-launch ended", 2.0)
-    assert job.head.agents.num_missing == 3, "so many may connect again"
+    assert job.coordinator.agents.num_missing == 2
+    job.coordinator.lose(1, "its hccl-launch ended", 2.0)
+    assert job.coordinator.agents.num_missing == 3, "so many may connect again"
     assert job.said == ["hccl-launch: node 1 (x) left again: its hccl-launch ended"]
     assert job.join(1) == job.join(0) == job.join(2) == ""
-    assert job.head.phase is Phase.RUNNING
+    assert job.coordinator.phase is Phase.RUNNING
 
 
 def test_two_agents_with_one_slot_end_the_job() -> None:
     job = Job(hosts=("a", "b"))
     job.join(0)
     same = Hello("b", 1, (Slot(0, 1),), "", 0)
-    job.head.join(1, same, 1.0)
-    assert job.head.exit_code == MISSING_NODE
+    job.coordinator.join(1, same, 1.0)
+    assert job.coordinator.exit_code == MISSING_NODE
     assert job.said == ["hccl-launch: error: local rank 1 of node 0 was started twice"]
 
 
@@ -141,9 +141,9 @@ def test_job_ends_well_when_every_rank_has() -> None:
     job = started()
     job.kinds()
     for index in range(3):
-        assert job.head.exit_code is None
+        assert job.coordinator.exit_code is None
         job.ended(index, 3.0)
-    assert (job.head.exit_code, job.said) == (0, [])
+    assert (job.coordinator.exit_code, job.said) == (0, [])
     assert job.kinds() == [(1, "end"), (2, "end"), (0, "end")]
 
 
@@ -158,12 +158,12 @@ def test_hosts_need_not_know_what_only_the_configuration_of_ssh_says() -> None:
 def test_hosts_are_checked_before_the_ranks_start_and_a_silent_one_ends_the_job() -> None:
     job = Job()
     assert [job.join(index, host=f"host {index}") for index in range(3)] == ["", "", ""]
-    assert job.head.phase is Phase.CHECKING
+    assert job.coordinator.phase is Phase.CHECKING
     assert job.kinds() == [(index, "check") for index in range(3)] + [
         (index, "ask") for index in range(3)
     ]
-    job.head.tick(job.head.next_s())
-    assert job.head.exit_code == CHECK_FAILED
+    job.coordinator.tick(job.coordinator.next_s())
+    assert job.coordinator.exit_code == CHECK_FAILED
     assert "nodes 0-2 (a, b, host 2): did not answer the question 'examine'" in job.said[-1]
     assert job.kinds()[-3:] == [(index, "end") for index in range(3)]
 
@@ -172,21 +172,21 @@ def test_host_that_is_lost_while_it_is_checked_ends_the_job() -> None:
     job = Job()
     for index in range(3):
         job.join(index, host=f"host {index}")
-    job.head.lose(2, "its hccl-launch ended", 2.0)
-    assert job.head.exit_code == LOST_NODE
+    job.coordinator.lose(2, "its hccl-launch ended", 2.0)
+    assert job.coordinator.exit_code == LOST_NODE
     assert job.said == ["hccl-launch: error: node 2 (host 2) was lost: its hccl-launch ended"]
 
 
 def test_first_failure_stops_every_node_a_moment_later() -> None:
     job = started()
     job.kinds()
-    job.head.receive(1, "failed", [0, 3, 7], 10.0)
+    job.coordinator.receive(1, "failed", [0, 3, 7], 10.0)
     assert job.kinds() == []
-    job.head.tick(job.head.next_s())
+    job.coordinator.tick(job.coordinator.next_s())
     assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
     for index, failures in ((0, ()), (2, ()), (1, (FAILURE,))):
         job.ended(index, 11.0, *failures)
-    assert job.head.exit_code == 7
+    assert job.coordinator.exit_code == 7
     assert "rank 3 of 6 exited with code 7 (node 1 on b, local rank 1" in job.said[-1]
     assert {body[0] for _, kind, body in job.sent if kind == "end"} == {7}
 
@@ -194,7 +194,7 @@ def test_first_failure_stops_every_node_a_moment_later() -> None:
 def test_all_nodes_restart_together_and_rank_0_gets_a_fresh_port() -> None:
     job = started(max_restarts=1)
     job.kinds()
-    job.head.receive(1, "failed", [0, 3, 7], 10.0)
+    job.coordinator.receive(1, "failed", [0, 3, 7], 10.0)
     for index, failures in ((1, (FAILURE,)), (0, ())):
         job.ended(index, 11.0, *failures)
     assert job.kinds() == []  # node 2 still runs
@@ -203,21 +203,21 @@ def test_all_nodes_restart_together_and_rank_0_gets_a_fresh_port() -> None:
     assert sorted(job.kinds()) == [(0, "start"), (1, "start"), (2, "start")]
     assert job.said[-1].endswith("hccl-launch: restart 1 of 1: all ranks start again")
     job.ended(1, 13.0, FAILURE)  # late, of the attempt before
-    assert job.head.phase is Phase.RUNNING
+    assert job.coordinator.phase is Phase.RUNNING
     for index in range(3):
         job.ended(index, 14.0, *([FAILURE] if index == 1 else []), attempt=1)
-    assert job.head.exit_code == 7
+    assert job.coordinator.exit_code == 7
 
 
 def test_lost_node_stops_the_others_and_is_named_last() -> None:
     job = started(max_restarts=3)
     job.kinds()
-    job.head.lose(1, "it cannot be reached", 10.0)
-    job.head.tick(job.head.next_s())
+    job.coordinator.lose(1, "it cannot be reached", 10.0)
+    job.coordinator.tick(job.coordinator.next_s())
     assert sorted(job.kinds()) == [(0, "stop"), (2, "stop")]
     job.ended(0, 11.0)
     job.ended(2, 11.0, FAILURE._replace(rank=5, node=2))
-    assert job.head.exit_code == LOST_NODE
+    assert job.coordinator.exit_code == LOST_NODE
     assert job.said[-1].splitlines()[-1] == (
         "hccl-launch: error: node 1 (x) with ranks 2-4 was lost: it cannot be reached"
     )
@@ -225,54 +225,54 @@ def test_lost_node_stops_the_others_and_is_named_last() -> None:
 
 def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
     job = started()
-    job.head.receive(1, "failed", [0, 3, 7], 10.0)
-    job.head.tick(11.0)
+    job.coordinator.receive(1, "failed", [0, 3, 7], 10.0)
+    job.coordinator.tick(11.0)
     job.ended(1, 12.0, FAILURE)
     job.ended(2, 12.0)
-    job.head.tick(job.head.next_s())
-    assert job.head.exit_code == 7, "they did not end because rank 3 had failed"
+    job.coordinator.tick(job.coordinator.next_s())
+    assert job.coordinator.exit_code == 7, "they did not end because rank 3 had failed"
     assert "node 0 (x) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
 
 
 def test_stop_on_any_node_ends_the_job_with_that_code() -> None:
     job = started(max_restarts=1)
     job.kinds()
-    job.head.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
+    job.coordinator.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
     assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
     for index in range(3):
         job.ended(index, 11.0, FAILURE._replace(exit_code=-15, was_stopped=True))
-    assert job.head.exit_code == 130
+    assert job.coordinator.exit_code == 130
     assert job.said == ["hccl-launch: stopped by SIGINT on node 2; all ranks were ended"]
 
 
 def test_stop_names_the_ranks_that_were_killed_while_they_saved() -> None:
     job = started()
-    job.head.stop("stopped by SIGTERM", 143, 10.0)
+    job.coordinator.stop("stopped by SIGTERM", 143, 10.0)
     for index in range(3):
         killed = FAILURE._replace(rank=index, exit_code=-9, was_stopped=True, was_killed=True)
         job.ended(index, 41.0, *([killed] if index else []))
-    assert job.head.exit_code == 143
+    assert job.coordinator.exit_code == 143
     assert job.said[-1].startswith("hccl-launch: stopped by SIGTERM; all ranks were ended; ranks 1")
 
 
 def test_stop_after_a_rank_failed_reports_that_rank() -> None:
     job = started(max_restarts=1)
-    job.head.receive(1, "failed", [0, 3, 7], 10.0)
-    job.head.stop("stopped by SIGINT", 130, 11.0)
+    job.coordinator.receive(1, "failed", [0, 3, 7], 10.0)
+    job.coordinator.stop("stopped by SIGINT", 130, 11.0)
     for index in range(3):
         job.ended(index, 12.0, *([FAILURE] if index == 1 else []))
-    assert job.head.exit_code == 7
+    assert job.coordinator.exit_code == 7
     assert "rank 3 of 6 exited with code 7" in job.said[-1]
     assert job.said[-1].endswith("hccl-launch: stopped by SIGINT; all ranks were ended")
 
 
 def test_signal_that_reached_the_ranks_too_blames_none_of_them() -> None:
     job = started()
-    job.head.receive(1, "failed", [0, 3, -15], 10.0)
-    job.head.stop("stopped by SIGTERM", 143, 10.1)
+    job.coordinator.receive(1, "failed", [0, 3, -15], 10.0)
+    job.coordinator.stop("stopped by SIGTERM", 143, 10.1)
     for index in range(3):
         job.ended(index, 11.0, *([FAILURE._replace(exit_code=-15)] if index == 1 else []))
-    assert job.head.exit_code == 143
+    assert job.coordinator.exit_code == 143
     assert job.said == ["hccl-launch: stopped by SIGTERM; all ranks were ended"]
 
 
@@ -281,30 +281,30 @@ def test_node_that_is_lost_after_a_rank_failed_is_the_cause_only_if_that_rank_lo
     blames: int | None, exit_code: int
 ) -> None:
     job = started()
-    job.head.receive(1, "failed", [0, 3, 7], 10.0)
-    job.head.tick(11.0)
-    job.head.lose(0, "it does not answer", 12.0)
+    job.coordinator.receive(1, "failed", [0, 3, 7], 10.0)
+    job.coordinator.tick(11.0)
+    job.coordinator.lose(0, "it does not answer", 12.0)
     job.ended(1, 13.0, FAILURE._replace(blames=blames))
     job.ended(2, 13.0)
-    assert job.head.exit_code == exit_code
+    assert job.coordinator.exit_code == exit_code
     assert "node 0 (x) with ranks 0-1 was lost: it does not answer" in job.said[-1]
 
 
 def test_stop_while_nodes_are_missing_ends_at_once() -> None:
     job = Job()
     job.join(1)
-    job.head.stop("stopped by SIGTERM", 143, 2.0)
-    assert job.head.exit_code == 143
+    job.coordinator.stop("stopped by SIGTERM", 143, 2.0)
+    assert job.coordinator.exit_code == 143
     assert job.kinds() == [(1, "end")]
 
 
 def test_ranks_go_on_while_enough_are_left() -> None:
     job = started(min_ranks=3)
     job.kinds()
-    job.head.receive(1, "failed", [0, 3, -signal.SIGKILL], 20.0)
+    job.coordinator.receive(1, "failed", [0, 3, -signal.SIGKILL], 20.0)
     job.ended(2, 20.1)
-    job.head.lose(0, "it does not answer", 20.2)
-    assert job.head.phase is Phase.RUNNING
+    job.coordinator.lose(0, "it does not answer", 20.2)
+    assert job.coordinator.phase is Phase.RUNNING
     assert job.kinds() == []
     assert job.said == [
         "hccl-launch: rank 3 was killed by SIGKILL; 5 of 6 ranks go on (--min-ranks 3)",
@@ -312,7 +312,7 @@ def test_ranks_go_on_while_enough_are_left() -> None:
         "3 of 6 ranks go on (--min-ranks 3)",
     ]
     job.ended(1, 30.0, FAILURE)
-    assert job.head.exit_code == 0
+    assert job.coordinator.exit_code == 0
     assert "the other ranks ended well" in job.said[2]
     assert job.said[2].splitlines()[-1].endswith("was lost: it does not answer")
 
@@ -320,20 +320,20 @@ def test_ranks_go_on_while_enough_are_left() -> None:
 def test_ranks_are_stopped_when_too_few_are_left() -> None:
     job = started(min_ranks=5)
     job.kinds()
-    job.head.receive(1, "failed", [0, 3, 7], 20.0)
-    assert job.head.next_s() == math.inf
-    job.head.receive(1, "failed", [0, 4, 7], 21.0)
-    job.head.tick(job.head.next_s())
+    job.coordinator.receive(1, "failed", [0, 3, 7], 20.0)
+    assert job.coordinator.next_s() == math.inf
+    job.coordinator.receive(1, "failed", [0, 4, 7], 21.0)
+    job.coordinator.tick(job.coordinator.next_s())
     assert [kind for _, kind in job.kinds()] == ["stop"] * 3
     job.ended(0, 22.0)
     job.ended(2, 22.0)
     job.ended(1, 22.0, FAILURE)
-    assert job.head.exit_code == 7
+    assert job.coordinator.exit_code == 7
 
 
 def test_more_ranks_to_go_on_than_there_are_is_a_usage_error() -> None:
     job = started(min_ranks=7)
-    assert job.head.exit_code == 2
+    assert job.coordinator.exit_code == 2
     assert job.said == [
         "hccl-launch: error: --min-ranks: expected 0 to 6, the ranks of the job, got 7"
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hccl_py.launcher.preflight.rounds import neighbours
+from hccl_py.launcher.preflight.check import neighbours
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 64, 1024])

@@ -3,7 +3,7 @@
     GATHERING   until every agent has come
     CHECKING    until preflight has looked at all hosts, if there are several
     RUNNING     until all ranks have ended, too few are left since ranks failed or agents were lost
-                (HeadSettings.min_ranks), or a user stopped the job
+                (JobSettings.min_ranks), or a user stopped the job
     STOPPING    until no rank runs; then all start again, or the job ends
     ENDED
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import how_ended
-from hccl_py.launcher.job.head.agents import Agents, AgentState
-from hccl_py.launcher.job.head.ending import Ending, outcome
-from hccl_py.launcher.job.head.settings import HeadSettings
+from hccl_py.launcher.job.coordinator.agents import Agents, AgentState
+from hccl_py.launcher.job.coordinator.ending import Ending, outcome
+from hccl_py.launcher.job.coordinator.settings import JobSettings
 from hccl_py.launcher.job.layout import Attempt, Hello
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.own_lines import WaitingLines
@@ -36,7 +36,7 @@ _STOP_EXTRA_S = 5.0
 
 
 class Phase(Enum):
-    """See the head of this file."""
+    """See the top of this file."""
 
     GATHERING = auto()
     CHECKING = auto()
@@ -45,7 +45,7 @@ class Phase(Enum):
     ENDED = auto()
 
 
-class Head:
+class JobCoordinator:
     """One job. All times are those of one clock of the caller.
 
     Attributes:
@@ -56,7 +56,7 @@ class Head:
 
     def __init__(
         self,
-        settings: HeadSettings,
+        settings: JobSettings,
         now_s: float,
         send: Callable[[int, str, Any], None],
         say: Callable[[str], None],
@@ -97,7 +97,7 @@ class Head:
             self._check(now_s)
 
     def lose(self, index: int, why: str, now_s: float) -> None:
-        """Note that an agent is gone. Its ranks may still run; the head cannot know."""
+        """Note that an agent is gone. Its ranks may still run; the coordinator cannot know."""
         if index not in self.agents or self.phase is Phase.ENDED:
             return
         if self.phase is Phase.GATHERING:

@@ -1,8 +1,0 @@
-"""The head of a job: one for all agents.
-
-head.py      the state of the job, without I/O: waits for agents, starts, stops, restarts, ends
-agents.py    who has come, and how nodes are named in messages
-ending.py    what becomes of the job when no rank runs
-settings.py  what the head has to know before anybody comes
-server.py    its end of the messages, see `channel.py`
-"""
