@@ -119,9 +119,7 @@ def _measure(
                     failed(document, what, error)
                     continue
                 where |= {"start": number, "cores": [before, probe_cores()]}
-                for result in results:
-                    result.pop("every_us", None)  # of thousands of calls in each start
-                    document["results"].append({**where, **result})
+                document["results"] += [where | result for result in results]
 
 
 def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:

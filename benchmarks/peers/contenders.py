@@ -62,7 +62,6 @@ class Start:
     Attributes:
         sizes: bytes of a rank's larger buffer.
         seconds: for all sizes together, without starting.
-        calls: of each size; None: as many as the seconds allow.
         hosts: where the ranks run, as many on each; None: on this machine.
     """
 
@@ -70,7 +69,6 @@ class Start:
     ranks: int
     sizes: tuple[int, ...]
     seconds: float
-    calls: int | None = None
     hosts: Hosts | None = None
 
     def counts(self, size: int) -> tuple[int, int]:
@@ -192,7 +190,7 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
     for size in start.sizes:
         waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
         guess_s = start.ranks * (waits_s + 2e-9 * size)
-        calls = start.calls or int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
+        calls = int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
         count = str(max(1, CASES[start.op].count(size, DTYPE, start.ranks)))
         amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
         command = [str(perftest), "-c", op, *flags, "-d", DTYPE, "-m", "host", *amounts]
@@ -213,9 +211,8 @@ def _version(text: str) -> str:
 
 def _task(api: str, start: Start, folder: str) -> str:
     sizes = [[size, *start.counts(size)] for size in start.sizes]
-    result = str(Path(folder, "result.json"))
-    amounts = {"seconds": start.seconds, "calls": start.calls, "sizes": sizes}
-    return json.dumps({"api": api, "op": start.op, **amounts, "result": result})
+    task = {"api": api, "op": start.op, "seconds": start.seconds, "sizes": sizes}
+    return json.dumps(task | {"result": str(Path(folder, "result.json"))})
 
 
 def _result(folder: str) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 A contender's own Python runs this file by its path. An environment that holds an MPI has numpy and
 mpi4py and nothing of ours, so this file imports only numpy, `library`, and what a contender needs.
 
-The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `calls`
-of each size (null: as many as the seconds allow), `sizes` as [bytes, input count, output count],
-and `result`, the file that rank 0 writes: one object for each size.
+The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `sizes`
+as [bytes, input count, output count], and `result`, the file that rank 0 writes: an object for each
+size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     library = LIBRARIES[task["api"]]()
     seconds = task["seconds"] / len(task["sizes"])
     results = [
-        {"bytes": size, **_measure(library, task["op"], counts, seconds, task["calls"])}
+        {"bytes": size, **_measure(library, task["op"], counts, seconds)}
         for size, *counts in task["sizes"]
     ]
     if library.rank == ROOT:
@@ -58,9 +58,7 @@ def main() -> None:
     library.close()
 
 
-def _measure(
-    library: Library, op: str, counts: list[int], seconds: float, calls: int | None
-) -> dict[str, object]:
+def _measure(library: Library, op: str, counts: list[int], seconds: float) -> dict[str, object]:
     """Check one size and time it.
 
     A barrier opens each block of calls; inside a block they go back to back. A block is as slow as
@@ -74,7 +72,7 @@ def _measure(
     call_s = _call_s(library, call, 2)
     for _ in range(_NUM_WARMUPS):
         call_s = _call_s(library, call, int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s))))
-    num_calls = calls or int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
+    num_calls = int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
     num_blocks = min(_NUM_BLOCKS, num_calls)
     times = [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)]
     mine_us = np.array(times, np.float64) / 1e3
@@ -87,7 +85,6 @@ def _measure(
         "blocks_us": blocks_us.tolist(),
         "median_call_us": float(np.median(every_us.max(axis=0))),
         "calls": mine_us.size,
-        "every_us": every_us.round(3).tolist(),  # of each rank, block and call
     }
 
 

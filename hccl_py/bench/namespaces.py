@@ -30,6 +30,7 @@ exec ip netns exec "${{names[${{address##*.}} - 1]}}" \\
   unshare --uts sh -c "echo $address > /proc/sys/kernel/hostname; $*"
 """
 
+_VETH = "ip link add {} netns {} type veth peer name {} netns {}"
 _count = itertools.count()
 
 
@@ -81,8 +82,8 @@ class Hosts:
             raise NamespaceError("network namespaces need root: run this with sudo")
         try:
             for name in filter(None, (*self.names, self._switch)):
-                _run("ip", "netns", "add", name)
-                _run("ip", "-n", name, "link", "set", "lo", "up")
+                _run(f"ip netns add {name}")
+                _run(f"ip -n {name} link set lo up")
             for link in range(len(self.interfaces)):
                 self._join(link)
         except BaseException:
@@ -94,7 +95,7 @@ class Hosts:
         """Remove the hosts, and with them the links."""
         for name in filter(None, (*self.names, self._switch)):
             with suppress(NamespaceError):  # it was never made
-                _run("ip", "netns", "delete", name)
+                _run(f"ip netns delete {name}")
 
     def address(self, host: int, link: int = 0) -> str:
         """Return the address of a host, counted from 0, on a link."""
@@ -119,81 +120,57 @@ class Hosts:
     def cut(self, link: int) -> None:
         """Take a link down, as a pulled cable does."""
         for name in self.names:
-            _run("ip", "-n", name, "link", "set", self.interfaces[link], "down")
+            _run(f"ip -n {name} link set {self.interfaces[link]} down")
 
     def restore(self, link: int) -> None:
         """Take a link up again, with its addresses: the kernel drops IPv6 ones with the link."""
-        for name in self.names:
-            _run("ip", "-n", name, "link", "set", self.interfaces[link], "up")
-        for host in range(len(self.names)):
-            self._add_address(host, link)
+        interface = self.interfaces[link]
+        for host, name in enumerate(self.names):
+            _run(f"ip -n {name} link set {interface} up")
+            # Without `nodad` an IPv6 address cannot be bound for its first seconds.
+            address = self.address(host, link) + ("/64 nodad" if self._ipv6 else "/24")
+            _run(f"ip -n {name} address replace {address} dev {interface}")
 
     def _join(self, link: int) -> None:
-        interface = self.interfaces[link]
-        if self._switch is None:
+        interface, switch = self.interfaces[link], self._switch
+        if switch is None:
             here, there = self.names
-            ends = ["type", "veth", "peer", "name", interface, "netns", there]
-            _run("ip", "link", "add", interface, "netns", here, *ends)
+            _run(_VETH.format(interface, here, interface, there))
         else:
-            self._join_switch(self._switch, interface)
+            _run(f"ip -n {switch} link add {interface} type bridge")
+            _run(f"ip -n {switch} link set {interface} up")
+            for host, name in enumerate(self.names):
+                _run(_VETH.format(interface, name, f"{interface}-{host}", switch))
+                _run(f"ip -n {switch} link set {interface}-{host} master {interface} up")
         rate = self._rates[link]
         if rate is not None:
             for host, name in enumerate(self.names):
                 self._limit(name, interface, rate)
-                if self._switch is not None:  # a switch sends no faster to a host than it is sent
-                    self._limit(self._switch, _port(interface, host), rate)
+                if switch is not None:  # a switch sends no faster to a host than it is sent
+                    self._limit(switch, f"{interface}-{host}", rate)
         self.restore(link)
-
-    def _join_switch(self, switch: str, interface: str) -> None:
-        bridge = ["ip", "-n", switch, "link"]
-        _run(*bridge, "add", interface, "type", "bridge")
-        _run(*bridge, "set", interface, "up")
-        for host, name in enumerate(self.names):
-            port = _port(interface, host)
-            ends = ["type", "veth", "peer", "name", port, "netns", switch]
-            _run("ip", "link", "add", interface, "netns", name, *ends)
-            _run(*bridge, "set", port, "master", interface, "up")
 
     def slow_down(self, here: int, there: int, rate_mbit: float) -> None:
         """Send what one host has for another through a slow link of its own (IPv4)."""
         name, peer = self.names[here], self.names[there]
         interface = f"slow{here}-{there}"
-        ends = ["type", "veth", "peer", "name", interface, "netns", peer]
-        _run("ip", "link", "add", interface, "netns", name, *ends)
+        _run(_VETH.format(interface, name, interface, peer))
         self._limit(name, interface, rate_mbit)
         for end in (name, peer):
-            _run("ip", "-n", end, "link", "set", interface, "up")
-        route = [f"{self.address(there)}/32", "dev", interface, "src", self.address(here)]
-        _run("ip", "-n", name, "route", "add", *route)
+            _run(f"ip -n {end} link set {interface} up")
+        route = f"{self.address(there)}/32 dev {interface} src {self.address(here)}"
+        _run(f"ip -n {name} route add {route}")
 
     def _limit(self, name: str, interface: str, rate_mbit: float) -> None:
-        burst = str(max(16_384, int(rate_mbit * 1e6 / 8 * _BURST_S)))
-        bucket = [
-            "tbf",
-            "rate",
-            f"{rate_mbit}mbit",
-            "burst",
-            burst,
-            "latency",
-            f"{self._queue_ms:g}ms",
-        ]
-        _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
-
-    def _add_address(self, host: int, link: int) -> None:
-        address = ["address", "replace", f"{self.address(host, link)}/{64 if self._ipv6 else 24}"]
-        # Without `nodad` an IPv6 address cannot be bound for its first seconds.
-        more = ["nodad"] if self._ipv6 else []
-        _run("ip", "-n", self.names[host], *address, "dev", self.interfaces[link], *more)
+        burst = max(16_384, int(rate_mbit * 1e6 / 8 * _BURST_S))
+        bucket = f"rate {rate_mbit}mbit burst {burst} latency {self._queue_ms:g}ms"
+        _run(f"tc -n {name} qdisc add dev {interface} root tbf {bucket}")
 
 
 def _retransmits(name: str) -> int:
-    text = _run("ip", "netns", "exec", name, "cat", "/proc/net/snmp")
+    text = _run(f"ip netns exec {name} cat /proc/net/snmp")
     names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
     return int(values[names.index("RetransSegs")])
-
-
-def _port(interface: str, host: int) -> str:
-    return f"{interface}-{host}"
 
 
 def enter(name: str) -> None:
@@ -215,8 +192,9 @@ def enter(name: str) -> None:
         os.close(descriptor)
 
 
-def _run(*words: str) -> str:
+def _run(command: str) -> str:
     """Run a command, return its output; its own words are the best explanation of a failure."""
+    words = command.split()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S)
     except FileNotFoundError as error:
@@ -225,5 +203,5 @@ def _run(*words: str) -> str:
         raise NamespaceError(str(error)) from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise NamespaceError(f"{' '.join(words)}: {said or f'exit code {done.returncode}'}")
+        raise NamespaceError(f"{command}: {said or f'exit code {done.returncode}'}")
     return done.stdout

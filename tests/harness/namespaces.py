@@ -19,7 +19,22 @@ from typing import TypeVar
 
 import pytest
 
-from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
+try:
+    from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
+except ModuleNotFoundError:  # the benchmarks may be left out: these tests are skipped then
+
+    class NamespaceError(Exception):
+        """There can be no hosts."""
+
+    class Hosts:
+        """Stands for the benchmark's."""
+
+        def __init__(self, **_: object) -> None:
+            raise NamespaceError("hccl_py.bench is not installed")
+
+    def enter(name: str) -> None:
+        """Never called: there are no names."""
+
 
 T = TypeVar("T")
 

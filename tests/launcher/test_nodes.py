@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 from launching import COMMAND, agent_of, job
-from namespaces import TWO_HOSTS
+from namespaces import TWO_HOSTS, Hosts
 from quiet_clock import HANG_S, Moment, over_after
 from thread_ranks import wait_until
 
-from hccl_py.bench.namespaces import Hosts
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
 from hccl_py.schedulers.ports import free_port
 

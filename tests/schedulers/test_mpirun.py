@@ -8,10 +8,9 @@ from pathlib import Path
 import namespaces
 import pytest
 from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+from namespaces import Hosts
 from quiet_clock import HANG_S
 from scheduled_program import ORDERS, command, expected, lines_of, run
-
-from hccl_py.bench.namespaces import Hosts
 
 pytestmark = [
     pytest.mark.nightly("launchers"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.tuner import Cores, choose
 from hccl_py.algorithms.tuning import FORMAT, Tuning, parse
+from hccl_py.bench.collective.output.text import text_lines
 from hccl_py.bench.tuning.fit import Numbers, errors
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
-from hccl_py.command_line import parse_size
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.quantities import read_size
 
 _NEAR = 1.1
 _UNITS = {
@@ -66,7 +67,7 @@ def document(
 
 def _cache_bytes() -> int:
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    return max((parse_size(size.read_text().strip()) for size in sizes), default=0)
+    return max((read_size(size.read_text().strip()) for size in sizes), default=0)
 
 
 def text_of(document: Mapping[str, Any]) -> str:
@@ -81,7 +82,7 @@ def tuning_from(text: str) -> Tuning:
     return parse(json.loads(text))
 
 
-def chosen_against_best(swept: Swept, tuning: Tuning) -> Iterator[str]:
+def chosen_against_best(swept: Swept, tuning: Tuning) -> list[str]:
     """Make the lines: each cell of the sweep, then the share of cells within 10 % of the best.
 
     The shares are those of the tuning, of its numbers alone, and of the table without tuning.
@@ -96,33 +97,26 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> Iterator[str]:
         "no tuning": None,
     }
     near = dict.fromkeys(ways, 0)
-    yield f"{'collective':14} {'bytes':>10} {'chosen':18} {'us':>10} {'best':18} {'us':>10} ratio"
+    per_node = tuning.cores_per_node
+    cores = Cores(int(per_node), max(map(len, swept.nodes)) > per_node)
+    table = [["collective", "bytes", "chosen", "us", "best", "us", "ratio"]]
     for (collective, num_bytes), times in cells.items():
         root = 0 if COLLECTIVES[collective].rooted else None
         for way, given in ways.items():
             chosen, _ = choose(
-                collective,
-                num_bytes,
-                swept.nodes,
-                {},
-                root=root,
-                cores=Cores(
-                    int(tuning.cores_per_node),
-                    max(map(len, swept.nodes)) > tuning.cores_per_node,
-                ),
-                tuning=given,
+                collective, num_bytes, swept.nodes, {}, root=root, cores=cores, tuning=given
             )
             ratios = {name: _ratio(times[chosen], one) for name, one in times.items()}
             best = max(ratios, key=lambda name: ratios[name])
             near[way] += ratios[best] <= _NEAR
             if way == "HCCL_TUNING":
-                yield (
-                    f"{collective:14} {num_bytes:10} {chosen:18} {times[chosen].us:10.2f} "
-                    f"{best:18} {times[best].us:10.2f} {ratios[best]:5.2f}"
-                )
-    for way, number in near.items():
-        share = f"{number} of {len(cells)} cells, {number / max(1, len(cells)):.0%}"
-        yield f"# chosen within 10 % of the best by {way}: {share}"
+                both = [chosen, f"{times[chosen].us:.2f}", best, f"{times[best].us:.2f}"]
+                table.append([collective, str(num_bytes), *both, f"{ratios[best]:.2f}"])
+    shares = {way: f"{number} of {len(cells)} cells" for way, number in near.items()}
+    return text_lines(table) + [
+        f"# chosen within 10 % of the best by {way}: {share}, {near[way] / max(1, len(cells)):.0%}"
+        for way, share in shares.items()
+    ]
 
 
 def _ratio(one: Measurement, other: Measurement) -> float:

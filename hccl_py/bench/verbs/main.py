@@ -72,41 +72,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="hccl-perftest", description=_DESCRIPTION)
-    parser.add_argument(
-        "host", nargs="?", help="host of the other end; without it, wait for that end"
-    )
-    parser.add_argument("--local", action="store_true", help="run both ends on this host")
-    parser.add_argument(
-        "-p", "--port", type=whole(1, 65535), default=_PORT, help="(default: %(default)s)"
-    )
-    parser.add_argument(
-        "-d",
-        "--device",
-        default="tcp",
-        help="shm, tcp or zmq; verbs: an RDMA device, verbs:NAME: this one (default: tcp)",
-    )
-    parser.add_argument(
-        "--devices", action="store_true", help="list RDMA devices, and which one would be used"
-    )
-    parser.add_argument(
-        "--op", choices=("write", "send", "read"), default="write", help="(default: write)"
-    )
-    parser.add_argument("--latency", action="store_true", help="one message at a time")
+    add = parser.add_argument
+    add("host", nargs="?", help="host of the other end; without it, wait for that end")
+    add("--local", action="store_true", help="run both ends on this host")
+    add("-p", "--port", type=whole(1, 65535), default=_PORT, help="(default: %(default)s)")
+    device = "shm, tcp or zmq; verbs: an RDMA device, verbs:NAME: this one (default: tcp)"
+    add("-d", "--device", default="tcp", help=device)
+    devices = "list RDMA devices, and which one would be used"
+    add("--devices", action="store_true", help=devices)
+    op = ("write", "send", "read")
+    add("--op", choices=op, default="write", help="(default: write)")
+    add("--latency", action="store_true", help="one message at a time")
     size = whole(0, _LARGEST_BYTES)
-    parser.add_argument("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")
-    parser.add_argument("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
-    parser.add_argument("-n", "--iterations", type=whole(1), help="messages per round")
-    depth = whole(1, _DEEPEST)
-    parser.add_argument("-t", "--tx-depth", type=depth, default=128, help="requests under way")
-    parser.add_argument("--rounds", type=whole(1), default=5, help="medians are over these")
-    parser.add_argument(
-        "--unregistered", action="store_true", help="plain memory also where shm reads in place"
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="in turns with a plain C++ socket pair; for shm: memcpy by one thread",
-    )
+    add("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")
+    add("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
+    add("-n", "--iterations", type=whole(1), help="messages per round")
+    add("-t", "--tx-depth", type=whole(1, _DEEPEST), default=128, help="requests under way")
+    add("--rounds", type=whole(1), default=5, help="medians are over these")
+    plain = "plain memory also where shm reads in place"
+    add("--unregistered", action="store_true", help=plain)
+    compare = "in turns with a plain C++ socket pair; for shm: memcpy by one thread"
+    add("--compare", action="store_true", help=compare)
     return parser
 
 
@@ -117,9 +103,6 @@ def _secret() -> bytes:
             "set HCCL_SECRET to the same value on both hosts first: the two ends authenticate"
         )
     return secret
-
-
-# The server.
 
 
 def _run_server(port: int) -> None:
@@ -175,9 +158,6 @@ def _serve_local(connection: Connection) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     with Link(connection) as link:
         _serve(link)
-
-
-# The client.
 
 
 def _run_client(options: argparse.Namespace, link: Link) -> None:

@@ -20,8 +20,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import namespaces
+from namespaces import Hosts
 
-from hccl_py.bench.namespaces import Hosts
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.ssh_options import SshOptions
 

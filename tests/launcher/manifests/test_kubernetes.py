@@ -20,9 +20,8 @@ from typing import Any
 import namespaces
 import pytest
 from launching import launch
+from namespaces import Hosts
 from wheels import installed
-
-from hccl_py.bench.namespaces import Hosts
 
 pytestmark = pytest.mark.nightly("launchers")
 

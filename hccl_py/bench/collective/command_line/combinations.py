@@ -23,11 +23,15 @@ _ALONE = {
 }
 """Options that are a measurement of their own: what goes with them, and what they do."""
 
+_PAIRED = ("send_recv", "ping_pong")
+
 
 def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> str | None:
     """Say what is wrong with arguments that `parser` found well-formed; None: nothing is."""
     alone = (_beside(option, given, parser) for option in _ALONE)
-    return next(filter(None, alone), None) or _problem_of_values(given)
+    return next(filter(None, alone), None) or next(
+        (message for message, is_so in (_of_sizes(given) | _of_ranks(given)).items() if is_so), None
+    )
 
 
 def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
@@ -43,88 +47,69 @@ def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentPar
     return ""
 
 
-def _problem_of_values(given: argparse.Namespace) -> str | None:
-    n, sizes = given.nproc * given.nnodes, sizes_of(given)
+def _of_sizes(given: argparse.Namespace) -> dict[str, object]:
+    """Return what may be wrong with sizes and types, and whether it is."""
+    sizes = sizes_of(given)
     ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
-    cases = [CASES[name] for name in given.test]
-    named = ", ".join(given.test)
-    roots, ops = given.roots or (), given.op or ()
+    has_data = any(CASES[name].has_data for name in given.test)
+    ops = given.op or ()
     bitwise = next((op for op in ops if op in BITWISE_OPS), None)
-    floats = [dtype for dtype in given.dtypes if dtype in FLOAT_TYPES]
-    wholes = [dtype for dtype in given.dtypes if dtype not in FLOAT_TYPES]
-    paired = [rank for pair in given.ranks_list or () for rank in pair]
-    outside = [rank for rank in (*roots, *paired) if rank >= n]
+    some_float = next((dtype for dtype in given.dtypes if dtype in FLOAT_TYPES), "")
+    some_whole = next((dtype for dtype in given.dtypes if dtype not in FLOAT_TYPES), "")
+    of_gloo = "gloo" in given.compare and "avg" in ops and some_whole
+    return {
+        "give --sizes or a range of them, not both": given.sizes and (ranged or given.size_range),
+        "give -b, -e, -f, -i or --size_range, not both": ranged and given.size_range,
+        "give -f or -i, not both": given.stepfactor and given.stepbytes,
+        "--size_range_inc needs --size_range": given.size_range_inc and not given.size_range,
+        f"{', '.join(given.test)} has no sizes": (
+            not has_data and (given.sizes or ranged or given.size_range)
+        ),
+        f"more than {MOST_SIZES} sizes: give -f, or a larger -i": len(sizes) > MOST_SIZES,
+        "--validate takes one size: give --sizes 1M": given.validate and len(sizes) > 1,
+        "the first size (-b) must not be larger than the last one (-e)": not sizes,
+        f"--op {bitwise} needs an integer type (-d int32), got {some_float}": (
+            bitwise and some_float
+        ),
+        f"--compare gloo: gloo averages floating-point numbers only, got -d {some_whole}": of_gloo,
+    }
+
+
+def _of_ranks(given: argparse.Namespace) -> dict[str, object]:
+    """Return what may be wrong with ranks, collectives and contenders, and whether it is."""
+    n, named = given.nproc * given.nnodes, ", ".join(given.test)
+    is_one_node, has_veth = given.nnodes < 2, bool(given.veth_links)
+    cases = [CASES[name] for name in given.test]
+    reduces, paired = any(case.reduces for case in cases), {*_PAIRED} & {*given.test}
+    listed = [rank for pair in given.ranks_list or () for rank in pair]
+    outside = [rank for rank in (*(given.roots or ()), *listed) if rank >= n]
     strange = _strange_algorithm(given)
-    rules = (
-        (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
-        (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
-        (given.stepfactor and given.stepbytes, "give -f or -i, not both"),
-        (given.size_range_inc and not given.size_range, "--size_range_inc needs --size_range"),
-        (
-            not any(case.has_data for case in cases)
-            and (given.sizes or ranged or given.size_range),
-            f"{named} has no sizes",
+    return {
+        f"--op means nothing to {named}": given.op and not reduces,
+        f"{named} does not work with --place {given.place}": (
+            given.place in ("in", "out") and not any(given.place in case.places for case in cases)
         ),
-        (
-            len(sizes) > MOST_SIZES,
-            f"that is more than {MOST_SIZES} sizes: give -f, or a larger -i",
+        f"a rank must be in 0..{n - 1}, got {next(iter(outside), '')}": outside,
+        "--ranks_list needs --test send_recv or ping_pong": given.ranks_list and not paired,
+        "--ranks_list: a rank may be in one pair only": len(listed) > len(set(listed)),
+        f"{named} needs at least 2 ranks: give -g 2": n < 2 and paired,
+        "--veth joins nodes: give --nnodes 2 or more": has_veth and is_one_node,
+        "--rate limits the links of --veth: give --veth 1": given.rate_mbit and not has_veth,
+        "--compression is between nodes: give --nnodes 2 or more": (
+            given.compressions and is_one_node
         ),
-        (given.validate and len(sizes) > 1, "--validate takes one size: give --sizes 1M"),
-        (not sizes, "the first size (-b) must not be larger than the last one (-e)"),
-        (ops and not any(case.reduces for case in cases), f"--op means nothing to {named}"),
-        (
-            given.place in ("in", "out") and not any(given.place in case.places for case in cases),
-            f"{named} does not work with --place {given.place}",
+        f"--reproducible is of reductions: {named} has none": given.reproducible and not reduces,
+        "--reproducible compares communicators: leave --api torch out": (
+            given.reproducible and given.api == "torch"
         ),
-        (
-            bitwise and floats,
-            f"--op {bitwise} needs an integer type (-d int32), got {next(iter(floats), '')}",
+        f"--algorithm: {strange}": strange,
+        "--validate needs at least 2 ranks: give -g 2": given.validate and n < 2,
+        "--profile is of the first contender: leave --registered out": (
+            given.profile and given.registered
         ),
-        (
-            "gloo" in given.compare and "avg" in ops and wholes,
-            "--compare gloo: gloo averages floating-point numbers only, got -d "
-            + next(iter(wholes), ""),
-        ),
-        (outside, f"a rank must be in 0..{n - 1}, got {next(iter(outside), '')}"),
-        (
-            given.ranks_list and not {"send_recv", "ping_pong"} & {*given.test},
-            "--ranks_list needs --test send_recv or --test ping_pong",
-        ),
-        (
-            len(paired) > len(set(paired)),
-            "--ranks_list: a rank may be in one pair only",
-        ),
-        (
-            n < 2 and {"send_recv", "ping_pong"} & {*given.test},
-            f"{named} needs at least 2 ranks: give -g 2",
-        ),
-        (given.veth_links and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
-        (
-            given.rate_mbit and not given.veth_links,
-            "--rate limits the links of --veth: give --veth 1",
-        ),
-        (
-            given.compressions and given.nnodes < 2,
-            "--compression is between nodes: give --nnodes 2 or more",
-        ),
-        (
-            given.reproducible and not any(case.reduces for case in cases),
-            f"--reproducible is of reductions: {named} has none",
-        ),
-        (
-            given.reproducible and given.api == "torch",
-            "--reproducible compares communicators: leave --api torch out",
-        ),
-        (strange, f"--algorithm: {strange}"),
-        (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
-        (
-            given.profile and given.registered,
-            "--profile is of the first contender: leave --registered out",
-        ),
-        (given.tune_check and not given.tune_path, "--tune_check needs --tune"),
-        (given.csv and given.markdown, "give --csv or --markdown, not both"),
-    )
-    return next((message for broken, message in rules if broken), None)
+        "--tune_check needs --tune": given.tune_check and not given.tune_path,
+        "give --csv or --markdown, not both": given.csv and given.markdown,
+    }
 
 
 def _strange_algorithm(given: argparse.Namespace) -> str:
