@@ -371,7 +371,7 @@ class Communicator(Collectives[None]):
         self._threads.close()
         self._repair = None
         try:
-            core.close(handled_error())
+            core.close(handled_error(core))
         finally:  # Ctrl-C ends its wait for slow peers, and raises
             if self._provider is not None:
                 self._provider.close()

@@ -17,6 +17,9 @@ A message names the collective, its sequence number, the culprit, its host and p
 look at next. Where a communicator fails, all its ranks raise the same one.
 """
 
+import time
+from typing import ClassVar
+
 
 class HcclError(RuntimeError):
     """Root of the tree."""
@@ -24,6 +27,13 @@ class HcclError(RuntimeError):
 
 class InvalidArgumentError(HcclError, ValueError):
     """A wrong argument: which one, what was expected, what came. The communicator stays usable."""
+
+    latest: ClassVar[tuple[int, str]] = 0, ""
+    """When the last one was made in this process (`time.monotonic_ns`), and its text."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        InvalidArgumentError.latest = time.monotonic_ns(), str(self)
 
 
 class BootstrapError(HcclError):

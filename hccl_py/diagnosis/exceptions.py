@@ -5,6 +5,10 @@ import pickle
 import sys
 from pathlib import Path
 
+from hccl_py.observe.flight_recorder import Call
+from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
+
 _LONGEST = 500
 
 
@@ -36,10 +40,19 @@ def _reported_to_parent() -> str:
     return ""
 
 
-def handled_error() -> str:
-    """Name the exception that the caller handles right now; "" if there is none."""
+def handled_error(core: _core.Communicator | None = None) -> str:
+    """Name the exception that the caller handles right now; "" if there is none.
+
+    With the engine of a communicator that closes: else its last argument that was rejected, if no
+    call has ended since. Peers then wait for that call.
+    """
     error = sys.exc_info()[1]
-    return describe_error(error) if isinstance(error, Exception) else ""
+    if isinstance(error, Exception):
+        return describe_error(error)
+    made_ns, text = InvalidArgumentError.latest
+    if core is None or any(Call(*one).ended_ns > made_ns for one in core.records()):
+        return ""
+    return _one_line(f"InvalidArgumentError: {text}") if text else ""
 
 
 def ends_by_exception() -> bool:

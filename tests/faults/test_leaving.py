@@ -30,7 +30,14 @@ from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import wait_until
 
-from hccl_py import AbortedError, Communicator, PeerLostError, capture, group
+from hccl_py import (
+    AbortedError,
+    Communicator,
+    InvalidArgumentError,
+    PeerLostError,
+    capture,
+    group,
+)
 from hccl_py.transport.process_lifecycle import Stage, register
 
 NUM_CALLS = 41
@@ -281,3 +288,36 @@ def close_in_spite_of_an_exception(rank: int, world_size: int) -> None:
 
 def test_exception_ends_at_once_what_nobody_waits_for() -> None:
     run_ranks(close_in_spite_of_an_exception, 2)
+
+
+def leave_after_a_refused_argument(rank: int, world_size: int, api: str, goes_on: bool) -> str:
+    job, data = GROUPS[api]("job"), np.ones(4, np.float32)
+    make = {"native": lambda x: x, "torch": torch.from_numpy}[api]
+
+    def call(array: Any) -> None:
+        if api == "native":
+            job.comm.all_reduce(array)  # type: ignore[attr-defined]
+        else:
+            dist.all_reduce(array)
+
+    call(make(data))
+    if rank == 0:
+        with pytest.raises(InvalidArgumentError):
+            call(make(np.broadcast_to(data[:1], 4)))
+    if goes_on:
+        call(make(data))
+    if rank == 0:
+        job.close()
+        return ""
+    with pytest.raises((PeerLostError, dist.DistBackendError)) as raised:
+        call(make(data))
+    job.close()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("api", GROUPS)
+def test_leaver_whose_last_argument_was_refused_says_so(api: str) -> None:
+    for goes_on in (False, True):
+        _, text = run_ranks(leave_after_a_refused_argument, 2, api, goes_on)
+        assert "rank 0" in text
+        assert ("InvalidArgumentError" in text) != goes_on, text
