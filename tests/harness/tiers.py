@@ -20,6 +20,7 @@ SECTIONS = {
     "bench": "benchmarks that start real jobs, one after the other",
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "roce": "RDMA over soft-RoCE, in virtual machines",
+    "wings": "the core's tests without bench, without horovod, and without lab",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
 }
 """Names that the marker `nightly` takes."""
