@@ -1,10 +1,10 @@
 """The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
-Ranks are the group's. Plain tensors go to the communicator at once. A Python frame costs as much
-as a small call in the engine, so each method checks for itself that they are plain. What the
-communicator rejects before it sends anything, tensor subclasses, timeouts of a call, torch's
-instruments and older overloads go through the rest of the method: it checks torch's arguments
-(`arguments.py`) and submits the communicator's method of the same meaning (`submit.py`).
+Ranks are the group's. A Python frame costs as much as a small call in the engine, so calls on plain
+tensors go to the communicator from C++ (`_plain`, `csrc/bindings/plain_calls.cc`). The methods
+take all others: arguments that the communicator rejects before it sends anything, tensor
+subclasses, timeouts of a call, torch's instruments and older overloads. A method checks torch's
+arguments (`arguments.py`) and submits the communicator's method of the same meaning (`submit.py`).
 
 Older callers pass the bare root, operation or timeout in place of options (`older`). Where torch
 has two names for an argument (`tensors`, `tensor`), both work.
@@ -12,8 +12,9 @@ has two names for an argument (`tensors`, `tensor`), both work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,7 +34,6 @@ from torch._C._distributed_c10d import (
 from torch.autograd import profiler
 from torch.utils import _python_dispatch as modes
 
-from hccl_py.collectives import Collectives
 from hccl_py.torch_backend.arguments import (
     OPS_BY_HASH,
     UNSET_TIMEOUT,
@@ -46,10 +46,74 @@ from hccl_py.torch_backend.overlap import require_apart
 from hccl_py.torch_backend.sparse import all_reduce_sparse
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.torch_backend.work import FINISHED, raise_failure
+from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError
+from hccl_py.transport.types import ReduceOp
 
-_op = OPS_BY_HASH.get
-_PLAIN_TYPES = frozenset(PLAIN_TYPES)
+Method = TypeVar("Method", bound=Callable[..., Work])
+
+
+class PlainFacts(NamedTuple):
+    """The facts by which `plain_calls.cc` recognises a plain call.
+
+    Attributes:
+        types: of plain tensors.
+        ops: hccl-py's ReduceOps by the hash of torch's.
+        unset_timeout: of options: the deadline is the group's.
+        finished: the Work of calls that block.
+        error: the class of the communicator's errors.
+        raise_failure: raises torch's error of one; returns if an argument was wrong.
+        instruments: variables, as a module's names and one of them. One that is true stands for an
+            instrument that has to see each call.
+    """
+
+    types: frozenset[type]
+    ops: dict[int, ReduceOp]
+    unset_timeout: timedelta
+    finished: Work
+    error: type[Exception]
+    raise_failure: Callable[[HcclError], None]
+    instruments: tuple[tuple[dict[str, Any], str], ...]
+
+
+_FACTS = PlainFacts(
+    *(frozenset(PLAIN_TYPES), OPS_BY_HASH, UNSET_TIMEOUT, FINISHED, HcclError, raise_failure),
+    instruments=(
+        (vars(profiler), "_is_profiler_enabled"),
+        (vars(modes), "_is_in_non_infra_torch_dispatch_mode"),
+    ),
+)
+
+
+def _plain(
+    method: str,
+    forms: str,
+    options: type | None = None,
+    *fields: str,
+    when: Callable[..., bool] | None = None,
+) -> Callable[[Method], Method]:
+    """Have calls on plain host tensors go to the communicator without a Python frame.
+
+    Args:
+        method: the communicator's.
+        forms: of each argument that is an array: "t", a tensor; "l", a list of one tensor; "b", a
+            list of one list of tensors.
+        options: the type of the last argument; None: a send or a receive.
+        fields: the options that the communicator's method takes after the arrays.
+        when: one more condition on the arguments before the options.
+    """
+    return lambda function: _core.plain_call(function, _FACTS, method, forms, options, fields, when)
+
+
+def _has_equal_parts(
+    group: ProcessGroupHccl, output: Tensor, input: Tensor, received: object, sent: object
+) -> bool:
+    """Return whether all_to_all_single has empty split sizes, and as many rows for each rank."""
+    return (
+        (type(received) is list and type(sent) is list and not (received or sent))
+        and (output.dim() > 0 and input.dim() > 0)
+        and not (output.size(0) % group._world_size or input.size(0) % group._world_size)
+    )
 
 
 class ProcessGroupHccl(GroupIdentity):
@@ -59,19 +123,9 @@ class ProcessGroupHccl(GroupIdentity):
         opts = kind and read_options(kind, *options, **named)
         return Call(name, opts, self._world_size, self.backends)
 
+    @_plain("all_reduce", "l", AllreduceOptions, "reduceOp")
     def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Reduce in place over all ranks."""
-        if (
-            (type(opts) is AllreduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.all_reduce(tensors[0], _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else self.started(work, tensors, self.lane)
-            except HcclError as error:
-                raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("allreduce", AllreduceOptions, opts, *older, **named)
         only = call.only("tensors", tensors)
@@ -90,19 +144,9 @@ class ProcessGroupHccl(GroupIdentity):
         arguments = [(call.in_out("tensors", tensor), op) for tensor in listed]
         return self.submit(call, "all_reduce", *arguments)
 
+    @_plain("reduce", "l", ReduceOptions, "rootRank", "reduceOp")
     def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
-        if (
-            (type(opts) is ReduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.reduce(tensors[0], opts.rootRank, _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else self.started(work, tensors, self.lane)
-            except HcclError as error:
-                raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("reduce", ReduceOptions, opts, *older, **named)
         op, root = call.reduce_op(), call.rank("dst", call.opts.rootRank)
@@ -136,21 +180,11 @@ class ProcessGroupHccl(GroupIdentity):
         reduces = ((block, root, op) for root, block in enumerate(inputs))
         return self.submit(call, "reduce", *reduces)
 
+    @_plain("reduce_scatter", "tt", ReduceScatterOptions, "reduceOp")
     def reduce_scatter_single(
         self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
     ) -> Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
-        if (
-            (type(opts) is ReduceScatterOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.reduce_scatter(output, input, _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else self.started(work, [output], self.lane)
-            except HcclError as error:
-                raise_failure(error)
         output, input = named.pop("outputTensor", output), named.pop("inputTensor", input)
         call = self._call("reduce_scatter_single", ReduceScatterOptions, opts)
         pair = [call.only("output", output)], [call.only("input", input)]
@@ -175,19 +209,9 @@ class ProcessGroupHccl(GroupIdentity):
             arguments.append((buffer, blocks, op))
         return self.submit(call, "reduce_scatter", *arguments)
 
+    @_plain("broadcast", "l", BroadcastOptions, "rootRank")
     def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Copy the root's tensor to all ranks."""
-        if (
-            (type(opts) is BroadcastOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.broadcast(tensors[0], opts.rootRank)
-                return FINISHED if work is None else self.started(work, tensors, self.lane)
-            except HcclError as error:
-                raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("broadcast", BroadcastOptions, opts, *older, **named)
         root = call.rank("src", call.opts.rootRank)
@@ -199,27 +223,18 @@ class ProcessGroupHccl(GroupIdentity):
             buffer = call.output("tensor", only)
         return self.submit(call, "broadcast", (buffer, root))
 
+    @_plain("all_gather", "bl", AllgatherOptions)
     def allgather(
-        self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
+        self,
+        output_tensors: Any,
+        input_tensors: Any = None,
+        opts: Any = None,
+        *older: Any,
+        **named: Any,
     ) -> Work:
         """Collect every rank's tensor in a list of tensors."""
-        opts = options[0] if len(options) == 1 else None
-        if (
-            (type(opts) is AllgatherOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(output_tensors) is list and len(output_tensors) == 1)
-            and (type(input_tensors) is list and len(input_tensors) == 1)
-            and type(blocks := output_tensors[0]) is list
-            and {type(input_tensors[0]), *map(type, blocks)} <= _PLAIN_TYPES
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.all_gather(blocks, input_tensors[0])
-                return FINISHED if work is None else self.started(work, [*blocks], self.lane)
-            except HcclError as error:
-                raise_failure(error)
         input_tensors = named.pop("input_tensor", input_tensors)
-        call = self._call("allgather", AllgatherOptions, *options, **named)
+        call = self._call("allgather", AllgatherOptions, opts, *older, **named)
         blocks = call.blocks("tensor_list", output_tensors)
         tensor = call.only("tensor", input_tensors)
         return self.submit(call, "all_gather", self._gathered(call, blocks, tensor))
@@ -245,19 +260,9 @@ class ProcessGroupHccl(GroupIdentity):
         call.same_size(name, blocks[self._rank], tensor.numel(), own)
         return targets, source
 
+    @_plain("all_gather", "tt", AllgatherOptions)
     def all_gather_single(self, output: Any = None, input: Any = None, opts: Any = None) -> Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
-        if (
-            (type(opts) is AllgatherOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.all_gather(output, input)
-                return FINISHED if work is None else self.started(work, [output], self.lane)
-            except HcclError as error:
-                raise_failure(error)
         call = self._call("all_gather_single", AllgatherOptions, opts)
         return self._all_gather_single(call, [output], [input])
 
@@ -326,6 +331,7 @@ class ProcessGroupHccl(GroupIdentity):
         call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
         return self.submit(call, "all_to_all", (blocks, buffers))
 
+    @_plain("all_to_all", "tt", AllToAllOptions, when=_has_equal_parts)
     def all_to_all_single(
         self,
         output: Any,
@@ -337,21 +343,6 @@ class ProcessGroupHccl(GroupIdentity):
         **named: Any,
     ) -> Work:
         """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
-        if (
-            (type(opts) is AllToAllOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-            and (type(output_split_sizes) is list and type(input_split_sizes) is list)
-            and not (output_split_sizes or input_split_sizes)
-            and (output.dim() and input.dim())
-            and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.all_to_all(output, input)
-                return FINISHED if work is None else self.started(work, [output], self.lane)
-            except HcclError as error:
-                raise_failure(error)
         call = self._call("all_to_all_single", AllToAllOptions, opts, *older, **named)
         sent = call.sizes("input_split_sizes", input_split_sizes)
         received = call.sizes("output_split_sizes", output_split_sizes)
@@ -364,49 +355,23 @@ class ProcessGroupHccl(GroupIdentity):
             return self.submit(call, "all_to_all", (outputs, inputs))
         return self.submit(call, "all_to_all", (target, source))
 
+    @_plain("barrier", "", BarrierOptions)
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Block until every rank came."""
-        if (type(opts) is BarrierOptions and self.fast and opts.timeout == UNSET_TIMEOUT) and not (
-            profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode
-        ):
-            try:
-                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
-                work = calls.barrier()
-                return FINISHED if work is None else self.started(work, [], self.lane)
-            except HcclError as error:
-                raise_failure(error)
         call = self._call("barrier", BarrierOptions, opts, *older, **named)
         return self.submit(call, "barrier", ())
 
+    @_plain("send", "l")
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
-        if (
-            (self.fast and type(tensors) is list and len(tensors) == 1)
-            and type(tensors[0]) in PLAIN_TYPES
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                work = self.background.send(tensors[0], dstRank, tag)
-                return self.started(work, tensors, self.apart)
-            except HcclError as error:
-                raise_failure(error)
         call = self._call("send")
         peer = call.rank("dst", dstRank)
         buffer = call.input("tensor", call.only("tensors", tensors))
         return self.submit(call, "send", (buffer, peer, tag))
 
+    @_plain("recv", "l")
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
-        if (
-            (self.fast and type(tensors) is list and len(tensors) == 1)
-            and type(tensors[0]) in PLAIN_TYPES
-            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
-        ):
-            try:
-                work = self.background.recv(tensors[0], srcRank, tag)
-                return self.started(work, tensors, self.apart)
-            except HcclError as error:
-                raise_failure(error)
         call = self._call("recv")
         peer = call.rank("src", srcRank)
         buffer = call.output("tensor", call.only("tensors", tensors))

@@ -27,7 +27,9 @@ inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*
 // record_... of `communicator`.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
 // known_calls.cc: KnownCalls, FastPath and remembered(), which answer calls without a Python frame.
-void bind_known_calls(nanobind::module_& module);
+void bind_known_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
+// plain_calls.cc: plain_call(), which does the same for methods of a torch process group.
+void bind_plain_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
 // graph.cc: Graph, whose calls are replayed.
 void bind_graph(nanobind::module_& module);
 // Replays a Graph to its end; false if Python code has to look at it first.

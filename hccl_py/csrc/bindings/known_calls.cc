@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "bindings/wrapped_method.h"
+
 namespace nb = nanobind;
 
 namespace hccl {
@@ -132,17 +134,21 @@ struct FastPath {
   size_t rank;
 };
 
-// A method that answers known calls itself, and hands all others to the function that it wraps. The
-// object's `_fast_path` is a FastPath, or the native Graph of a graph whose replay() this is.
-struct Remembered {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  PyObject* function;
-  PyObject* name;      // interned
-  PyObject* defaults;  // of its last positional arguments: a tuple
-  size_t most_arguments;
-  PyTypeObject* type;    // of the last object whose method this was
-  Py_ssize_t fast_path;  // its slot
+// Answers the known calls of a method. The object's `_fast_path` is a FastPath, or the native Graph
+// of a graph whose replay() this is.
+class Remembered final : public Answer {
+ public:
+  explicit Remembered(const nb::object& function);
+  nb::object answer(PyObject* const* arguments, size_t num_arguments) override;
+
+ private:
+  void note_type(PyTypeObject* type);
+
+  nb::object name_;      // interned
+  nb::object defaults_;  // of its last positional arguments: a tuple
+  size_t most_arguments_;
+  nb::object type_;           // of the last object whose method this was
+  Py_ssize_t fast_path_ = 0;  // its slot
 };
 
 // What the functions below look up by name, and the types that they compare with.
@@ -204,17 +210,31 @@ nb::object answer_replay(PyObject* graph, nb::handle native) {
   }
 }
 
-void note_type(Remembered& method, PyTypeObject* type) {
-  method.fast_path = offset_of_slot(type, names.fast_path);
-  Py_XSETREF(method.type, reinterpret_cast<PyTypeObject*>(Py_NewRef(type)));
+Remembered::Remembered(const nb::object& function)
+    : name_(function.attr("__name__")),
+      defaults_(function.attr("__defaults__")),
+      most_arguments_(count_arguments(function) - 1) {
+  if (most_arguments_ > KnownCalls::most_arguments) {
+    throw std::invalid_argument("a method with too many arguments to be remembered");
+  }
+  if (defaults_.is_none()) defaults_ = nb::tuple();
+  PyObject* name = name_.release().ptr();
+  PyUnicode_InternInPlace(&name);
+  name_ = nb::steal(name);
+}
+
+void Remembered::note_type(PyTypeObject* type) {
+  fast_path_ = offset_of_slot(type, names.fast_path);
+  type_ = nb::borrow(reinterpret_cast<PyObject*>(type));
 }
 
 // Null: the arguments belong to no known call, or this one needs what the function does.
-nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arguments) {
-  if (num_arguments == 0 || num_arguments - 1 > method.most_arguments) return {};
-  if (Py_TYPE(arguments[0]) != method.type) note_type(method, Py_TYPE(arguments[0]));
-  if (method.fast_path == 0) return {};
-  nb::object found = read_slot(arguments[0], method.fast_path);
+nb::object Remembered::answer(PyObject* const* arguments, size_t num_arguments) {
+  if (num_arguments == 0 || num_arguments - 1 > most_arguments_) return {};
+  PyTypeObject* type = Py_TYPE(arguments[0]);
+  if (reinterpret_cast<PyObject*>(type) != type_.ptr()) note_type(type);
+  if (fast_path_ == 0) return {};
+  nb::object found = read_slot(arguments[0], fast_path_);
   if (!found.is_valid()) return {};
   if (Py_TYPE(found.ptr()) == names.graph_type) return answer_replay(arguments[0], found);
   if (Py_TYPE(found.ptr()) != names.path_type) return {};
@@ -223,16 +243,16 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
 
   std::array<PyObject*, KnownCalls::most_arguments> all{};
   std::copy(arguments + 1, arguments + num_arguments, all.begin());
-  auto num_defaults = static_cast<size_t>(PyTuple_GET_SIZE(method.defaults));
-  for (size_t i = num_arguments - 1; i < method.most_arguments; ++i) {
-    if (i + num_defaults < method.most_arguments) return {};  // the function says which is missing
-    size_t index = i + num_defaults - method.most_arguments;
-    all[i] = PyTuple_GET_ITEM(method.defaults, static_cast<Py_ssize_t>(index));
+  auto num_defaults = static_cast<size_t>(PyTuple_GET_SIZE(defaults_.ptr()));
+  for (size_t i = num_arguments - 1; i < most_arguments_; ++i) {
+    if (i + num_defaults < most_arguments_) return {};  // the function says which is missing
+    size_t index = i + num_defaults - most_arguments_;
+    all[i] = PyTuple_GET_ITEM(defaults_.ptr(), static_cast<Py_ssize_t>(index));
   }
   const auto& known = *nb::inst_ptr<KnownCalls>(path.known);
   KnownCalls::Key key;
   KnownCalls::Addresses addresses;
-  if (!known.describe(method.name, all.data(), method.most_arguments, key, addresses)) return {};
+  if (!known.describe(name_.ptr(), all.data(), most_arguments_, key, addresses)) return {};
   nb::object core = read_slot(path.state.ptr(), path.core);
   if (!core.is_valid() || Py_TYPE(core.ptr()) != names.engine_type) return {};
   nb::object timeout = read_slot(path.state.ptr(), path.timeout_s);
@@ -244,7 +264,7 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   nb::object prepared = call->prepared;
   // Another thread may change a list while the call runs.
   std::array<nb::object, KnownCalls::most_arguments> arrays;
-  for (size_t i = 0; i < method.most_arguments; ++i) {
+  for (size_t i = 0; i < most_arguments_; ++i) {
     bool is_list = key.arguments[i].num_listed > 0;
     if (is_list) arrays[i] = nb::tuple(nb::handle(all[i]));
   }
@@ -267,90 +287,9 @@ nb::object answer(Remembered& method, PyObject* const* arguments, size_t num_arg
   }
 }
 
-Remembered& remembered_of(PyObject* self) { return *reinterpret_cast<Remembered*>(self); }
-
-PyObject* call(PyObject* self, PyObject* const* arguments, size_t flags, PyObject* keywords) {
-  Remembered& method = remembered_of(self);
-  if (keywords == nullptr) {
-    try {
-      auto num_arguments = static_cast<size_t>(PyVectorcall_NARGS(flags));
-      nb::object result = answer(method, arguments, num_arguments);
-      if (result.is_valid()) return result.release().ptr();
-    } catch (nb::python_error& error) {
-      error.restore();
-      return nullptr;
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
-      return nullptr;
-    }
-  }
-  return PyObject_Vectorcall(method.function, arguments, flags, keywords);
-}
-
-PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
-  if (instance == nullptr) return Py_NewRef(self);
-  return PyMethod_New(self, instance);
-}
-
-// Its name, documentation, signature and so on are the function's.
-PyObject* get_attribute(PyObject* self, PyObject* name) {
-  PyObject* function = remembered_of(self).function;
-  if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) return Py_NewRef(function);
-  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0) {
-    return PyObject_GenericGetAttr(self, name);
-  }
-  return PyObject_GetAttr(function, name);
-}
-
-void free_remembered(PyObject* self) {
-  Remembered& method = remembered_of(self);
-  PyTypeObject* type = Py_TYPE(self);
-  Py_CLEAR(method.function);
-  Py_CLEAR(method.name);
-  Py_CLEAR(method.defaults);
-  Py_CLEAR(method.type);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-nb::object make_remembered_type() {
-  static PyMemberDef members[] = {
-      {"__vectorcalloffset__", T_PYSSIZET, offsetof(Remembered, vectorcall), READONLY, nullptr},
-      {nullptr, 0, 0, 0, nullptr}};
-  PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                         {Py_tp_descr_get, reinterpret_cast<void*>(bind_to)},
-                         {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
-                         {Py_tp_dealloc, reinterpret_cast<void*>(free_remembered)},
-                         {Py_tp_members, members},
-                         {0, nullptr}};
-  PyType_Spec spec = {
-      "hccl_py.transport._core.Remembered", sizeof(Remembered), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
-  return nb::steal(PyType_FromSpec(&spec));
-}
-
-nb::object remember(const nb::object& type, nb::object function) {
-  auto* python_type = reinterpret_cast<PyTypeObject*>(type.ptr());
-  nb::object made = nb::steal(python_type->tp_alloc(python_type, 0));
-  if (!made.is_valid()) throw nb::python_error();
-  Remembered& method = remembered_of(made.ptr());
-  nb::object defaults = function.attr("__defaults__");
-  if (defaults.is_none()) defaults = nb::tuple();
-  method.vectorcall = call;
-  method.most_arguments = nb::cast<size_t>(function.attr("__code__").attr("co_argcount")) - 1;
-  if (method.most_arguments > KnownCalls::most_arguments) {
-    throw std::invalid_argument("a method with too many arguments to be remembered");
-  }
-  method.defaults = defaults.release().ptr();
-  method.name = nb::object(function.attr("__name__")).release().ptr();
-  PyUnicode_InternInPlace(&method.name);
-  method.function = function.release().ptr();
-  return made;
-}
-
 }  // namespace
 
-void bind_known_calls(nb::module_& module) {
+void bind_known_calls(nb::module_& module, const nb::object& wrapper_type) {
   nb::class_<KnownCalls>(module, "KnownCalls")
       .def(nb::init<>())
       .def("learn", &KnownCalls::learn, nb::arg("call"), nb::arg("prepared"),
@@ -377,7 +316,6 @@ void bind_known_calls(nb::module_& module) {
           },
           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
           nb::arg("errors"), nb::arg("work").none());
-  nb::object type = make_remembered_type();
   auto* graph_type = reinterpret_cast<PyTypeObject*>(module.attr("Graph").ptr());
   names = {PyUnicode_InternFromString("_fast_path"),
            PyUnicode_InternFromString("core"),
@@ -387,7 +325,11 @@ void bind_known_calls(nb::module_& module) {
            reinterpret_cast<PyTypeObject*>(nb::type<Communicator>().ptr())};
   module.attr("Method") = nb::type_var("Method");
   module.def(
-      "remembered", [type](nb::object method) { return remember(type, std::move(method)); },
+      "remembered",
+      [wrapper_type](nb::object method) {
+        auto answer = std::make_unique<Remembered>(method);
+        return wrap_method(wrapper_type, std::move(method), std::move(answer));
+      },
       nb::arg("method"), nb::sig("def remembered(method: Method) -> Method"));
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/fork_copies.h"
 #include "base/signal_bell.h"
+#include "bindings/wrapped_method.h"
 #include "perftest/bindings.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
@@ -174,7 +175,9 @@ NB_MODULE(_core, module) {
   bind_reports(module, communicator);
   bind_calls(module, communicator);
   bind_graph(module);
-  bind_known_calls(module);
+  nb::object wrapper_type = make_wrapper_type();
+  bind_known_calls(module, wrapper_type);
+  bind_plain_calls(module, wrapper_type);
   bind_communicator(communicator);
 
   module.def("address_of", &address_of);
