@@ -33,42 +33,42 @@ def main() -> int:
         if not data:
             return CANNOT_RUN  # the connection ended first
         line += data
-    told = json.loads(line)
-    os.chdir(told["working_directory"])
-    os.environ.update(told["environment"])
+    message = json.loads(line)
+    os.chdir(message["working_directory"])
+    os.environ.update(message["environment"])
     try:
-        allow_ranks(told["ranks"])
-        OutputOptions.of(OutputWords(*told["output"])).check_folder()
+        allow_ranks(message["ranks"])
+        OutputOptions.of(OutputWords(*message["output"])).check_folder()
         with scratch_folder() as folder:
-            return supervisor.run(lambda: _run(told, folder), told["stop_s"], folder)
+            return supervisor.run(lambda: _run(message, folder), message["stop_s"], folder)
     except UsageError as error:
         say(f"error: {error}")
         return CANNOT_RUN
 
 
-def _run(told: dict[str, Any], folder: Path) -> int:
+def _run(message: dict[str, Any], folder: Path) -> int:
     from hccl_py.launcher.job import join
 
-    ranks = told["ranks"]
+    ranks = message["ranks"]
     program = Program(
-        command=rank_command(told["program"], told["is_python"]),
+        command=rank_command(message["program"], message["is_python"]),
         environment=dict(os.environ),
-        slots=tuple(Slot(told["index"], rank) for rank in range(ranks)),
+        slots=tuple(Slot(message["index"], rank) for rank in range(ranks)),
         emulates_nodes=False,
-        stop_s=told["stop_s"],
+        stop_s=message["stop_s"],
         folder=folder,
-        bind=Bind(told["bind"]),
-        output=OutputOptions.of(OutputWords(*told["output"])),
+        bind=Bind(message["bind"]),
+        output=OutputOptions.of(OutputWords(*message["output"])),
         has_stdin=False,
-        has_user=told["has_user"],
+        has_user=message["has_user"],
     )
     coordinator = join.CoordinatorAddress(
-        agent_index=told["index"],
-        num_agents=told["num_agents"],
-        name=(told["coordinator"], told["port"]),
-        address=told["coordinator"],
-        secret=told["secret"],
-        connect_timeout_s=told["connect_timeout_s"],
+        agent_index=message["index"],
+        num_agents=message["num_agents"],
+        name=(message["coordinator"], message["port"]),
+        address=message["coordinator"],
+        secret=message["secret"],
+        connect_timeout_s=message["connect_timeout_s"],
         ends_with_stdin=True,
     )
     return join.run(program, coordinator)

@@ -84,7 +84,7 @@ class RemoteAgent:
         self._settings = settings
         self._held, self._tail, self._has_begun = b"", b"", False
         self._ssh_words = settings.ssh.words(host)
-        told = {
+        sent = {
             **message,
             "environment": dict(settings.environment),
             "working_directory": settings.working_directory,
@@ -92,7 +92,7 @@ class RemoteAgent:
         line = remote_shell.script(
             settings.working_directory, settings.python, settings.module, settings.environment
         )
-        reader, self._stdin = _filled_pipe(os.fsencode(f"{line}\n{json.dumps(told)}\n"))
+        reader, self._stdin = _filled_pipe(os.fsencode(f"{line}\n{json.dumps(sent)}\n"))
         try:
             self._process = self._start(reader)
         except OSError as error:

@@ -60,7 +60,7 @@ class Agent:
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
         self._input: RankInput | None = None
-        self._kill_at_s = self._look_at_s = float("inf")
+        self._kill_at_s = self._sample_at_s = float("inf")
 
     def receive(self, kind: str, body: Any) -> None:
         """Do what the coordinator says, see `coordinator`."""
@@ -107,7 +107,7 @@ class Agent:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self._kill_at_s, self._look_at_s)
+        return min(self._kill_at_s, self._sample_at_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
@@ -115,9 +115,9 @@ class Agent:
         if now_s >= self._kill_at_s and self._ranks is not None:
             self._kill_at_s = float("inf")
             self._ranks.end()
-        if now_s >= self._look_at_s and self._ranks is not None and self._attempt is not None:
-            self._look_at_s = now_s + self._attempt.look_s
-            self._send("progress", [self._attempt.number, self._ranks.look()])
+        if now_s >= self._sample_at_s and self._ranks is not None and self._attempt is not None:
+            self._sample_at_s = now_s + self._attempt.sample_s
+            self._send("progress", [self._attempt.number, self._ranks.sample()])
 
     def _start(self, attempt: Attempt) -> None:
         program = self._program
@@ -143,8 +143,8 @@ class Agent:
         if self._input is not None:
             self._input.begin()
         # A rank that has the terminal itself may wait for its user.
-        if attempt.look_s and not program.is_alone:
-            self._look_at_s = time.monotonic() + attempt.look_s
+        if attempt.sample_s and not program.is_alone:
+            self._sample_at_s = time.monotonic() + attempt.sample_s
 
     def _dump(self, number: int, rank: int) -> None:
         """Send the stack of a rank, which takes some time."""
@@ -159,11 +159,11 @@ class Agent:
 
         threading.Thread(target=dump, daemon=True).start()
 
-    def _begin_check(self, told: Mapping[str, Any]) -> None:
+    def _begin_check(self, given: Mapping[str, Any]) -> None:
         from hccl_py.launcher.job.checking import settings_of_node
         from hccl_py.launcher.preflight.node.responder import Responder
 
-        self._checked = Responder(settings_of_node(told, self._program.environment))
+        self._checked = Responder(settings_of_node(given, self._program.environment))
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
         """Answer a question of preflight on a thread, for an answer takes seconds."""
@@ -204,7 +204,7 @@ class Agent:
         if not self._ranks.running:
             # What a rank left behind would keep its port, or write into the next attempt.
             self._ranks.end()
-            self._kill_at_s = self._look_at_s = float("inf")
+            self._kill_at_s = self._sample_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
             # Clocks of hosts differ: the coordinator gets how long ago each was.
             found = self._ranks.failures(reason)

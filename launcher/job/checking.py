@@ -53,14 +53,14 @@ class Checking:
             self._send(node, [self._number, question])
 
 
-def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+def settings_of_node(given: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Return what the responder has to know, from the coordinator and from the agent."""
     return Settings(
-        node=told["node"],
-        node_sizes=tuple(told["node_sizes"]),
-        names=tuple(told["names"]),
-        master_addr=told["master_addr"],
-        master_port=told["master_port"],
+        node=given["node"],
+        node_sizes=tuple(given["node_sizes"]),
+        names=tuple(given["names"]),
+        master_addr=given["master_addr"],
+        master_port=given["master_port"],
         environ=environ,
         secret=os.fsencode(environ.get("HCCL_SECRET", "")),
     )

@@ -18,8 +18,8 @@ from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target
 
-_PROBE_S, _LOOK_S = 2.0, 1.0
-_SHORT_PROBE_S, _SHORT_LOOK_S = 0.2, 0.3
+_PROBE_S, _PROBE_EVERY_S = 2.0, 1.0
+_SHORT_PROBE_S, _SHORT_PROBE_EVERY_S = 0.2, 0.3
 _STOP_EXTRA_S = 5.0
 _READ_BYTES = 4096
 
@@ -62,7 +62,7 @@ class JoinedAgent:
         self._target = coordinator.address, coordinator.name[1]
         self._began_s = time.monotonic()
         self._lines = WaitingLines(self._began_s)
-        self._look_s = self._began_s + _LOOK_S if coordinator.gives_way else float("inf")
+        self._probe_at_s = self._began_s + _PROBE_EVERY_S if coordinator.gives_way else float("inf")
         self._has_begun = False
         self._lost_s = float("inf")  # when the coordinator counts as lost, whose connection ended
         self._gone_s = self._give_up_s = float("inf")
@@ -104,9 +104,9 @@ class JoinedAgent:
         if self.agent.exit_code is not None:
             return 0.0 if self._streams.is_drained else self._give_up_s
         if self._has_begun:
-            return min(self._gone_s, self._lost_s, self._look_s)
+            return min(self._gone_s, self._lost_s, self._probe_at_s)
         if self._coordinator.gives_way:
-            return min(self._look_s, self._lines.next_s, self._until_s)
+            return min(self._probe_at_s, self._lines.next_s, self._until_s)
         if self._coordinator.ends_with_stdin:
             return self._until_s
         return min(self._lines.next_s, self._until_s)
@@ -125,8 +125,8 @@ class JoinedAgent:
             self.agent.end(LOST_NODE, "")
         elif now_s >= self._lost_s:
             self._lose_coordinator()
-        elif now_s >= self._look_s:
-            self._look_s = now_s + (_SHORT_LOOK_S if self._has_begun else _LOOK_S)
+        elif now_s >= self._probe_at_s:
+            self._probe_at_s = now_s + (_SHORT_PROBE_EVERY_S if self._has_begun else _PROBE_EVERY_S)
             if not self._has_begun and not self._link.is_up and self._is_refused(_PROBE_S):
                 self.agent.end(TRY_AGAIN, "")
             elif self._has_begun and self._is_refused(_SHORT_PROBE_S):
@@ -179,7 +179,7 @@ class JoinedAgent:
 
     def _on_up(self) -> None:
         if self._has_begun:
-            self._lost_s = self._look_s = float("inf")
+            self._lost_s = self._probe_at_s = float("inf")
         address = address_towards(self._target[0], None)
         hello = Hello(
             socket.gethostname(), os.getpid(), self._program.slots, address, free_port(address)
@@ -199,7 +199,7 @@ class JoinedAgent:
             self._give_up(f"error: {self._me} was refused by node 0: {body}", code)
             return
         if not self._has_begun:
-            self._has_begun, self._look_s = True, float("inf")
+            self._has_begun, self._probe_at_s = True, float("inf")
         if kind == "end":
             exit_code, line = body
             if line and not self._coordinator.ends_with_stdin:
@@ -211,8 +211,8 @@ class JoinedAgent:
     def _on_down(self) -> None:
         """Look whether the coordinator lives; the link dials again meanwhile."""
         if self._has_begun and self.agent.exit_code is None:
-            self._look_s = time.monotonic()
-            self._lost_s = self._look_s + RETURN_S
+            self._probe_at_s = time.monotonic()
+            self._lost_s = self._probe_at_s + RETURN_S
 
     def _lose_coordinator(self) -> None:
         where = describe_target(self._coordinator.name)

@@ -41,7 +41,7 @@ class Attempt(NamedTuple):
         master_addr, master_port: where rank 0 serves the store.
         job_id: the same on all nodes.
         max_restarts: of the job.
-        look_s: seconds between two looks at the progress of a rank; 0: there are none.
+        sample_s: seconds between two looks at the progress of a rank; 0: there are none.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Attempt(NamedTuple):
     master_port: int
     job_id: str
     max_restarts: int
-    look_s: float = 0.0
+    sample_s: float = 0.0
 
 
 def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:

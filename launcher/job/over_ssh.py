@@ -68,12 +68,12 @@ class SshAgents:
         )
         for agent in self._agents:
             if coordinator.phase is not Phase.ENDED or streams.is_full:
-                agent.heard_s = now_s
+                agent.received_s = now_s
             if coordinator.phase is not Phase.ENDED or not agent.is_open:
                 continue
             if agent.index not in coordinator.agents:
                 agent.close()  # it started no rank
-            elif now_s - agent.heard_s > _SILENT_S:
+            elif now_s - agent.received_s > _SILENT_S:
                 streams.say(
                     f"hccl-launch: {agent.name} does not end its connection: its last lines may "
                     "be missing"
@@ -102,7 +102,7 @@ class _AgentStream:
 
     def on_readable(self) -> None:
         data = self._read()
-        self.read_s = self._agent.heard_s = time.monotonic()
+        self.read_s = self._agent.received_s = time.monotonic()
         if data is not None:
             whole, end, self.prompt = (self.prompt + data).rpartition(b"\n")
             if whole or end:
@@ -125,7 +125,7 @@ class _SshAgent:
         self._server, self.index = server, part.index
         self._remote = RemoteAgent(part.host, settings, part.message)
         loop.spared.add(self._remote.pid)
-        self.name, self.heard_s = part.host.name, 0.0
+        self.name, self.received_s = part.host.name, 0.0
         streams = server.streams
         self._out = _AgentStream(self._remote.stdout, self._remote.read_stdout, streams.out, self)
         self._err = _AgentStream(self._remote.stderr, self._remote.read_stderr, streams.err, self)

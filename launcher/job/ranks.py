@@ -38,7 +38,7 @@ class _Rank:
         file = _progress_file(error_file)
         self.watch = RankWatch(start.rank, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
-        self.told_s: float | None = None  # when it was told to end, seconds since the epoch
+        self.stopped_s: float | None = None  # when it was told to end, seconds since the epoch
         self.was_killed = False
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
@@ -77,14 +77,17 @@ class Ranks:
         """
         for start in starts:
             record = self._program.folder / f"rank_{start.rank}.json"
-            told = {"TORCHELASTIC_ERROR_FILE": record, "HCCL_PROGRESS_FILE": _progress_file(record)}
-            for file in told.values():
+            files = {
+                "TORCHELASTIC_ERROR_FILE": record,
+                "HCCL_PROGRESS_FILE": _progress_file(record),
+            }
+            for file in files.values():
                 file.unlink(missing_ok=True)
             is_alone = self._program.is_alone
             with bound_to(start.place):
                 process = subprocess.Popen(
                     self._program.command,
-                    env={**start.environment, **{name: str(file) for name, file in told.items()}},
+                    env={**start.environment, **{name: str(file) for name, file in files.items()}},
                     stdin=stdin if start.rank == 0 else subprocess.DEVNULL,
                     stdout=None if is_alone else subprocess.PIPE,
                     stderr=None if is_alone else subprocess.PIPE,
@@ -102,11 +105,11 @@ class Ranks:
             self._ranks.append(rank)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
-    def look(self) -> tuple[RankProgress, ...]:
+    def sample(self) -> tuple[RankProgress, ...]:
         """Return how far the ranks are that run, and whose lines are read."""
         now_s = time.monotonic()
         return tuple(
-            rank.watch.look(rank.streams.num_lines, now_s)
+            rank.watch.sample(rank.streams.num_lines, now_s)
             for rank in self._ranks
             if rank.exit_code is None and rank.streams is not None
         )
@@ -135,7 +138,7 @@ class Ranks:
             if rank.process.poll() is not None:
                 self._note_end(rank)  # it ended by itself
             else:
-                rank.told_s = time.time()
+                rank.stopped_s = time.time()
                 # A rank that is frozen has to run to end.
                 for number in (signal.SIGTERM, signal.SIGCONT):
                     _signal_group(rank, number)
@@ -192,7 +195,7 @@ class Ranks:
     ) -> Failure:
         code, at_s = rank.exit_code or 0, record.get("at_s", rank.at_s)
         has_raised = bool(record.get("message"))
-        was_stopped = rank.told_s is not None and at_s >= rank.told_s
+        was_stopped = rank.stopped_s is not None and at_s >= rank.stopped_s
         return Failure(
             rank=rank.start.rank,
             node=rank.start.slot.node,
@@ -210,7 +213,7 @@ class Ranks:
             reason="" if record else self._why_killed(rank) or reason(code),
             was_stopped=was_stopped,
             was_killed=was_stopped and rank.was_killed,
-            blames=rank.watch.last_told().get("blames"),
+            blames=rank.watch.last_report().get("blames"),
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.parts import meeting
+from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.parts.settings import (
     check_free,
     check_secret,
@@ -49,7 +49,7 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
     run.check_options(options)
     OutputOptions.of(options.output).check_folder()
     if options.by_arrival and options.coordinator is not None:
-        meeting.resolve(options.coordinator)
+        several_nodes.resolve(options.coordinator)
     return partial(run.run, options, folder, words)
 
 
@@ -75,9 +75,9 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
     if options.coordinator is None:
         return _local(options, folder)
     if options.by_arrival:
-        return meeting.by_arrival(options, folder)
-    index = meeting.node_of(options)
-    node = meeting.other_node if index else meeting.first_node
+        return several_nodes.by_arrival(options, folder)
+    index = several_nodes.node_of(options)
+    node = several_nodes.other_node if index else several_nodes.first_node
     return node(options, folder, slots_of(options, [index]))
 
 

@@ -14,7 +14,7 @@ from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Attempt, Slot
 from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options
-from hccl_py.launcher.parts import meeting, over_ssh, scheduled
+from hccl_py.launcher.parts import over_ssh, scheduled, several_nodes
 from hccl_py.launcher.parts.settings import planned_program, settings_of, slots_of
 from hccl_py.launcher.placement.accelerators import USE_CPU
 from hccl_py.launcher.placement.binding import place
@@ -50,7 +50,7 @@ def text(options: Options, found: Scheduled | None) -> str:
     elif found is not None:
         agents, notes = [_scheduled(options, found)], [str(found)]
     elif options.coordinator is not None:
-        node = 0 if options.by_arrival else meeting.node_of(options)
+        node = 0 if options.by_arrival else several_nodes.node_of(options)
         agents, notes = [_one_node(options, node, options.num_nodes)], []
         if options.by_arrival:
             notes = ["as the first node that comes: nodes get numbers in the order of arrival"]

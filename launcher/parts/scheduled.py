@@ -12,7 +12,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import keep_trying, say
-from hccl_py.launcher.parts import meeting
+from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.scratch import remove
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
@@ -42,8 +42,8 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
         job_id=options.job_id or found.job_id or "",
     )
     if index:
-        return meeting.other_node(known, folder, slots)
-    return meeting.first_node(known, folder, slots, anywhere=found.is_node_0)
+        return several_nodes.other_node(known, folder, slots)
+    return several_nodes.first_node(known, folder, slots, anywhere=found.is_node_0)
 
 
 def in_allocation(options: Options, found: Scheduled, words: Sequence[str], folder: Path) -> None:

@@ -15,8 +15,8 @@ from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
 STALL_VARIABLE = "HCCL_STALL_WARNING_S"
 LEAST_STALL_S = 1.0
 """In less time the looks at a rank cannot tell a pause of a busy one from a stall."""
-_MOST_LOOK_S = 5.0
-_LOOKS_PER_STALL = 4
+_MOST_SAMPLE_S = 5.0
+_SAMPLES_PER_STALL = 4
 _MAX_NAMED, _MAX_STACKS = 8, 3
 _HINT = "with py-spy installed on the hosts (pip install py-spy), their stacks would stand here"
 
@@ -35,9 +35,9 @@ class Outlets(NamedTuple):
     ask_stack: Callable[[int, int], None]
 
 
-def look_s(stall_s: float, has_terminal: bool) -> float:
+def sample_s(stall_s: float, has_terminal: bool) -> float:
     """Return how often agents look at their ranks; 0: never."""
-    period_s = min(_MOST_LOOK_S, stall_s / _LOOKS_PER_STALL)
+    period_s = min(_MOST_SAMPLE_S, stall_s / _SAMPLES_PER_STALL)
     if has_terminal:
         return min(period_s or PERIOD_S, PERIOD_S)
     return period_s
@@ -46,12 +46,12 @@ def look_s(stall_s: float, has_terminal: bool) -> float:
 class JobProgress:
     """One attempt of a job."""
 
-    def __init__(self, outlets: Outlets, stall_s: float, look_s: float, ranks: range) -> None:
-        """Begin with nothing known of some ranks; agents look every `look_s`.
+    def __init__(self, outlets: Outlets, stall_s: float, sample_s: float, ranks: range) -> None:
+        """Begin with nothing known of some ranks; agents look every `sample_s`.
 
         `stall_s` of 0 names no rank.
         """
-        self._outlets, self._stall_s, self._look_s = outlets, stall_s, look_s
+        self._outlets, self._stall_s, self._sample_s = outlets, stall_s, sample_s
         self._ranks = set(ranks)
         self._by_agent: dict[int, Sequence[RankProgress]] = {}
         self._status = StatusLine()
@@ -99,7 +99,7 @@ class JobProgress:
                 self._limits[one.rank] = 2 * limit_s
             elif one.rank not in self._named and one.idle_s >= limit_s and self._due_s is None:
                 # Other agents look a moment later.
-                self._due_s = now_s + 1.5 * self._look_s
+                self._due_s = now_s + 1.5 * self._sample_s
         if self._due_s is not None and now_s >= self._due_s:
             self._due_s = None
             self._name_stalled()
@@ -135,7 +135,7 @@ class JobProgress:
 
     def _goes_on(self, one: RankProgress) -> bool:
         # A rank that computes is seen to do so in every second look at the latest.
-        return one.idle_s <= 2 * self._look_s
+        return one.idle_s <= 2 * self._sample_s
 
     def _outside(self, one: RankProgress) -> str:
         doing = "computes or prints" if self._goes_on(one) else "neither computes nor prints"

@@ -21,7 +21,7 @@ _BUSY_SHARE = 0.1
 
 
 class RankProgress(NamedTuple):
-    """One look at a rank.
+    """One sample of a rank.
 
     Attributes:
         steps, collectives, num_bytes: done, and sent, since the rank started.
@@ -51,43 +51,43 @@ class RankProgress(NamedTuple):
 
 
 class RankWatch:
-    """Looks at one rank, again and again."""
+    """Samples one rank, again and again."""
 
     def __init__(self, rank: int, pid: int, file: Path, now_s: float) -> None:
         """Begin with a rank that has just started; `now_s` is of `time.monotonic`."""
         self._rank, self._pid, self._file = rank, pid, file
         self._host = socket.gethostname()
-        self._told: dict[str, Any] = {}
+        self._report: dict[str, Any] = {}
         self._num_lines = 0
         self._cpu: tuple[float, float] | None = None  # when, and how much the rank had used
         self._active_s = now_s
 
-    def look(self, num_lines: int, now_s: float) -> RankProgress:
-        """Look at a rank that has printed `num_lines` so far."""
-        told = self.last_told()
-        has_moved = told.get("changed_s") != self._told.get("changed_s")
+    def sample(self, num_lines: int, now_s: float) -> RankProgress:
+        """Sample a rank that has printed `num_lines` so far."""
+        report = self.last_report()
+        has_moved = report.get("changed_s") != self._report.get("changed_s")
         # In a call that is stuck, hccl itself prints.
-        has_moved = has_moved or (num_lines != self._num_lines and not told.get("call"))
-        self._told, self._num_lines = told, num_lines
+        has_moved = has_moved or (num_lines != self._num_lines and not report.get("call"))
+        self._report, self._num_lines = report, num_lines
         if has_moved or self._computes(now_s):
             self._active_s = now_s
         if has_moved:
-            self._cpu = None  # spare the next look, perhaps
+            self._cpu = None  # spare the next sample, perhaps
         return RankProgress(
             rank=self._rank,
             host=self._host,
             pid=self._pid,
-            steps=told.get("steps", 0),
-            collectives=told.get("collectives", 0),
-            num_bytes=told.get("bytes", 0),
+            steps=report.get("steps", 0),
+            collectives=report.get("collectives", 0),
+            num_bytes=report.get("bytes", 0),
             idle_s=now_s - self._active_s,
-            call=told.get("call", ""),
-            waiting_for=tuple(told.get("waiting_for", ())),
+            call=report.get("call", ""),
+            waiting_for=tuple(report.get("waiting_for", ())),
         )
 
-    def last_told(self) -> dict[str, Any]:
+    def last_report(self) -> dict[str, Any]:
         """Return what the rank wrote last, as far as it is known; empty: it uses no hccl."""
-        return _read(self._file) or self._told
+        return _read(self._file) or self._report
 
     def _computes(self, now_s: float) -> bool:
         before, self._cpu = self._cpu, (now_s, _cpu_s(self._pid))

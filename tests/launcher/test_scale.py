@@ -22,10 +22,10 @@ import sys
 before = set(sys.modules)
 import hccl_py.launcher.launch, hccl_py.launcher.job.join
 from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.parts import meeting
+from hccl_py.launcher.parts import several_nodes
 from hccl_py.transport.network.interfaces import address_towards
 options = parse(["--nnodes", "2", "--node-rank", "1", "--no-python", "true"], {})
-address_towards(meeting.resolve(options.coordinator), None)
+address_towards(several_nodes.resolve(options.coordinator), None)
 print(*sorted(set(sys.modules) - before))
 """
 

@@ -25,7 +25,7 @@ from hccl_py.launcher.job.coordinator.settings import JobSettings
 from hccl_py.launcher.job.layout import Attempt, Hello
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.own_lines import WaitingLines
-from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
+from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, sample_s
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checking
@@ -237,7 +237,7 @@ class JobCoordinator:
         address, port = self._store()
         sizes = tuple(map(len, self.agents.ranks().values()))
         called, aliases = self.settings.hosts, self.settings.aliases
-        told = {
+        given = {
             "node_sizes": sizes,
             # What they are called here: those have to resolve.
             "names": tuple("" if name in aliases else name for name in called),
@@ -245,7 +245,7 @@ class JobCoordinator:
             "master_port": port,
         }
         for index in range(len(sizes)):
-            self._send(index, "check", {**told, "node": index})
+            self._send(index, "check", {**given, "node": index})
         named = zip(called, self.agents.hellos(), strict=True)
         names = tuple(name or hello.host for name, hello in named)
         job = Job(names, sizes, has_master_port=True, full=self.settings.only_checks)
@@ -288,13 +288,13 @@ class JobCoordinator:
             master_port=port,
             job_id=self.settings.job_id,
             max_restarts=self.settings.max_restarts,
-            look_s=look_s(self.settings.stall_s, self._show is not None),
+            sample_s=sample_s(self.settings.stall_s, self._show is not None),
         )
         outlets = Outlets(
             self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
         )
         self._progress = JobProgress(
-            outlets, self.settings.stall_s, attempt.look_s, range(attempt.world_size)
+            outlets, self.settings.stall_s, attempt.sample_s, range(attempt.world_size)
         )
         self._ending = Ending()
         self.phase = Phase.RUNNING

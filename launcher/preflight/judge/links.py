@@ -83,7 +83,7 @@ def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult
         what = f"has no route to {host} of {nodes.name(target)}"
         remedy = f"ip route add {host} via GATEWAY; or HCCL_SOCKET_IFNAME with a common network"
         return Finding(source, "error", what, remedy)
-    if fault.outcome == "stranger":
+    if fault.outcome == "wrong peer":
         what = f"is not who answers {sources} at {host}, port {port}: {one['detail']}"
         return Finding(target, "error", what, f"arping -D {host}: another host has this address?")
     what = f"breaks connections of {sources} at {what_port} {at}: {one['detail']}"

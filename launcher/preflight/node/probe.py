@@ -19,7 +19,7 @@ import socket
 import time
 from typing import Literal, TypedDict
 
-from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, StrangerError, Wire
+from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, Wire, WrongPeerError
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
 
@@ -29,7 +29,7 @@ STALL_S = 3.0
 _AT_ONCE_S = 0.9  # an ICMP error comes within a round trip
 
 Outcome = Literal[
-    "good", "dropped", "rejected", "dead", "no route", "stalled", "stranger", "broken"
+    "good", "dropped", "rejected", "dead", "no route", "stalled", "wrong peer", "broken"
 ]
 
 
@@ -64,7 +64,7 @@ def probe(target: Target, secret: bytes) -> PairResult:
             wire.prove_as_client(secret)
             is_good = target["path"] is None or _passes(wire)
             return PairResult(target=target, outcome="good" if is_good else "stalled", detail="")
-    except (OSError, StrangerError) as error:
+    except (OSError, WrongPeerError) as error:
         outcome = _outcome(error, target["host"], time.monotonic() - began_s)
         detail = getattr(error, "strerror", None) or str(error)
         return PairResult(target=target, outcome=outcome, detail=detail)
@@ -100,8 +100,8 @@ def _passes(wire: Wire) -> bool:
 
 
 def _outcome(error: Exception, host: str, elapsed_s: float) -> Outcome:
-    if isinstance(error, StrangerError):
-        return "stranger"
+    if isinstance(error, WrongPeerError):
+        return "wrong peer"
     code = error.errno if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError):
         return "dead" if _nobody_on_link(host) else "dropped"

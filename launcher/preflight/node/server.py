@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, StrangerError, Wire
+from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, Wire, WrongPeerError
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
 
-_STRANGER_S = 10.0
+_HANDSHAKE_S = 10.0
 _SESSION_S = 10.0
 _MOST_SESSIONS = 128
 _CLOSE_S = 2.0
@@ -78,8 +78,8 @@ class PairServer:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError, StrangerError):
-            wire = Wire(connection, Deadline(_STRANGER_S))
+        with connection, contextlib.suppress(OSError, WrongPeerError):
+            wire = Wire(connection, Deadline(_HANDSHAKE_S))
             wire.prove_as_server(self._secret)
             wire.deadline = Deadline(_SESSION_S)
             wire.receive(BULK_BYTES)

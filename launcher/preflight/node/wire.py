@@ -2,10 +2,10 @@
 
     client  hello: magic, nonce                      ->
                                                      <-  hello: magic, nonce
-    client  HMAC("client", both hellos)              ->  server drops a stranger here
+    client  HMAC("client", both hellos)              ->  server drops a wrong one here
                                                      <-  HMAC("server", both hellos)
 
-A stranger gets a hello that depends on no secret. Afterwards the client may see whether packets of
+Without the secret a client gets a random hello. Afterwards the client may see whether packets of
 full size pass:
 
     BULK_BYTES bytes                                 ->
@@ -26,7 +26,7 @@ _HELLO_BYTES = len(_MAGIC) + _NONCE_BYTES
 _PROOF_BYTES = 32
 
 
-class StrangerError(Exception):
+class WrongPeerError(Exception):
     """The other side does not speak this protocol, or does not know the job's secret."""
 
 
@@ -40,7 +40,7 @@ class Wire:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def prove_as_client(self, secret: bytes) -> None:
-        """Run the side that dialled; StrangerError: the other one is no server of this job."""
+        """Run the side that dialled; WrongPeerError: the other one is no server of this job."""
         mine = _MAGIC + secrets.token_bytes(_NONCE_BYTES)
         self.send(mine)
         theirs = self._receive_hello()
@@ -48,7 +48,7 @@ class Wire:
         self._check(_sign(secret, b"server", mine + theirs))
 
     def prove_as_server(self, secret: bytes) -> None:
-        """Run the side that was dialled; StrangerError: the other one is no node of this job."""
+        """Run the side that was dialled; WrongPeerError: the other one is no node of this job."""
         theirs = self._receive_hello()
         mine = _MAGIC + secrets.token_bytes(_NONCE_BYTES)
         self.send(mine)
@@ -74,12 +74,12 @@ class Wire:
     def _receive_hello(self) -> bytes:
         hello = self.receive(_HELLO_BYTES)
         if not hello.startswith(_MAGIC):
-            raise StrangerError("another program listens there")
+            raise WrongPeerError("another program listens there")
         return hello
 
     def _check(self, expected: bytes) -> None:
         if not hmac.compare_digest(self.receive(_PROOF_BYTES), expected):
-            raise StrangerError("it does not know the secret of this job")
+            raise WrongPeerError("it does not know the secret of this job")
 
     def _await_no_longer(self) -> None:
         remaining_s = self.deadline.remaining_s

@@ -57,7 +57,7 @@ FAULTS: dict[str, Callable[[], Iterable[Finding]]] = {
         made_nodes(), {1: [made_result(2, outcome="stalled")]}
     ),
     "another program or host answers": pairs(
-        made_result(1, outcome="stranger", detail="another program listens there")
+        made_result(1, outcome="wrong peer", detail="another program listens there")
     ),
     "no network but loopback": of(**ELSEWHERE),
     "IPv4 here, IPv6 there": of(paths=[["eth0", "fd00::2"]]),

@@ -56,7 +56,7 @@ def test_probe_of_a_closed_port_is_rejected_and_of_another_program_is_a_stranger
 
         greeting = threading.Thread(target=greet)
         greeting.start()
-        assert probe(target(port), SECRET)["outcome"] == "stranger"
+        assert probe(target(port), SECRET)["outcome"] == "wrong peer"
         greeting.join()
     assert probe(target(port), SECRET)["outcome"] == "rejected"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
+from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, sample_s
 from hccl_py.launcher.progress.rank_progress import RankProgress
 
 CALL = "all_reduce number 7 of communicator 0"
@@ -22,7 +22,7 @@ class Job:
         outlets = Outlets(self.said.append, None, lambda *asked: self.asked.append(asked))
         self.progress = JobProgress(outlets, STALL_S, LOOK_S, range(world_size))
 
-    def look(self, now_s: float, *ranks: RankProgress) -> str:
+    def sample(self, now_s: float, *ranks: RankProgress) -> str:
         """Take two looks at all ranks, and return what was said."""
         self.said.clear()
         self.asked.clear()
@@ -34,7 +34,7 @@ class Job:
 
 def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() -> None:
     job = Job(4)
-    said = job.look(
+    said = job.sample(
         30.0, rank(0, 20.0, CALL, 2), rank(1, 20.0, CALL, 0), rank(2, 31.0), rank(3, 0.0)
     )
     assert said.splitlines() == [
@@ -46,13 +46,13 @@ def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() 
 
 
 def test_rank_that_computes_while_others_wait_for_it_is_named_as_such() -> None:
-    said = Job(2).look(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
+    said = Job(2).sample(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
     assert "rank 1 (host host1, pid 101) is in no collective, and computes or prints" in said
 
 
 def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
     job = Job(2)
-    said = job.look(30.0, rank(0, 31.0, "A", 1), rank(1, 31.0, "B", 0))
+    said = job.sample(30.0, rank(0, 31.0, "A", 1), rank(1, 31.0, "B", 0))
     assert said.splitlines()[1:] == [
         "  rank 0 waits for rank 1 in A",
         "  rank 1 waits for rank 0 in B",
@@ -63,18 +63,18 @@ def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
 def test_rank_that_ended_is_named_to_those_that_wait() -> None:
     job = Job(4)
     job.progress.end(3)  # the agent of the last rank, which ended well
-    said = job.look(30.0, rank(0, 31.0), rank(1, 31.0))
+    said = job.sample(30.0, rank(0, 31.0), rank(1, 31.0))
     assert "  ranks 2-3 have ended, with exit code 0" in said.splitlines()
 
 
 def test_stall_is_named_once_and_after_progress_only_after_twice_the_time() -> None:
     job = Job(1)
-    assert job.look(30.0, rank(0, 29.0)) == ""
-    assert job.look(60.0, rank(0, 31.0)) != ""
-    assert job.look(90.0, rank(0, 300.0)) == ""
-    assert job.look(120.0, rank(0, 0.0)) == ""
-    assert job.look(150.0, rank(0, 59.0)) == ""
-    assert job.look(180.0, rank(0, 61.0)) != ""
+    assert job.sample(30.0, rank(0, 29.0)) == ""
+    assert job.sample(60.0, rank(0, 31.0)) != ""
+    assert job.sample(90.0, rank(0, 300.0)) == ""
+    assert job.sample(120.0, rank(0, 0.0)) == ""
+    assert job.sample(150.0, rank(0, 59.0)) == ""
+    assert job.sample(180.0, rank(0, 61.0)) != ""
 
 
 def test_missing_py_spy_is_said_once() -> None:
@@ -86,7 +86,7 @@ def test_missing_py_spy_is_said_once() -> None:
 
 
 def test_agents_look_only_as_often_as_somebody_wants_to_know() -> None:
-    assert look_s(0.0, has_terminal=False) == 0.0
-    assert look_s(30.0, has_terminal=False) == LOOK_S
-    assert look_s(0.0, has_terminal=True) == look_s(30.0, has_terminal=True) == 1.0
-    assert look_s(2.0, has_terminal=True) == 0.5
+    assert sample_s(0.0, has_terminal=False) == 0.0
+    assert sample_s(30.0, has_terminal=False) == LOOK_S
+    assert sample_s(0.0, has_terminal=True) == sample_s(30.0, has_terminal=True) == 1.0
+    assert sample_s(2.0, has_terminal=True) == 0.5

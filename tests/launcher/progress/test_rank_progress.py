@@ -51,7 +51,7 @@ def test_rank_that_computes_itself_or_by_a_child_is_not_idle(tmp_path: Path) -> 
         watches = [RankWatch(0, pid, tmp_path / "none", began_s) for pid in pids]
         while time.monotonic() < began_s + 6 * LOOK_S:
             time.sleep(LOOK_S)
-            idle_s = [watch.look(0, time.monotonic()).idle_s for watch in watches]
+            idle_s = [watch.sample(0, time.monotonic()).idle_s for watch in watches]
     assert max(idle_s) < 4 * LOOK_S, idle_s
 
 
@@ -61,10 +61,10 @@ def test_rank_that_sleeps_is_idle_until_it_prints(tmp_path: Path) -> None:
         process.stdout.readline()
         began_s = time.monotonic()
         watch = RankWatch(0, process.pid, tmp_path / "none", began_s)
-        while watch.look(0, time.monotonic()).idle_s < 3 * LOOK_S:
+        while watch.sample(0, time.monotonic()).idle_s < 3 * LOOK_S:
             assert time.monotonic() < began_s + LIMIT_S
             time.sleep(LOOK_S)
-        assert watch.look(1, time.monotonic()).idle_s == 0.0
+        assert watch.sample(1, time.monotonic()).idle_s == 0.0
 
 
 def test_file_of_a_rank_is_read_only_whole(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_file_of_a_rank_is_read_only_whole(tmp_path: Path) -> None:
     file = tmp_path / "progress"
     watch = RankWatch(3, os.getpid(), file, 100.0)
     write(steps=5, bytes=70, changed_s=1.0, call="barrier", waiting_for=[2])
-    seen = watch.look(0, 101.0)
+    seen = watch.sample(0, 101.0)
     assert (seen.steps, seen.num_bytes, seen.call, seen.waiting_for) == (5, 70, "barrier", (2,))
     assert seen.idle_s == 0.0
     write(spoilt=1, steps=6)
-    assert watch.look(0, 102.0).steps == 5
+    assert watch.sample(0, 102.0).steps == 5
 
 
 @pytest.mark.skipif(
