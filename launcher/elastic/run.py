@@ -1,7 +1,7 @@
 """Jobs whose size may change, and torchrun's own options: `torch.distributed.run` runs them.
 
 hccl-launch reads the options, waits for the node of the endpoint and passes signals on; it starts
-each rank by `worker.py`. All else is torch's: the rendezvous of the nodes, restarts, output and log files.
+each rank by `worker.py`. All else is torch's: rendezvous, restarts, output and log files.
 Only this file of the launcher imports torch, apart from what counts its devices.
 """
 
