@@ -25,7 +25,7 @@ from hccl_py.schedulers.ports import free_port
 
 _COMMAND = Path(sys.executable).with_name("hccl-launch")
 _TIMEOUT_S = 300.0
-_LOOK_EVERY_S = 0.2
+_CHECK_EVERY_S = 0.2
 _IMPORTS = 20
 _MIB = 1024.0
 
@@ -39,28 +39,6 @@ class Memory(NamedTuple):
     pss: float
 
 
-class Cost(NamedTuple):
-    """What a job of `num_agents` took: seconds, CPU seconds, and memory of fronts and agents.
-
-    Attributes:
-        import_s: CPU seconds of a Python that only imports ZeroMQ.
-    """
-
-    num_agents: int
-    elapsed_s: float
-    cpu_s: float
-    import_s: float
-    front: Memory
-    agent: Memory
-
-    def __str__(self) -> str:
-        """Return a row of the table."""
-        memory = "  ".join(f"{value:6.1f}" for value in (*self.front, *self.agent))
-        cpu_ms = 1000 * self.cpu_s / self.num_agents
-        costs = f"{self.elapsed_s:7.1f}  {cpu_ms:12.0f}  {1000 * self.import_s:13.0f}"
-        return f"{self.num_agents:6}  {costs}  {memory}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure jobs of several sizes and print the table."""
     parser = parser_of_command("benchmarks.agents", __doc__ or "")
@@ -69,13 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rounds", type=parse_positive, default=1, help="the best of so many is printed (1)"
     )
     args = parser.read(argv)
-    print("MiB of each front and agent; CPU time of both and of the rank\n")
-    print("agents  seconds  ms CPU/agent  ms import zmq   RSS, PSS: front     RSS, PSS: agent")
+    print("MiB of each hccl-launch and agent; CPU time of both and of the rank\n")
+    print("agents  seconds  ms CPU/agent  ms import zmq   RSS, PSS: launch    RSS, PSS: agent")
     for num_agents in args.num_agents:
         elapsed_s, cpu_s = min(_run_to_the_end(num_agents) for _ in range(args.rounds))
         import_s = _import_s()
-        front, agent = _memory(num_agents)
-        print(Cost(num_agents, elapsed_s, cpu_s, import_s, front, agent), flush=True)
+        both = (value for memory in _memory(num_agents) for value in memory)
+        costs = f"{elapsed_s:7.1f}  {1000 * cpu_s / num_agents:12.0f}  {1000 * import_s:13.0f}"
+        memory = "  ".join(f"{value:6.1f}" for value in both)
+        print(f"{num_agents:6}  {costs}  {memory}", flush=True)
     return 0
 
 
@@ -98,19 +78,24 @@ def _import_s() -> float:
 
 
 def _memory(num_agents: int) -> tuple[Memory, Memory]:
-    """Return the memory of fronts and of agents while all ranks run."""
-    with _job(num_agents, "sleep", str(_TIMEOUT_S)) as fronts:
+    """Return the memory of hccl-launch and of agents while all ranks run."""
+    with _job(num_agents, "sleep", str(_TIMEOUT_S)) as commands:
         deadline_s = time.monotonic() + _TIMEOUT_S
         pids: list[int] = []
         while len(pids) < num_agents:
             if time.monotonic() > deadline_s:
                 raise SystemExit(f"{len(pids)} of {num_agents} ranks run after {_TIMEOUT_S:g} s")
-            time.sleep(_LOOK_EVERY_S)
-            pids = [agent for front in fronts for agent in _children(front.pid) if _children(agent)]
-        costs = _mean([front.pid for front in fronts]), _mean(pids)
-        fronts[0].send_signal(signal.SIGTERM)
-        for front in fronts:
-            front.communicate(timeout=_TIMEOUT_S)
+            time.sleep(_CHECK_EVERY_S)
+            pids = [
+                agent
+                for command in commands
+                for agent in _children(command.pid)
+                if _children(agent)
+            ]
+        costs = _mean([command.pid for command in commands]), _mean(pids)
+        commands[0].send_signal(signal.SIGTERM)
+        for command in commands:
+            command.communicate(timeout=_TIMEOUT_S)
     return costs
 
 

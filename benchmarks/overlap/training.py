@@ -1,6 +1,6 @@
 """One rank that trains a model in one of the ways of `contenders`.
 
-Annotations are evaluated here: DDP looks at those of a communication hook.
+Annotations are evaluated here: DDP checks those of a communication hook.
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ class Assignment:
     Attributes:
         contender: one of `CONTENDERS`.
         environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and HCCL_NODE_ID.
-        unique_id: where a communicator meets.
+        unique_id: of the communicator.
         subgroups: how many subcommunicators of all ranks a communicator makes at the end.
     """
 

@@ -58,7 +58,7 @@ class Hosts:
         """Say what to make.
 
         Args:
-            num_hosts: namespaces; more than two meet at bridges in another one.
+            num_hosts: namespaces; more than two are joined by bridges in another one.
             num_links: veth pairs, each a network of its own.
             rates_mbit: limit of each link in both directions; None and missing ones have none.
             queue_ms: how much a limited link keeps for later; it drops what is beyond.

@@ -21,7 +21,7 @@ Zeros = Callable[[int, str], Any]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a contender's ranks meet."""
+    """Where a contender's ranks find each other."""
 
     rank: int
     world_size: int
@@ -64,4 +64,4 @@ class Contender(Protocol):
 
 
 Open = Callable[[Endpoint], Contender]
-"""Opens a contender in a rank process; blocks until all ranks have met."""
+"""Opens a contender in a rank process; blocks until all ranks are connected."""

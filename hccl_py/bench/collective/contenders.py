@@ -41,7 +41,7 @@ class Api:
     is_registered: bool = False
 
     def __call__(self, endpoint: Endpoint) -> Contender:
-        """Open it; blocks until all ranks have met."""
+        """Open it; blocks until all ranks are connected."""
         import torch
 
         from hccl_py.bench.collective.over_communicator import CommunicatorContender

@@ -45,7 +45,7 @@ class Assignment:
         rank: its rank.
         namespace: network namespace to work in; None: the command's own.
         environment: what a launcher would set.
-        contenders: what to measure, and where each one's ranks meet.
+        contenders: what to measure, and where each one's ranks connect.
     """
 
     rank: int

@@ -49,7 +49,7 @@ class Ranks:
     """The rank processes of one run; a context manager that leaves none behind.
 
     Attributes:
-        on_ask: is told what goes on before every request.
+        on_ask: called with what goes on, before every request.
     """
 
     def __init__(

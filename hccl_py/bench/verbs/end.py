@@ -52,7 +52,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Exchange:
     """One measurement.
 
     Attributes:
@@ -100,8 +100,8 @@ class End:
         if self._socket is not None:
             self._socket.close()
 
-    def run(self, trial: Trial) -> list[float]:
-        """Run one trial together with the other end, and check what arrived.
+    def run(self, exchange: Exchange) -> list[float]:
+        """Run one exchange together with the other end, and check what arrived.
 
         Returns:
             Latency: microseconds of each message. Otherwise one number: seconds for all. The end
@@ -110,15 +110,15 @@ class End:
         Raises:
             ArithmeticError: a byte arrived that was not sent.
         """
-        self._fill(trial)
-        self._link.send(asdict(trial) if self._starts else "ready")
+        self._fill(exchange)
+        self._link.send(asdict(exchange) if self._starts else "ready")
         if self._starts:
             self._link.receive()
-        times = self._loop(trial)
+        times = self._loop(exchange)
         # A passive end must not read its memory before the other end is done with it.
         self._link.send("ended")
         self._link.receive()
-        self._check(trial)
+        self._check(exchange)
         return times
 
     def serve(self) -> None:
@@ -127,7 +127,7 @@ class End:
             message = self._link.receive(timeout_s=3600)
             if message is None:
                 return
-            self.run(Trial(**message))
+            self.run(Exchange(**message))
 
     def finish(self) -> None:
         """Ask the other end to stop serving."""
@@ -158,56 +158,56 @@ class End:
             pair.core, queue.core, (region.address, region.lkey), (remote_address, rkey)
         )
 
-    def _loop(self, trial: Trial) -> list[float]:
-        n, starts, end, window = trial.iterations, self._starts, self._end, self._setup.window
-        end.size = trial.num_bytes
-        if trial.op == "memcpy":
-            return _core.copy_times(self._address, trial.num_bytes, n) if starts else []
-        if trial.op == "socket":
+    def _loop(self, exchange: Exchange) -> list[float]:
+        n, starts, end, window = exchange.iterations, self._starts, self._end, self._setup.window
+        end.size = exchange.num_bytes
+        if exchange.op == "memcpy":
+            return _core.copy_times(self._address, exchange.num_bytes, n) if starts else []
+        if exchange.op == "socket":
             assert self._socket is not None
-            shape = self._socket.fileno(), self._address, trial.num_bytes, n, starts
-            if trial.latency:
+            shape = self._socket.fileno(), self._address, exchange.num_bytes, n, starts
+            if exchange.latency:
                 return _core.socket_ping_pong(*shape)
             return [_core.socket_stream(*shape)]
-        if trial.latency and trial.op == "send":
+        if exchange.latency and exchange.op == "send":
             return end.send_ping_pong(n, starts)
-        if trial.latency and trial.op == "write":
+        if exchange.latency and exchange.op == "write":
             return end.write_ping_pong(n, starts)
         if not starts:
-            if trial.op == "send":
+            if exchange.op == "send":
                 end.sink(n, window)
             return []
-        if trial.latency:
+        if exchange.latency:
             return end.read_one_by_one(n)
-        return [end.stream(int(_OPCODES[trial.op]), n, window)]
+        return [end.stream(int(_OPCODES[exchange.op]), n, window)]
 
-    # The oracle: every byte that arrives depends on its place, on the trial and on who sent it.
+    # The oracle: every byte that arrives depends on its place, on the exchange and on who sent it.
 
-    def _fill(self, trial: Trial) -> None:
-        n = trial.num_bytes
-        self._memory[:n] = _pattern(trial, by_client=self._starts)
+    def _fill(self, exchange: Exchange) -> None:
+        n = exchange.num_bytes
+        self._memory[:n] = _pattern(exchange, by_client=self._starts)
         self._memory[n : 2 * n] = 0
 
-    def _check(self, trial: Trial) -> None:
+    def _check(self, exchange: Exchange) -> None:
         receives_here = {"read": self._starts, "memcpy": self._starts}
-        receives = receives_here.get(trial.op, trial.latency or not self._starts)
+        receives = receives_here.get(exchange.op, exchange.latency or not self._starts)
         if not receives:
             return
-        n = trial.num_bytes
-        from_client = self._starts if trial.op == "memcpy" else not self._starts
-        expected = _pattern(trial, by_client=from_client)
+        n = exchange.num_bytes
+        from_client = self._starts if exchange.op == "memcpy" else not self._starts
+        expected = _pattern(exchange, by_client=from_client)
         # In write's ping-pong the last byte counts the turns.
-        checked = n - 1 if trial.op == "write" and trial.latency else n
+        checked = n - 1 if exchange.op == "write" and exchange.latency else n
         wrong = int(np.count_nonzero(self._memory[n : n + checked] != expected[:checked]))
         if wrong:
-            raise ArithmeticError(f"{trial.op}: {wrong} of {n} bytes arrived wrong")
+            raise ArithmeticError(f"{exchange.op}: {wrong} of {n} bytes arrived wrong")
 
 
-def _pattern(trial: Trial, *, by_client: bool) -> npt.NDArray[np.uint8]:
+def _pattern(exchange: Exchange, *, by_client: bool) -> npt.NDArray[np.uint8]:
     # A prime period: what lands at a wrong place, but for a multiple of it, shows.
-    start = (trial.num_bytes + trial.iterations + (101 if by_client else 0)) % 251
+    start = (exchange.num_bytes + exchange.iterations + (101 if by_client else 0)) % 251
     period = np.roll(np.arange(1, 252, dtype=np.uint8), start)
-    return np.resize(period, trial.num_bytes)
+    return np.resize(period, exchange.num_bytes)
 
 
 def _allocate(num_bytes: int, *, registered: bool) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 
 from hccl_py.bench.verbs.devices import device_lines
-from hccl_py.bench.verbs.end import End, Setup, Trial
+from hccl_py.bench.verbs.end import End, Exchange, Setup
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.verbs.report import Report, Row
 from hccl_py.command_line import Parser, whole
@@ -203,15 +203,17 @@ def _iterations(options: argparse.Namespace, num_bytes: int) -> int:
 
 
 def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> Row:
-    """Run the rounds, in turns with the peer, so that both meet the same weather."""
+    """Run the rounds, in turns with the peer, so that the same load disturbs both."""
     iterations = _iterations(options, num_bytes)
     peer = _peer_of(options)
     ours, theirs = [], []
-    end.run(Trial(options.op, options.latency, num_bytes, max(16, iterations // 10)))  # to warm up
+    end.run(
+        Exchange(options.op, options.latency, num_bytes, max(16, iterations // 10))
+    )  # to warm up
     for _ in range(options.rounds):
-        ours.append(end.run(Trial(options.op, options.latency, num_bytes, iterations)))
+        ours.append(end.run(Exchange(options.op, options.latency, num_bytes, iterations)))
         if peer is not None:
-            theirs.append(end.run(Trial(peer, options.latency, num_bytes, iterations)))
+            theirs.append(end.run(Exchange(peer, options.latency, num_bytes, iterations)))
     if peer == "memcpy":
         theirs = [[sum(times) * 1e-6] for times in theirs]
     return Row(num_bytes, iterations, ours, theirs)

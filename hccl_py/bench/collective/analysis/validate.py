@@ -2,8 +2,8 @@
 
 A link is a direction from one rank to another. Links of one class, inside a node or between nodes,
 should be alike: one that stays below 95 % of the class's median by more than its noise is slow. On
-a busy machine many links look slow once, so a suspicious one is measured again, in turns with
-links near the median, before it is reported: the more often the less its noise hides.
+a busy machine many links are slow once, so a suspicious one is measured again, in turns with links
+near the median, before it is reported: more measurements reduce the noise.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.rank import prepare, time_calls, time_each
 
 LEAST_SHARE = 0.95
-_FIRST_LOOKS = 3
-_SECOND_LOOKS = 9
+_FIRST_REPEATS = 3
+_SECOND_REPEATS = 9
 _MOST_BLOCKS = 4
-"""Blocks of second looks for a link whose noise hides whether it is slow."""
+"""Blocks of repeats for a link whose noise hides whether it is slow."""
 
 _BLOCKS_IN_ALL = 60
 """On a noisy machine many links are such, and nobody waits minutes for them."""
 
-_LOOK_S = 0.02
+_REPEAT_S = 0.02
 _LEAST_CALLS, _MOST_CALLS = 2, 200
 _PINGS = 100
 
@@ -84,8 +84,8 @@ class Validation:
     hidden: tuple[Slow, ...]
     """Below the limit by less than the noise."""
 
-    looked_slow: int
-    """How many looked slow at first and were not when measured again."""
+    slow_once: int
+    """How many were slow at first and not when measured again."""
 
 
 class Asked(Protocol):
@@ -117,19 +117,19 @@ class Validator:
         for a, b in permutations(range(n), 2):
             crosses = self._nodes[a] != self._nodes[b]
             latency = latency_us[min(a, b), max(a, b)]
-            links.append(Link(a, b, crosses, self._rates(a, b, _FIRST_LOOKS), latency))
+            links.append(Link(a, b, crosses, self._rates(a, b, _FIRST_REPEATS), latency))
         below: list[Slow] = []
         suspects = 0
         for crosses in (False, True):
             alike = [link for link in links if link.crosses == crosses]
             suspicious = [link for link in alike if link.rate < LEAST_SHARE * _median(alike)]
             suspects += len(suspicious)
-            below += filter(None, [self._look_again(link, alike) for link in suspicious])
+            below += filter(None, [self._measure_again(link, alike) for link in suspicious])
         slow = tuple(one for one in below if one.is_certain)
         hidden = tuple(one for one in below if not one.is_certain)
         return Validation(self._num_bytes, tuple(links), slow, hidden, suspects - len(below))
 
-    def _look_again(self, link: Link, alike: Sequence[Link]) -> Slow | None:
+    def _measure_again(self, link: Link, alike: Sequence[Link]) -> Slow | None:
         """Measure a suspicious link and those nearest to the median in turns."""
         median = _median(alike)
         others = [other for other in alike if other is not link]
@@ -137,14 +137,14 @@ class Validator:
         link.gb_per_s.clear()
         reference: list[float] = []
         for block in range(_MOST_BLOCKS):
-            for turn in range(_SECOND_LOOKS):
+            for turn in range(_SECOND_REPEATS):
                 link.gb_per_s += self._rates(link.source, link.target, 1)
                 other = typical[turn % len(typical)]
                 reference += self._rates(other.source, other.target, 1)
             self._blocks -= 1
             p10, now, p90 = np.percentile(reference, (10, 50, 90))
             lower = min(median, float(now))
-            # Three times the error of a median, which falls with the root of the number of looks.
+            # Three times the error of a median, which falls with the root of the number of repeats.
             noise = float(np.hypot(link.noise, (p90 - p10) / 2)) / float(np.sqrt(block + 1))
             found = Slow(link, lower, noise)
             if link.rate >= LEAST_SHARE * lower:
@@ -153,13 +153,13 @@ class Validator:
                 break
         return found
 
-    def _rates(self, source: int, target: int, looks: int) -> list[float]:
+    def _rates(self, source: int, target: int, repeats: int) -> list[float]:
         """Send for a while from one rank to the other; the time is the slower side's."""
         self._prepare("send_recv", source, target, self._num_bytes)
         what = f"measuring the link from rank {source} to rank {target}"
         call_s = float(np.nanmax(self._ranks.ask(time_calls, 0, 1, 1, what=what)))
-        calls = int(np.clip(_LOOK_S / call_s, _LEAST_CALLS, _MOST_CALLS))
-        asked = [self._ranks.ask(time_calls, 0, calls, 0, what=what) for _ in range(looks)]
+        calls = int(np.clip(_REPEAT_S / call_s, _LEAST_CALLS, _MOST_CALLS))
+        asked = [self._ranks.ask(time_calls, 0, calls, 0, what=what) for _ in range(repeats)]
         return [self._num_bytes / float(np.nanmax(seconds)) / 1e9 for seconds in asked]
 
     def _latency_us(self, source: int, target: int) -> float:

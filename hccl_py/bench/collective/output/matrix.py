@@ -31,8 +31,8 @@ def text(found: Validation, n: int, name: Name) -> list[str]:
                 f"{title}: {len(alike)} links, median {number(float(np.median(rates)))} GB/s "
                 f"({number(min(rates))} to {number(max(rates))}), {number(latency_us)} us"
             )
-    if found.looked_slow:
-        lines.append(f"{found.looked_slow} links looked slow once, but not when measured again")
+    if found.slow_once:
+        lines.append(f"{found.slow_once} links were slow once, but not when measured again")
     lines += [describe(one, name) for one in (*found.slow, *found.hidden)]
     if found.slow or found.hidden:
         return lines
@@ -99,7 +99,7 @@ def plot(found: Validation, n: int, title: str, path: Path) -> None:
         (both[0], rates, "viridis", f"GB/s, messages of {size_text(found.num_bytes)}"),
         (both[1], latency_us, "viridis_r", "us, half of a ping-pong of 4 bytes"),
     ):
-        # Nearly equal values look equal.
+        # So that nearly equal values have nearly equal colors.
         least, most = np.nanmin(values), np.nanmax(values)
         is_wide = most > 10 * least
         norm = LogNorm(least, most) if is_wide else Normalize(0, most)

@@ -130,7 +130,7 @@ void receive_all(int fd, uint64_t data, size_t size) {
 }
 
 // Runs `work` with its number on a thread for each core: the caller's pinning is not ours to
-// change. All begin at once, or, where other programs hold a core, after 20 ms.
+// change. All begin at once, or, where other programs occupy a core, after 20 ms.
 template <typename Work>
 void run_pinned(const std::vector<int>& cores, const Work& work) {
   std::atomic<int> error{0};
