@@ -142,8 +142,5 @@ def access_of(call: Call, order: object, rank: int, buffers: Any) -> Access:
 
 
 def _spans(given: Any) -> Sequence[Span]:
-    if given is None:
-        return ()
-    if isinstance(given, Span) or not isinstance(given, (list, tuple)):
-        given = (given,)
-    return [span_of(one) for one in given]
+    listed = isinstance(given, (list, tuple)) and not isinstance(given, Span)
+    return [span_of(one) for one in (given if listed else (given,)) if one is not None]

@@ -416,6 +416,7 @@ class Collectives(Generic[Result]):
         return address
 
     def _scaled(self, op: Op, span: Span) -> Span:
+        require_copyable(f"the products of {op!r}", [span])
         made = scaled(op, span)
         reject_in_capture(f"the products of {op}", "scale the data in place, and use SUM")
         return made

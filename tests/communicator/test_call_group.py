@@ -13,7 +13,14 @@ import torch.distributed as dist
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, ranks_on
 
-from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError, group
+from hccl_py import (
+    AbortedError,
+    Communicator,
+    InvalidArgumentError,
+    MismatchError,
+    group,
+    premul_sum,
+)
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""
@@ -261,6 +268,11 @@ AT_ONCE: dict[str, tuple[str, str, Calls]] = {
         "1, all_gather",
         "2, the copy to output",
         lambda c, _, b: (c.all_gather(b[:9], b[9:12]), c.all_reduce(b[12:15], output=b[9:12])),
+    ),
+    "products of what an earlier call reduces": (
+        "1, all_reduce",
+        "2, the products of premul_sum",
+        lambda c, _, b: (c.all_reduce(b[:9]), c.reduce_scatter(b[9:12], b[:9], premul_sum(0.5))),
     ),
     "an exchange in place of what an earlier call reduces": (
         "1, all_reduce",
