@@ -13,7 +13,12 @@ from datetime import timedelta
 from typing import Any
 
 from hccl_py.membership.lives import life_at
-from hccl_py.membership.unique_id import UniqueId, id_at, store_of_unique_id
+from hccl_py.membership.unique_id import (
+    UniqueId,
+    id_at,
+    store_of_unique_id,
+    tell_by_another_process,
+)
 from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.arguments import whole_number, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
@@ -21,12 +26,14 @@ from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
 from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
 from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
 _NO_RANK = -1
+_MIN_DESCRIPTORS = 4
 _MOST_TOLD = 64
 _TELL_S = 5.0
 """How long a rank that does not know which it is tries to tell the others."""
@@ -99,6 +106,7 @@ def rendezvous_store(
     ):
         raise wrong("store", "a unique id, or an object with set and get", store)
     if store is None and world_size != 1:
+        _require_descriptors(rank, name)
         if _is_hosted() or sys.modules.get("torch"):
             host = store_from_environment(rank, name, timeout_s)
             return life_at(host, rank, world_size, timeout_s)
@@ -106,6 +114,22 @@ def rendezvous_store(
     if isinstance(store, bytes | bytearray | memoryview):
         return store_of_unique_id(store, rank, world_size, timeout_s, problem)
     return nullcontext(store)
+
+
+def _require_descriptors(rank: int, name: str) -> None:
+    """Have the others told where this process cannot even resolve a name."""
+    taken: list[int] = []
+    try:
+        while len(taken) < _MIN_DESCRIPTORS:
+            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if is_no_descriptor(error):
+            text = f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
+            tell_by_another_process(f"rank {rank} on {socket.gethostname()}: {text}", name=name)
+            raise BootstrapError(f"rank {rank}: {text}") from error
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def id_from_environment(rank: int, name: str) -> UniqueId:

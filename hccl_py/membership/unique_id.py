@@ -45,7 +45,7 @@ _HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), add
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
-_TELL_S = 15.0
+_TELL_S = 30.0
 _TO_TELL = "ID_TO_TELL"  # in the environment of a process that tells, as an argument is seen
 
 
@@ -136,7 +136,7 @@ def store_of_unique_id(
         store, server = UniqueIdClient(address, timeout_s), None
     except BootstrapError as error:
         if not problem:
-            _tell_by_another_process(content, f"rank {rank} on {socket.gethostname()}: {error}")
+            tell_by_another_process(f"rank {rank} on {socket.gethostname()}: {error}", content)
         raise BootstrapError(f"rank {rank}: {error}") from error
     try:
         if address.comes_later:
@@ -164,16 +164,21 @@ def store_of_unique_id(
         store.leave()
 
 
-def _tell_by_another_process(content: bytes, problem: str) -> None:
-    """Tell the ranks of an id what keeps this one from dialling, as a lack of descriptors."""
+def tell_by_another_process(problem: str, content: bytes = b"", name: str = "default") -> None:
+    """Tell the ranks of an id, or of a name at the environment's store, what keeps this one from
+    dialling, as a lack of descriptors.
+    """
     program = (
-        "import os, sys; from hccl_py.membership.environment import tell; "
-        f"tell(sys.argv[1], bytes.fromhex(os.environ.pop('{_TO_TELL}')))"
+        f"import os, sys{', torch' * bool(sys.modules.get('torch'))}; "
+        "from hccl_py.membership.environment import tell; "
+        f"tell(sys.argv[1], bytes.fromhex(os.environ.pop('{_TO_TELL}')) or None, sys.argv[2])"
     )
     environ = {**os.environ, _TO_TELL: bytes(content).hex()}
     deadline = Deadline(_TELL_S)
     with contextlib.suppress(OSError):
-        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program, problem], environ)
+        pid = os.posix_spawn(
+            sys.executable, [sys.executable, "-c", program, problem, name], environ
+        )
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if deadline.expired:
                 os.kill(pid, signal.SIGKILL)

@@ -141,8 +141,15 @@ def use_up_descriptors(rank: int) -> None:
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        for one in held[-4:]:
+        for one in held[: int(os.environ.get("LEFT", "4"))]:
             os.close(one)
+
+
+@pytest.mark.parametrize("who", ["1", "0"])
+def test_rank_that_cannot_even_resolve_a_name_is_named_by_all(who: str, tmp_path: Path) -> None:
+    told = meet("env", [{"WHO": who, "LEFT": "0"}] * 3, tmp_path, before="use_up_descriptors")
+    for one in told:
+        assert "no descriptor" in one and f"rank {who}" in one, told
 
 
 @pytest.mark.parametrize("who", ["1", "0"])
