@@ -74,7 +74,7 @@ class Communicator final : public Drivable {
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
     moves_what_it_starts_ = may_spin_ && cores < 2 * ranks;
-    collectives_.copy_modes().set_crowded(ranks > cores);
+    collectives_.copy_table().set_crowded(ranks > cores);
     cores_.set_usable(cores);
   }
   // For measurements, see Channel.

@@ -31,8 +31,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
       board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, distance_,
              statistics_),
-      collectives_(options.rank, options.world_size, options.num_channels, segment_, recorder_,
-                   statistics_),
+      collectives_(options.rank, options.world_size, options.num_channels, options.slot_bytes,
+                   distance_, recorder_, statistics_),
       point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_),
       cores_(options.rank, segment_) {
   connections_.watch_bell(doorbell_.get());
@@ -52,8 +52,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
-  CopyModes& copy_modes = collectives_.copy_modes();
-  copy_modes.add_peer(theirs);
+  bool may_read = false;
   pid_t process = process_behind(control.get());
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
@@ -62,9 +61,10 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
     if (channel < options_.num_channels) lane->set_arenas(options_.arena, memory);
     lane->take_long_messages();
-    if (process != 0 && lane->read_from(process)) copy_modes.allow_single();
+    may_read |= process != 0 && lane->read_from(process);
     lanes.push_back(std::move(lane));
   }
+  collectives_.copy_table().add_peer(may_read);
   add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});
 }
 

@@ -20,16 +20,9 @@
 namespace hccl {
 
 // How a large payload travels inside a node: through a slot, with copies that use the caches, or of
-// which the sender's, the receiver's or both stream past them (non-temporal stores); or it stays
-// where it is, and the kernel copies it once.
-enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, streamed, single };
-inline constexpr size_t num_copy_modes = 5;
-inline bool sender_streams(CopyMode mode) {
-  return mode == CopyMode::sender_streamed || mode == CopyMode::streamed;
-}
-inline bool receiver_streams(CopyMode mode) {
-  return mode == CopyMode::receiver_streamed || mode == CopyMode::streamed;
-}
+// which the sender's or the receiver's streams past them (non-temporal stores); or it stays where
+// it is, and the kernel copies it once.
+enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, single };
 
 // What travels before every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {

@@ -358,8 +358,7 @@ bool Channel::run_copy(const Op& op) {
   move_scaled(source.address, destination.address, num_bytes);
   if (overlap(source, destination, item_size_)) {
     std::memmove(destination.address, source.address, num_bytes);
-  } else if (call_->copy_mode == CopyMode::streamed ||
-             Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
+  } else if (Tiling::whole(*call_, op.source) * item_size_ >= min_uncached_bytes) {
     copy_past_caches(destination.address, source.address, num_bytes);
   } else {
     hccl::copy(destination.address, source.address, num_bytes);

@@ -21,14 +21,14 @@ constexpr int64_t tiles_by_step = 16;
 
 }  // namespace
 
-CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels,
-                                 std::shared_ptr<Segment> segment, Recorder& recorder,
+CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
+                                 std::shared_ptr<const Distance> distance, Recorder& recorder,
                                  Statistics& statistics)
-    : slot_bytes_(segment->shape().slot_bytes),
+    : slot_bytes_(slot_bytes),
       recorder_(recorder),
       statistics_(statistics),
       stragglers_(rank, world_size),
-      copy_modes_(std::move(segment)) {
+      distance_(std::move(distance)) {
   channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
     channels_.emplace_back(rank, world_size, slot_bytes_, i, num_channels, stragglers_);
@@ -64,7 +64,7 @@ void CollectiveQueue::begin() {
     active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
   }
   expect(call);
-  call.copy_mode = copy_modes_.begin(call, active_->sequence);
+  call.copy_mode = copy_table_.mode_of(call, distance_->is_far());
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
   if (may_run_by_step(call)) return channels_[0].ask(call, active_->tiling, tiles_by_step);
@@ -128,10 +128,9 @@ void CollectiveQueue::record_end(CallState state) {
     coded.sent_bytes += its.sent_bytes;
     coded.coding_ns += its.coding_ns;
   }
-  if (state != CallState::completed) return copy_modes_.abandon();
+  if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
   uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
-  copy_modes_.end(busy_ns);
   const Call& call = active_->call;
   CallStatistics& kind = statistics_.calls[call.fingerprint >> kind_shift & kind_mask];
   kind.add(waiting_ns, busy_ns - waiting_ns);

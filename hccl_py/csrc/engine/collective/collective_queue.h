@@ -11,22 +11,24 @@
 #include "engine/calls/request.h"
 #include "engine/calls/stragglers.h"
 #include "engine/collective/collective.h"
-#include "engine/collective/copy_modes.h"
+#include "engine/collective/copy_table.h"
+#include "lanes/shared_memory/distance.h"
 #include "verbs/registered_memory.h"
 
 namespace hccl {
 
 class CollectiveQueue {
  public:
-  // `segment`: of this rank. `recorder` and `statistics` outlive this.
-  CollectiveQueue(int rank, int world_size, int num_channels, std::shared_ptr<Segment> segment,
-                  Recorder& recorder, Statistics& statistics);
+  // `distance`: of the cores of peers. `recorder` and `statistics` outlive this.
+  CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
+                  std::shared_ptr<const Distance> distance, Recorder& recorder,
+                  Statistics& statistics);
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
   // All ranks are on one node: all lanes are of shared memory. Before the first request.
   void set_one_node() { is_one_node_ = true; }
-  CopyModes& copy_modes() { return copy_modes_; }
+  CopyTable& copy_table() { return copy_table_; }
   // Is told of the buffers of each call. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) {
     memories_.push_back(std::move(memory));
@@ -77,7 +79,8 @@ class CollectiveQueue {
   bool is_one_node_ = false;
   bool is_profiled_ = false;
   Stragglers stragglers_;
-  CopyModes copy_modes_;
+  CopyTable copy_table_;
+  const std::shared_ptr<const Distance> distance_;
   std::vector<Channel> channels_;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::deque<RequestPtr> waiting_;

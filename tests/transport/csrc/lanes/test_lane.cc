@@ -276,8 +276,8 @@ HCCL_TEST(long_payloads_pass_by_the_caches_where_cores_are_far) {
     for (CopyMode mode : {CopyMode::cached, CopyMode::receiver_streamed, CopyMode::single}) {
       CHECK(distance.streams(least, mode) == is_far);
     }
-    CHECK(distance.streams(least, CopyMode::streamed));
-    CHECK(!distance.streams(least - 1, CopyMode::streamed));
+    CHECK(distance.streams(least, CopyMode::sender_streamed));
+    CHECK(!distance.streams(least - 1, CopyMode::sender_streamed));
     CHECK(!distance.streams(least - 1, CopyMode::cached));
   }
 }

@@ -32,7 +32,7 @@ class Distance {
   // Copies a payload to where peers read it, past the caches if the mode or the distance says so.
   void copy_there(std::byte* to, std::span<const std::byte> payload, CopyMode mode) {
     size_t num_bytes = payload.size();
-    if (num_bytes >= min_bytes && !sender_streams(mode) && --writes_to_timing_ == 0) {
+    if (num_bytes >= min_bytes && mode != CopyMode::sender_streamed && --writes_to_timing_ == 0) {
       size_t num_timed = std::min(num_bytes, timed_bytes);
       note(time_copy(to, payload.first(num_timed)), num_timed);
       to += num_timed;
@@ -45,7 +45,7 @@ class Distance {
     }
   }
   bool streams(size_t num_bytes, CopyMode mode) const {
-    return num_bytes >= min_bytes && (sender_streams(mode) || is_far());
+    return num_bytes >= min_bytes && (mode == CopyMode::sender_streamed || is_far());
   }
   // Votes by how long a write of `num_bytes` through the caches took.
   void note(std::chrono::nanoseconds took, size_t num_bytes) {

@@ -17,8 +17,7 @@ namespace {
 constexpr size_t page = 4096;
 
 constexpr size_t step_counter_at = sizeof(SegmentHeader);
-constexpr size_t trials_at = step_counter_at + sizeof(StepCounter);
-constexpr size_t posts_at = round_up(trials_at + sizeof(TrialCell) * trial_cells, page);
+constexpr size_t posts_at = round_up(step_counter_at + sizeof(StepCounter), page);
 constexpr size_t areas_at = posts_at + round_up(sizeof(Cell) * post_cells, page);
 constexpr size_t counters_at = areas_at + post_areas * area_bytes;
 
@@ -130,30 +129,6 @@ std::byte* Segment::slot(int channel, int index) const {
 
 std::atomic<uint64_t>& Segment::steps_ended() const {
   return reinterpret_cast<StepCounter*>(base_ + step_counter_at)->ended;
-}
-
-TrialCell& Segment::trial_cell(uint64_t number) const {
-  return reinterpret_cast<TrialCell*>(base_ + trials_at)[number % trial_cells];
-}
-
-std::optional<TrialReport> Segment::trial(uint64_t number) const {
-  const TrialCell& cell = trial_cell(number);
-  if (cell.number.load(std::memory_order_acquire) != number + 1) return std::nullopt;
-  TrialReport report;
-  for (size_t i = 0; i < num_copy_modes; ++i) {
-    report.times_ns[i] = cell.times_ns[i].load(std::memory_order_relaxed);
-  }
-  report.mode = cell.mode.load(std::memory_order_relaxed);
-  return report;
-}
-
-void Segment::say_trial(uint64_t number, const TrialReport& report) {
-  TrialCell& cell = trial_cell(number);
-  for (size_t i = 0; i < num_copy_modes; ++i) {
-    cell.times_ns[i].store(report.times_ns[i], std::memory_order_relaxed);
-  }
-  cell.mode.store(report.mode, std::memory_order_relaxed);
-  cell.number.store(number + 1, std::memory_order_release);
 }
 
 Cell* Segment::posts() const { return reinterpret_cast<Cell*>(base_ + posts_at); }

@@ -9,14 +9,11 @@
 //   - per (peer, channel) the pieces that this rank has taken of a message that both ends copy
 //   (joint_copy.h);
 //   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
-//   - what its last trials of copy modes took;
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
-#include <optional>
 
 #include "base/descriptor.h"
 #include "base/statistics.h"
@@ -38,7 +35,6 @@ inline constexpr size_t inline_bytes = 88;
 inline constexpr size_t post_cells = 256;
 inline constexpr size_t post_areas = 8;
 inline constexpr size_t area_bytes = 16384;
-inline constexpr size_t trial_cells = 512;
 
 // Where a payload lies that takes no slot: in the cell, in the sender's arena, already at its
 // destination, of a post in messages by lane, or elsewhere in the sender's memory.
@@ -91,24 +87,6 @@ struct alignas(64) StepCounter {
   std::atomic<uint64_t> ended;
 };
 
-// Nanoseconds of calls in each CopyMode.
-using ModeTimes = std::array<uint64_t, num_copy_modes>;
-
-// What a rank says after a trial of copy modes.
-struct TrialReport {
-  ModeTimes times_ns;
-  uint64_t mode;  // its own before the trial, as a number; num_copy_modes: it sends nothing
-};
-
-// What a trial of copy modes took its owner, see engine/collective/copy_modes.h. `number`, stored
-// last with release, pairs with the load in Segment::trial. A later trial may overwrite what is
-// being read; what comes of that is a choice by wrong times.
-struct alignas(64) TrialCell {
-  std::atomic<uint64_t> number;  // plus one; 0: none
-  std::array<std::atomic<uint64_t>, num_copy_modes> times_ns;
-  std::atomic<uint64_t> mode;
-};
-
 struct alignas(64) SegmentHeader {
   // How many threads of the owner sleep, or are about to: raised before their last look at the
   // lanes. Pairs with Cell::sequence, and where `starved` says so with ConsumedCounter::count.
@@ -146,9 +124,6 @@ class Segment final : public SleepFlag {
   void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
-  // What the owner's trial of this number took, once it has said so.
-  std::optional<TrialReport> trial(uint64_t number) const;
-  void say_trial(uint64_t number, const TrialReport& report);
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
@@ -160,7 +135,6 @@ class Segment final : public SleepFlag {
   std::byte* area(size_t index) const;
 
  private:
-  TrialCell& trial_cell(uint64_t number) const;
   // `kept`: the same memory, for an owner that passes it on.
   Segment(int memory, const SegmentShape& shape, int protection, Descriptor kept);
 

@@ -389,7 +389,7 @@ bool ShmLane::receive_parts(std::byte* destination) {
 }
 
 void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const {
-  if (receiver_streams(header_.copy_mode)) {
+  if (header_.copy_mode == CopyMode::receiver_streamed) {
     copy_past_caches(destination, payload, num_bytes);
   } else {
     copy(destination, payload, num_bytes);

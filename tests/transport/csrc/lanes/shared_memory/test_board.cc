@@ -60,7 +60,7 @@ HCCL_TEST(one_payload_for_all_arrives_from_cell_and_area) {
   Node node(3);
   uint64_t number = 0;
   for (size_t size : {size_t{0}, size_t{1}, inline_bytes, inline_bytes + 1, area_bytes}) {
-    for (CopyMode mode : {CopyMode::cached, CopyMode::streamed}) {
+    for (CopyMode mode : {CopyMode::cached, CopyMode::sender_streamed}) {
       auto payload = payload_of(++number, size);
       CHECK(node[1].peek(0) == nullptr);
       Header its_header = header(size);
@@ -80,7 +80,7 @@ HCCL_TEST(each_reader_gets_its_own) {
   Node node(4);
   uint64_t number = 0;
   for (size_t length : {size_t{0}, size_t{3}, size_t{1000}, size_t{2500}}) {
-    for (CopyMode mode : {CopyMode::cached, CopyMode::streamed}) {
+    for (CopyMode mode : {CopyMode::cached, CopyMode::sender_streamed}) {
       std::vector<std::vector<std::byte>> payloads;
       for (size_t peer = 0; peer < 4; ++peer) {
         payloads.push_back(payload_of(++number, length * peer));

@@ -71,7 +71,7 @@ HCCL_TEST(what_had_better_be_copied_is) {
   Header header = cached.header();
   header.copy_mode = CopyMode::cached;
   CHECK(is_copied(cached, header));
-  header.copy_mode = CopyMode::streamed;
+  header.copy_mode = CopyMode::receiver_streamed;
   CHECK(is_copied(streamed, header));
   CHECK(streamed.right.peek() && streamed.right.receive(streamed.destination.data()));
   CHECK(streamed.destination == streamed.source);

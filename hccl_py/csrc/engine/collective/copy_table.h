@@ -1,0 +1,34 @@
+// How the large payloads of a call travel inside a node: looked up, so that the first call of a
+// kind is as fast as the thousandth.
+//
+// What is fastest depends on the size, on what the rank does with its payloads, on whether ranks
+// share cores, and on how far apart their cores are. A mode is the sender's, and a receiver takes
+// what comes, so ranks need not agree.
+#pragma once
+
+#include <cstddef>
+
+#include "engine/calls/plan.h"
+#include "lanes/lane.h"
+
+namespace hccl {
+
+// Touched by the driver only.
+class CopyTable {
+ public:
+  // Another rank of the node, and whether this process can read its memory. Before the first call.
+  void add_peer(bool may_read) {
+    has_peers_ = true;
+    has_single_ |= may_read;
+  }
+  // Ranks of the node share cores. Before the first call.
+  void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
+
+  // `is_far`: the cores of peers are far away, see distance.h.
+  CopyMode mode_of(const Call& call, bool is_far) const;
+
+ private:
+  bool has_peers_ = false, has_single_ = false, is_crowded_ = false;
+};
+
+}  // namespace hccl

@@ -1,0 +1,90 @@
+// Which way the payloads of a call take: what is measured stands in the table, its shape here.
+#include "engine/collective/copy_table.h"
+
+#include "check.h"
+#include "lanes/shared_memory/joint_copy.h"
+
+namespace hccl::test {
+namespace {
+
+constexpr size_t KiB = 1024, MiB = 1024 * KiB, huge = 1024 * MiB;
+constexpr Op send_to_one{OpKind::send, 0, 1, {}, {}}, send_to_two{OpKind::send, 0, 2, {}, {}},
+    recv{OpKind::recv, 0, 1, {}, {}};
+
+struct Node {
+  CopyTable table;
+  Plan plan;
+  explicit Node(std::vector<Op> ops, bool reduces = false, bool may_read = true,
+                bool is_crowded = false) {
+    plan.ops = std::move(ops);
+    plan.reduces = reduces;
+    table.add_peer(may_read);
+    table.set_crowded(is_crowded);
+  }
+  CopyMode mode(size_t num_bytes, bool is_far = false) const {
+    Call call;
+    call.plan = &plan;
+    call.total_bytes = num_bytes;
+    return table.mode_of(call, is_far);
+  }
+};
+
+}  // namespace
+
+HCCL_TEST(a_rank_without_peers_on_its_node_and_a_compressed_call_copy_by_the_caches) {
+  CopyTable alone;
+  Node node({send_to_one, recv});
+  Call call;
+  call.plan = &node.plan;
+  call.total_bytes = huge;
+  CHECK(alone.mode_of(call, false) == CopyMode::cached);
+  call.compression = Compression::bf16;
+  CHECK(node.table.mode_of(call, false) == CopyMode::cached);
+}
+
+HCCL_TEST(long_payloads_leave_the_slots_and_short_ones_do_not) {
+  for (bool reduces : {false, true}) {
+    for (bool is_far : {false, true}) {
+      Node node({send_to_one, recv}, reduces);
+      CHECK(node.mode(huge, is_far) == CopyMode::single);
+      CHECK(node.mode(64 * KiB, is_far) == CopyMode::cached);
+    }
+  }
+}
+
+HCCL_TEST(ranks_with_distant_cores_reduce_singly_earlier) {
+  Node node({send_to_one, recv}, true);
+  CHECK(node.mode(256 * KiB, false) == CopyMode::cached);
+  CHECK(node.mode(256 * KiB, true) == CopyMode::single);
+}
+
+HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots) {
+  Node node({send_to_one, recv}, true, true, true);
+  CHECK(node.mode(huge) == CopyMode::cached);
+}
+
+HCCL_TEST(nothing_is_single_where_processes_may_not_read_each_other) {
+  for (std::vector<Op> ops : {std::vector<Op>{send_to_one, recv}, std::vector<Op>{send_to_one}}) {
+    for (bool reduces : {false, true}) {
+      for (bool is_far : {false, true}) {
+        CHECK(Node(ops, reduces, false).mode(huge, is_far) != CopyMode::single);
+      }
+    }
+  }
+}
+
+HCCL_TEST(a_payload_for_several_is_written_once) {
+  CHECK(Node({send_to_two, recv}).mode(huge) == CopyMode::receiver_streamed);
+  CHECK(Node({send_to_two}).mode(huge) == CopyMode::receiver_streamed);
+  CHECK(Node({send_to_two}).mode(64 * KiB) == CopyMode::cached);
+}
+
+HCCL_TEST(a_rank_that_only_sends_counts_by_message) {
+  Node node({send_to_one, send_to_one});
+  CHECK(node.mode(2 * min_joint_bytes) == CopyMode::single);
+  CHECK(node.mode(2 * min_joint_bytes - 2) == CopyMode::cached);
+  CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::sender_streamed);
+  CHECK(Node({send_to_one}, true, true, true).mode(huge) == CopyMode::receiver_streamed);
+}
+
+}  // namespace hccl::test
