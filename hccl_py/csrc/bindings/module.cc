@@ -13,6 +13,7 @@
 
 #include "base/fork_copies.h"
 #include "base/signal_bell.h"
+#include "bindings/system_errors.h"
 #include "bindings/wrapped_method.h"
 #include "perftest/bindings.h"
 #include "progress/idle.h"
@@ -72,16 +73,6 @@ void add_tcp_peer(Communicator& engine, int peer, const std::vector<Connections>
   connections.controls = streams_of(controls);
   connections.names = std::move(names);
   engine.add_tcp_peer(peer, std::move(connections));
-}
-
-void raise_system_error(const std::exception_ptr& pointer, void*) {
-  try {
-    std::rethrow_exception(pointer);
-  } catch (const std::system_error& error) {
-    bool is_memory = error.code() == std::errc::not_enough_memory;
-    nb::object kind = nb::borrow(is_memory ? PyExc_MemoryError : PyExc_OSError);
-    PyErr_SetObject(kind.ptr(), nb::make_tuple(error.code().value(), error.what()).ptr());
-  }
 }
 
 BrokenPaths plain(const std::vector<BrokenPath>& paths) {
