@@ -58,31 +58,42 @@ HCCL_TEST(ranks_with_distant_cores_reduce_singly_earlier) {
   CHECK(node.mode(256 * KiB, true) == CopyMode::single);
 }
 
-HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots) {
+HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots_unless_a_payload_is_very_long) {
   Node node({send_to_one, recv}, true, true, true);
-  CHECK(node.mode(huge) == CopyMode::cached);
+  CHECK(node.mode(64 * KiB) == CopyMode::cached);
+  CHECK(node.mode(4 * MiB) == CopyMode::sender_streamed);
+  CHECK(node.mode(huge) == CopyMode::single);
 }
 
 HCCL_TEST(nothing_is_single_where_processes_may_not_read_each_other) {
   for (std::vector<Op> ops : {std::vector<Op>{send_to_one, recv}, std::vector<Op>{send_to_one}}) {
     for (bool reduces : {false, true}) {
       for (bool is_far : {false, true}) {
-        CHECK(Node(ops, reduces, false).mode(huge, is_far) != CopyMode::single);
+        for (bool is_crowded : {false, true}) {
+          Node node(ops, reduces, false, is_crowded);
+          for (size_t size = 1; size <= huge; size *= 2) {
+            CHECK(node.mode(size, is_far) != CopyMode::single);
+          }
+        }
       }
     }
   }
 }
 
 HCCL_TEST(a_payload_for_several_is_written_once) {
-  CHECK(Node({send_to_two, recv}).mode(huge) == CopyMode::receiver_streamed);
-  CHECK(Node({send_to_two}).mode(huge) == CopyMode::receiver_streamed);
-  CHECK(Node({send_to_two}).mode(64 * KiB) == CopyMode::cached);
+  for (size_t size = 1; size <= huge; size *= 2) {
+    CHECK(Node({send_to_two, recv}).mode(size) != CopyMode::single);
+    CHECK(Node({send_to_two}).mode(size) == Node({send_to_two, recv}).mode(size));
+  }
+  CHECK(Node({send_to_two}).mode(16 * MiB) == CopyMode::receiver_streamed);
 }
 
 HCCL_TEST(a_rank_that_only_sends_counts_by_message) {
-  Node node({send_to_one, send_to_one});
-  CHECK(node.mode(2 * min_joint_bytes) == CopyMode::single);
-  CHECK(node.mode(2 * min_joint_bytes - 2) == CopyMode::cached);
+  Node node({send_to_one, send_to_one}), far({send_to_one, send_to_one});
+  CHECK(node.mode(4 * MiB) == CopyMode::single);
+  CHECK(node.mode(4 * MiB - 2) == CopyMode::sender_streamed);
+  CHECK(far.mode(2 * min_joint_bytes, true) == CopyMode::single);
+  CHECK(far.mode(2 * min_joint_bytes - 2, true) == CopyMode::cached);
   CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::sender_streamed);
   CHECK(Node({send_to_one}, true, true, true).mode(huge) == CopyMode::receiver_streamed);
 }

@@ -1,7 +1,7 @@
 #include "engine/collective/copy_table.h"
 
 #include <algorithm>
-#include <limits>
+#include <span>
 
 #include "lanes/shared_memory/joint_copy.h"
 
@@ -10,33 +10,56 @@ namespace hccl {
 namespace {
 
 constexpr size_t KiB = 1024, MiB = 1024 * KiB;
-constexpr size_t never = std::numeric_limits<size_t>::max();
 
-// From how many bytes on a call takes the mode, by where the ranks of the node run. Below: cached.
-struct Row {
-  size_t near, far, crowded;
+// From so many bytes on, a call takes the mode; below the first step: cached.
+struct Step {
+  size_t from;
   CopyMode mode;
 };
+using Steps = std::span<const Step>;
 
-// One payload for several peers, which nobody reduces: it is best written once, into a slot.
-constexpr Row shares{4 * MiB, 4 * MiB, 4 * MiB, CopyMode::receiver_streamed};
+// What a rank does in a call, by where the ranks of its node run. Times are those of float32 on two
+// cores of an EPYC, with buffers that were just written.
+struct Row {
+  Steps near, far, crowded;
+};
+
+// One payload for several peers, which nobody reduces: it is best written once, into a slot. 1 MiB
+// to 3 peers that share cores took 69 us, and 154 cached; 16 MiB to 7 took 8 ms with the second
+// copy past the caches and 13 with the first, 32 MiB 62 and 26.
+constexpr Step to_several[] = {{32 * KiB, CopyMode::sender_streamed},
+                               {8 * MiB, CopyMode::receiver_streamed},
+                               {32 * MiB, CopyMode::sender_streamed}};
+constexpr Row shares{to_several, to_several, to_several};
+
 // A rank that only sends what nobody reduces helps to copy it (joint_copy.h): bytes of a message.
-constexpr Row sends{min_joint_bytes, min_joint_bytes, min_joint_bytes, CopyMode::single};
-// A rank that only sends, to ranks that reduce.
-constexpr Row is_reduced{4 * MiB, 4 * MiB, never, CopyMode::sender_streamed};
-constexpr Row is_reduced_crowded{never, never, 4 * MiB, CopyMode::receiver_streamed};
-// A rank that sends and receives, and nobody reduces.
-constexpr Row moves{1 * MiB, 1 * MiB, 4 * MiB, CopyMode::single};
-// Ranks reduce. All_reduce of 2 ranks, 256 KiB: between distant cores 17 us, and 45 through slots;
-// between near ones 24 to 33, and 12.7. Of ranks that share a core, the one that reduces finds the
-// slots of the others in its cache: 4 MiB among 8 ranks on 2 cores took 2.6 ms, and 4.5 singly.
-constexpr Row reduces{4 * MiB, 128 * KiB, never, CopyMode::single};
+// 128 KiB took 8 us, and 13 cached; 4 MiB took 463 singly, and 662.
+constexpr Step to_one[] = {{32 * KiB, CopyMode::sender_streamed}, {2 * MiB, CopyMode::single}};
+constexpr Step jointly[] = {{min_joint_bytes, CopyMode::single}};
+constexpr Row sends{to_one, jointly, jointly};
 
-const Row& row_of(const Plan& plan, bool has_single, bool is_crowded) {
+// A rank that only sends, to ranks that reduce.
+constexpr Step past_caches[] = {{4 * MiB, CopyMode::sender_streamed}};
+constexpr Step past_shared_caches[] = {{4 * MiB, CopyMode::receiver_streamed}};
+constexpr Row is_reduced{past_caches, past_caches, past_shared_caches};
+
+// A rank that sends and receives, and nobody reduces. An all_to_all of 4 MiB took 1.2 ms singly,
+// and 1.5 cached; of 8 ranks on two cores 6.5 and 8.
+constexpr Step moved[] = {{4 * MiB, CopyMode::single}};
+constexpr Row moves{moved, moved, moved};
+
+// Ranks reduce. What stays in a cache is reduced out of slots: all_reduce of 4 MiB took 0.9 ms, and
+// 1.2 singly; 64 MiB 23 and 16. Between distant cores 256 KiB took 45 us, and 17 singly. Of ranks
+// that share cores, 1 MiB of 4 took 440 us with the first copy past the caches, and 600 cached.
+constexpr Step reduced[] = {{32 * MiB, CopyMode::single}};
+constexpr Step reduced_far[] = {{128 * KiB, CopyMode::single}};
+constexpr Step reduced_crowded[] = {{128 * KiB, CopyMode::sender_streamed},
+                                    {32 * MiB, CopyMode::single}};
+constexpr Row reduces{reduced, reduced_far, reduced_crowded};
+
+const Row& row_of(const Plan& plan, bool has_single) {
   auto is_for_many = [](const Op& op) { return op.kind == OpKind::send && op.num_peers > 1; };
-  if (plan.reduces) {
-    return !plan.only_sends() ? reduces : is_crowded ? is_reduced_crowded : is_reduced;
-  }
+  if (plan.reduces) return plan.only_sends() ? is_reduced : reduces;
   if (std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many)) return shares;
   return !plan.only_sends() ? moves : has_single ? sends : shares;
 }
@@ -44,13 +67,15 @@ const Row& row_of(const Plan& plan, bool has_single, bool is_crowded) {
 }  // namespace
 
 CopyMode CopyTable::mode_of(const Call& call, bool is_far) const {
-  if (!has_peers_ || call.compression != Compression::none) return CopyMode::cached;
-  const Row& row = row_of(*call.plan, has_single_, is_crowded_);
-  if (row.mode == CopyMode::single && !has_single_) return CopyMode::cached;
+  CopyMode mode = CopyMode::cached;
+  if (!has_peers_ || call.compression != Compression::none) return mode;
+  const Row& row = row_of(*call.plan, has_single_);
   size_t num_bytes = call.num_bytes();
   if (&row == &sends) num_bytes /= std::max<size_t>(call.plan->ops.size(), 1);
-  size_t least = is_crowded_ ? row.crowded : is_far ? row.far : row.near;
-  return num_bytes >= least ? row.mode : CopyMode::cached;
+  for (const Step& step : is_crowded_ ? row.crowded : is_far ? row.far : row.near) {
+    if (num_bytes >= step.from && (has_single_ || step.mode != CopyMode::single)) mode = step.mode;
+  }
+  return mode;
 }
 
 }  // namespace hccl
