@@ -49,6 +49,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         say(f"{name}: hccl-launch starts the ranks itself")
     known_backend = args.rdzv_backend in (None, "", "static", "c10d")
     elastic = fewest < most or not known_backend or needs_elastic(args)
+    if emulates is not None and elastic:
+        raise UsageError("--emulate: expected a job of fixed size, without torchrun's own options")
     coordinator = None if args.standalone else values.coordinator(args, fewest)
     is_any_port = coordinator is not None and coordinator[1] == 0
     return Options(

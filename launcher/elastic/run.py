@@ -46,7 +46,6 @@ def check_options(options: Options) -> None:
         "--prefix": options.output.prefix == "always",
         "--check": options.checks,
         "--min-ranks": options.min_ranks > 0,
-        "--emulate": options.emulates is not None,
     }.items():
         if is_given:
             raise UsageError(
