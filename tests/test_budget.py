@@ -25,7 +25,7 @@ BUDGET = {
     "hccl_py/*": 2_640,
     "hccl_py/plan hccl_py/algorithms": 3_960,
     "hccl_py/diagnosis hccl_py/observe": 2_550,
-    "hccl_py/csrc": 10_040,
+    "hccl_py/csrc": 10_070,
     "hccl_py/torch_backend": 4_040,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 9_420,

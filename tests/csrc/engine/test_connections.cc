@@ -1,6 +1,9 @@
 // What becomes of single connections between hosts: acknowledgements that stop half-way, lost
 // probes, control connections that break, how a peer that died is told from one that is out of
 // reach, and lanes whose connections are made when first needed.
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <set>
 
@@ -236,6 +239,37 @@ HCCL_TEST(a_peer_without_lanes_is_lost_once_nobody_listens_there) {
   wire.rank->note_refusal(1);
   CHECK(eventually([&] { return request->is_done(); }));
   CHECK(request->failure->cause == Cause::lost);
+}
+
+// The kernel resets the connections of a killed process that has not read all: no end looks closed.
+RequestPtr refused_after_resets(Wire& wire, std::vector<std::byte>& bytes) {
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  linger at_once{1, 0};
+  Descriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  std::vector<int> theirs = wire.lanes;
+  theirs.push_back(wire.control);
+  for (int fd : theirs) {
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+    CHECK(dup2(null.get(), fd) == fd);  // closes it; the wire closes the number again
+  }
+  CHECK(!wire.rank->wait(request, in(moment), no_interrupt));  // a network may have done it
+  wire.rank->note_refusal(1);
+  return request;
+}
+
+HCCL_TEST(a_peer_of_this_host_is_lost_once_it_refuses_after_resets) {
+  Wire wire(Wire::Lanes::at_start, [] { return tcp_sockets(); });
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = refused_after_resets(wire, bytes);
+  CHECK(eventually([&] { return request->is_done(); }));
+  CHECK(request->failure->cause == Cause::lost);
+}
+
+HCCL_TEST(a_peer_of_another_address_may_refuse_after_resets_and_live) {
+  Wire wire(Wire::Lanes::at_start, [] { return tcp_sockets(INADDR_LOOPBACK + 1); });
+  std::vector<std::byte> bytes(8);
+  CHECK(!wire.rank->wait(refused_after_resets(wire, bytes), in(moment), no_interrupt));
 }
 
 }  // namespace

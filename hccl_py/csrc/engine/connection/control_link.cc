@@ -25,11 +25,31 @@ std::string cut(const std::string& text) {
   return text.substr(0, size);
 }
 
+// Whether both ends have one address: the connection never leaves this host.
+bool has_one_address(int socket) {
+  sockaddr_storage mine{}, theirs{};
+  socklen_t size = sizeof mine, their_size = sizeof theirs;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &size) != 0 ||
+      getpeername(socket, reinterpret_cast<sockaddr*>(&theirs), &their_size) != 0 ||
+      mine.ss_family != theirs.ss_family) {
+    return false;
+  }
+  if (mine.ss_family == AF_INET) {
+    return reinterpret_cast<sockaddr_in&>(mine).sin_addr.s_addr ==
+           reinterpret_cast<sockaddr_in&>(theirs).sin_addr.s_addr;
+  }
+  return mine.ss_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<sockaddr_in6&>(mine).sin6_addr,
+                     &reinterpret_cast<sockaddr_in6&>(theirs).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 }  // namespace
 
 ControlLink::ControlLink(std::vector<std::shared_ptr<Stream>> connections) {
   for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, {}});
-  if (!paths_.empty()) process_ = process_behind(paths_.front().stream->fd());
+  if (paths_.empty()) return;
+  process_ = process_behind(paths_.front().stream->fd());
+  stays_on_host_ = has_one_address(paths_.front().stream->fd());
 }
 
 ControlLink::~ControlLink() {

@@ -70,6 +70,9 @@ class ControlLink {
   bool is_closed() const;
   // The peer's process, where it runs on this host and the kernel vouches for it; else 0.
   pid_t process() const { return process_; }
+  // Whether no network lies between the peer and this rank, though the link may be a TCP
+  // connection.
+  bool stays_on_host() const { return stays_on_host_; }
   uint64_t generation(size_t path) const { return paths_[path].generation; }
   // Has the kernel notice within about `timeout_s` that a path is cut.
   void watch_paths(double timeout_s);
@@ -99,6 +102,7 @@ class ControlLink {
   void handle(const ControlMessage& message, std::string_view text);
 
   pid_t process_ = 0;  // of the peer, where the kernel vouches for it
+  bool stays_on_host_ = false;
   std::vector<Connection> paths_;
   double timeout_s_ = 0;
   State state_ = State::open;

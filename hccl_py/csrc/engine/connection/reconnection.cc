@@ -42,11 +42,14 @@ void Connections::follow_paths(int rank) {
 }
 
 // A process that ends closes all connections, and then nobody listens where it did. A network that
-// resets all of them may refuse new ones too, but closes none.
+// resets all of them may refuse new ones too, but closes none. The kernel also resets, and does not
+// close, what a killed process has not read to its end: on one host, where no network could refuse
+// a connection, the refusal alone says that the process has ended.
 bool Connections::is_gone(const Peer& peer) {
   auto is_open = [](auto* lane) { return lane->is_open(); };
   auto is_closed = [](auto* lane) { return lane->closed_by_peer(); };
   if (!peer.link->is_cut() || std::ranges::any_of(peer.lanes, is_open)) return false;
+  if (peer.refuses && peer.link->stays_on_host()) return true;
   if (!peer.link->is_closed() && std::ranges::none_of(peer.lanes, is_closed)) return false;
   return peer.refuses || Clock::now() - peer.cut_at >= answer_time;
 }

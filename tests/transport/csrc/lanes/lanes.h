@@ -76,7 +76,8 @@ inline std::array<int, 2> unix_sockets() {
   return ends;
 }
 
-inline std::array<int, 2> tcp_sockets() {
+// `dialler`: the address of the first one, a loopback address as the other one's.
+inline std::array<int, 2> tcp_sockets(uint32_t dialler = INADDR_LOOPBACK) {
   int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -86,6 +87,10 @@ inline std::array<int, 2> tcp_sockets() {
   CHECK(bind(listener, generic, size) == 0 && listen(listener, 1) == 0);
   CHECK(getsockname(listener, generic, &size) == 0);
   int dialled = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in source{};
+  source.sin_family = AF_INET;
+  source.sin_addr.s_addr = htonl(dialler);
+  CHECK(bind(dialled, reinterpret_cast<sockaddr*>(&source), sizeof source) == 0);
   CHECK(connect(dialled, generic, size) == 0);
   int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   CHECK(accepted >= 0 && fcntl(dialled, F_SETFL, O_NONBLOCK) == 0);

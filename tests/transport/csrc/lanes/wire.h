@@ -21,7 +21,8 @@ struct Wire {
 
   enum class Lanes { at_start, later };
 
-  explicit Wire(Lanes when = Lanes::at_start) {
+  // `sockets` makes both ends of a connection.
+  explicit Wire(Lanes when = Lanes::at_start, std::array<int, 2> (*sockets)() = unix_sockets) {
     CommunicatorOptions options;
     options.world_size = 2;
     options.num_channels = num_channels;
@@ -34,11 +35,11 @@ struct Wire {
         lanes.push_back(-1);
         continue;
       }
-      std::array<int, 2> ends = unix_sockets();
+      std::array<int, 2> ends = sockets();
       lanes.push_back(ends[0]);
       its.lanes.push_back({stream_on(ends[1])});
     }
-    std::array<int, 2> ends = unix_sockets();
+    std::array<int, 2> ends = sockets();
     control = ends[0];
     its.controls = {stream_on(ends[1])};
     rank->add_tcp_peer(1, std::move(its));
