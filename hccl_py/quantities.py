@@ -79,9 +79,11 @@ def read_size(text: object) -> int:
 
 
 def busbw_factor(collective: str, n: int) -> float:
-    """Return busbw / algbw of a collective of n ranks, so that numbers of ranks compare."""
-    if collective in ("broadcast", "reduce"):
+    """Return busbw / algbw of a call of hccl-bench among n ranks; without data it is 0."""
+    if collective in ("broadcast", "reduce", "send_recv", "ping_pong"):
         return 1.0
+    if collective == "barrier":
+        return 0.0
     return (2 if collective == "all_reduce" else 1) * (n - 1) / n
 
 

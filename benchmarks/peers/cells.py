@@ -10,6 +10,7 @@ from benchmarks.peers.contenders import DTYPE, LIMITS, OURS
 from benchmarks.peers.machine import Cores, name_cores
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.results import Spread
+from hccl_py.quantities import busbw_factor
 
 _NOISY = 2.0
 _STEADY = 1.5
@@ -116,7 +117,7 @@ class Cell:
         num_bytes = case.num_bytes(case.count(self.size, DTYPE, self.ranks), DTYPE, self.ranks)
         if self.ours is None or not num_bytes:
             return None
-        return num_bytes / self.ours.median / 1e3 * case.busbw_factor(self.ranks)
+        return num_bytes / self.ours.median / 1e3 * busbw_factor(self.op, self.ranks)
 
 
 def count_steady(starts: Sequence[float]) -> int:

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from benchmarks.peers.library import ROOT, Array, Call, Library, open_communicator
-from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.sockets import accept, connect, exchange
+from hccl_py.quantities import busbw_factor
 
 
 def open_sockets() -> Library:
@@ -39,7 +39,7 @@ def open_sockets() -> Library:
             return lambda: None
         larger = max(input.nbytes, output.nbytes)
         ranks = other if op == "all_to_all" else 1
-        num_bytes = int(larger * CASES[op].busbw_factor(2)) * ranks or 1
+        num_bytes = int(larger * busbw_factor(op, 2)) * ranks or 1
         sends = op != ("reduce" if within.rank == ROOT else "broadcast")
         receives = op != ("broadcast" if within.rank == ROOT else "reduce")
         return partial(exchange, peers, num_bytes * sends, num_bytes * receives)

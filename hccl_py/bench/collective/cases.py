@@ -1,8 +1,7 @@
-"""What a collective is to the benchmark: four hooks and some flags, one `Case` each.
+"""What a collective is to the benchmark: three hooks and some flags, one `Case` each.
 
     blocks        how many blocks go in and come out
     expectation   what must stand in a rank's result, from the oracle
-    busbw_factor  what algbw is multiplied by to compare different rank counts
     bind          the call itself, bound to a contender and its buffers
 
 A new collective is a new entry of `CASES`.
@@ -28,7 +27,7 @@ def _bind_collective(by: Contender, call: Call, rank: int, input: Any, output: A
 
 @dataclass(frozen=True)
 class Case:
-    """The four hooks; `n` is the world size.
+    """The three hooks; `n` is the world size.
 
     Attributes:
         reduces, has_root, has_data: what its calls take.
@@ -38,7 +37,6 @@ class Case:
 
     blocks: Callable[[int], tuple[int, int]]
     expectation: Expect
-    busbw_factor: Callable[[int], float]
     bind: Bind = _bind_collective
     reduces: bool = False
     has_root: bool = False
@@ -125,33 +123,22 @@ def _nothing_to_do() -> None:
     """Stand for the call of a rank that is in no pair."""
 
 
-def _one(n: int) -> float:
-    return 1.0
-
-
-def _share_of_others(n: int) -> float:
-    return (n - 1) / n
-
-
 CASES: dict[str, Case] = {
     "all_reduce": Case(
         blocks=lambda n: (1, 1),
         expectation=_expect_reduced,
-        busbw_factor=lambda n: 2 * (n - 1) / n,
         reduces=True,
         places=("in", "out"),
     ),
     "broadcast": Case(
         blocks=lambda n: (1, 1),
         expectation=lambda call, rank: [Piece(call.count, contribution(call, call.root))],
-        busbw_factor=_one,
         has_root=True,
         places=("in", "out"),
     ),
     "reduce": Case(
         blocks=lambda n: (1, 1),
         expectation=_at_root(_expect_reduced),
-        busbw_factor=_one,
         reduces=True,
         has_root=True,
         places=("in", "out"),
@@ -159,24 +146,20 @@ CASES: dict[str, Case] = {
     "all_gather": Case(
         blocks=lambda n: (1, n),
         expectation=_expect_every_block,
-        busbw_factor=_share_of_others,
     ),
     "reduce_scatter": Case(
         blocks=lambda n: (n, 1),
         expectation=lambda call, rank: [Piece(call.count, reduced(call, rank * call.count))],
-        busbw_factor=_share_of_others,
         reduces=True,
     ),
     "all_to_all": Case(
         blocks=lambda n: (n, n),
         expectation=_expect_transposed,
-        busbw_factor=_share_of_others,
         places=("out",),  # in place gloo mixes blocks up, and NCCL has no such call
     ),
     "gather": Case(
         blocks=lambda n: (1, n),
         expectation=_at_root(_expect_every_block),
-        busbw_factor=_share_of_others,
         has_root=True,
     ),
     "scatter": Case(
@@ -184,20 +167,17 @@ CASES: dict[str, Case] = {
         expectation=lambda call, rank: [
             Piece(call.count, contribution(call, call.root, rank * call.count))
         ],
-        busbw_factor=_share_of_others,
         has_root=True,
     ),
     "send_recv": Case(
         blocks=lambda n: (1, 1),
         expectation=_expect_neighbour,
-        busbw_factor=_one,
         bind=_bind_send_recv,
         places=("out",),
     ),
     "ping_pong": Case(
         blocks=lambda n: (1, 1),
         expectation=_expect_answer,
-        busbw_factor=_one,
         bind=_bind_ping_pong,
         places=("out",),
         messages=2,
@@ -206,7 +186,6 @@ CASES: dict[str, Case] = {
     "barrier": Case(
         blocks=lambda n: (0, 0),
         expectation=lambda call, rank: [],
-        busbw_factor=lambda n: 0.0,
         has_data=False,
         places=("out",),
     ),

@@ -19,6 +19,7 @@ from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.rank import Checked, check, prepare, time_calls, time_each
 from hccl_py.bench.collective.ranks import Ranks
 from hccl_py.bench.collective.results import Result, Row
+from hccl_py.quantities import busbw_factor
 
 _ROUND_S = 0.02
 _BUDGET_S = 1.0
@@ -62,7 +63,7 @@ def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, s
         num_calls = len(result.round_us) * result.calls_per_round
         of = f"{result.contender}: " if len(results) > 1 else ""
         doubts += [of + doubt for doubt in spread_doubts(result.round_us, num_calls)]
-    factor, copied = case.busbw_factor(call.world_size), max(copy_before, copy_after)
+    factor, copied = busbw_factor(call.op, call.world_size), max(copy_before, copy_after)
     return Row(size, call.count, factor, tuple(results), limits, copied, tuple(doubts))
 
 

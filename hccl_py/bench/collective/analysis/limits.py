@@ -17,6 +17,7 @@ from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.rank import Rank
 from hccl_py.bench.collective.ranks import Ranks
 from hccl_py.bench.collective.sockets import accept, connect, exchange
+from hccl_py.quantities import busbw_factor
 
 _BOTH_WAYS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 """Where every node sends as much as it receives."""
@@ -60,7 +61,7 @@ class Limits:
         if options.pairs:
             return algbw * len(options.pairs) / wire if crossing == {True} else None
         ranks = options.nproc if options.collective == "all_to_all" else 1
-        return algbw * CASES[options.collective].busbw_factor(options.nnodes) * ranks / wire
+        return algbw * busbw_factor(options.collective, options.nnodes) * ranks / wire
 
     def _measure_wire(self) -> float:
         what, both_ways = "measuring the wire", self._options.collective in _BOTH_WAYS

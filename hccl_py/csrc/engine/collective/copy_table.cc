@@ -10,6 +10,7 @@ namespace hccl {
 namespace {
 
 constexpr size_t KiB = 1024, MiB = 1024 * KiB;
+constexpr size_t least_step = 32 * KiB;  // of all rows
 
 // From so many bytes on, a call takes the mode; below the first step: cached.
 struct Step {
@@ -27,14 +28,14 @@ struct Row {
 // One payload for several peers, which nobody reduces: it is best written once, into a slot. 1 MiB
 // to 3 peers that share cores took 69 us, and 154 cached; 16 MiB to 7 took 8 ms with the second
 // copy past the caches and 13 with the first, 32 MiB 62 and 26.
-constexpr Step to_several[] = {{32 * KiB, CopyMode::sender_streamed},
+constexpr Step to_several[] = {{least_step, CopyMode::sender_streamed},
                                {8 * MiB, CopyMode::receiver_streamed},
                                {32 * MiB, CopyMode::sender_streamed}};
 constexpr Row shares{to_several, to_several, to_several};
 
 // A rank that only sends what nobody reduces helps to copy it (joint_copy.h): bytes of a message.
 // 128 KiB took 8 us, and 13 cached; 4 MiB took 463 singly, and 662.
-constexpr Step to_one[] = {{32 * KiB, CopyMode::sender_streamed}, {2 * MiB, CopyMode::single}};
+constexpr Step to_one[] = {{least_step, CopyMode::sender_streamed}, {2 * MiB, CopyMode::single}};
 constexpr Step jointly[] = {{min_joint_bytes, CopyMode::single}};
 constexpr Row sends{to_one, jointly, jointly};
 
@@ -68,9 +69,10 @@ const Row& row_of(const Plan& plan, bool has_single) {
 
 CopyMode CopyTable::mode_of(const Call& call, bool is_far) const {
   CopyMode mode = CopyMode::cached;
-  if (!has_peers_ || call.compression != Compression::none) return mode;
-  const Row& row = row_of(*call.plan, has_single_);
   size_t num_bytes = call.num_bytes();
+  // Before a look at the ops: small calls are counted in nanoseconds.
+  if (!has_peers_ || num_bytes < least_step || call.compression != Compression::none) return mode;
+  const Row& row = row_of(*call.plan, has_single_);
   if (&row == &sends) num_bytes /= std::max<size_t>(call.plan->ops.size(), 1);
   for (const Step& step : is_crowded_ ? row.crowded : is_far ? row.far : row.near) {
     if (num_bytes >= step.from && (has_single_ || step.mode != CopyMode::single)) mode = step.mode;
