@@ -29,7 +29,7 @@ from hccl_py.diagnosis.exceptions import (
 )
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
-from hccl_py.membership.environment import rendezvous_store, told_rank_and_size
+from hccl_py.membership.environment import checked_rank_and_size, rendezvous_store
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
@@ -113,7 +113,7 @@ class Communicator(Collectives[None]):
         timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
         if identity is not None and not isinstance(identity, Identity):
             raise wrong("identity", "an Identity", identity)
-        rank, world_size = told_rank_and_size(rank, world_size, store, name, timeout_s)
+        rank, world_size = checked_rank_and_size(rank, world_size, store, name, timeout_s)
         wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(

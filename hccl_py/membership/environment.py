@@ -16,8 +16,8 @@ from hccl_py.membership.lives import life_at
 from hccl_py.membership.unique_id import (
     UniqueId,
     id_at,
+    report_by_another_process,
     store_of_unique_id,
-    tell_by_another_process,
 )
 from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.arguments import whole_number, wrong
@@ -34,17 +34,17 @@ _stores: dict[tuple[int, str, int], Any] = {}
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
 _NO_RANK = -1
 _MIN_DESCRIPTORS = 4
-_MOST_TOLD = 64
-_TELL_S = 5.0
-"""How long a rank that does not know which it is tries to tell the others."""
+_MOST_REPORTED = 64
+_REPORT_S = 5.0
+"""How long a rank that does not know which it is tries to report why."""
 
 
-def told_rank_and_size(
+def checked_rank_and_size(
     rank: Any, world_size: Any, store: Any, name: str, timeout_s: Any
 ) -> tuple[int, int]:
-    """Return `rank_and_size`; where it makes no sense the ranks that wait at `store` are told.
+    """Return `rank_and_size`; report values that make no sense to the ranks that wait at `store`.
 
-    Telling takes a few seconds at most; InvalidArgumentError follows.
+    The report takes a few seconds at most; InvalidArgumentError follows.
     """
     try:
         found = rank_and_size(rank, world_size)
@@ -52,31 +52,31 @@ def told_rank_and_size(
             raise InvalidArgumentError(f"rank {found[0]} is not in 0..{found[1] - 1} (world_size)")
         return found
     except InvalidArgumentError as error:
-        limit_s = timeout_s if isinstance(timeout_s, int | float) and timeout_s > 0 else _TELL_S
+        limit_s = timeout_s if isinstance(timeout_s, int | float) and timeout_s > 0 else _REPORT_S
         problem = f"a rank (pid {os.getpid()} on {socket.gethostname()}): {error}"
-        tell(problem, store, name, min(limit_s, _TELL_S))
+        report(problem, store, name, min(limit_s, _REPORT_S))
         raise
 
 
-def tell(
-    problem: str, store: Any = None, name: str = "default", timeout_s: float = _TELL_S
+def report(
+    problem: str, store: Any = None, name: str = "default", timeout_s: float = _REPORT_S
 ) -> None:
-    """Tell a problem of a rank that cannot come itself, where the others wait for it.
+    """Report a problem of a rank that cannot connect itself, where the others wait for it.
 
-    Where nobody serves the store, this may be the rank 0 that should: it does, to tell.
+    If nobody serves the store, this process may be rank 0: it then serves the store for the report.
     """
     size = os.environ.get("WORLD_SIZE", "")
-    num_ranks = min(int(size), _MOST_TOLD) if size.isdecimal() else _MOST_TOLD
-    is_told = False
+    num_ranks = min(int(size), _MOST_REPORTED) if size.isdecimal() else _MOST_REPORTED
+    is_reported = False
     for rank in (_NO_RANK, 0):
         with (
             suppress(HcclError, OSError),
             rendezvous_store(store, rank, 0, name, timeout_s / 2, problem) as found,
             SharedFailure(SealedStore(found, read_secret()), rank, num_ranks).sharing(),
         ):
-            is_told = True
+            is_reported = True
             raise BootstrapError(problem)
-        if is_told or _is_hosted():
+        if is_reported or _is_hosted():
             return
 
 
@@ -96,7 +96,7 @@ def rendezvous_store(
     """Open the store through which the ranks of a communicator find each other.
 
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
-    for everything together. With a `problem` nothing is opened but to tell it.
+    for everything together. With a `problem` nothing is opened but to report it.
     """
     is_id = store is None or isinstance(store, bytes | bytearray | memoryview)
     if (
@@ -117,7 +117,7 @@ def rendezvous_store(
 
 
 def _require_descriptors(rank: int, name: str) -> None:
-    """Have the others told where this process cannot even resolve a name."""
+    """Have another process report that this one has no descriptor left to resolve a name."""
     taken: list[int] = []
     try:
         while len(taken) < _MIN_DESCRIPTORS:
@@ -125,7 +125,7 @@ def _require_descriptors(rank: int, name: str) -> None:
     except OSError as error:
         if is_no_descriptor(error):
             text = f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
-            tell_by_another_process(f"rank {rank} on {socket.gethostname()}: {text}", name=name)
+            report_by_another_process(f"rank {rank} on {socket.gethostname()}: {text}", name=name)
             raise BootstrapError(f"rank {rank}: {text}") from error
     finally:
         for descriptor in taken:
@@ -193,7 +193,7 @@ def _open_store(address: str, port: int, is_master: bool, timeout_s: float) -> A
         if not is_master or is_of_signal_handler(error):
             raise
         with suppress(RuntimeError, OSError):  # a rank that claims to be rank 0 too may serve it
-            return _open_store(address, port, False, min(timeout_s, _TELL_S / 2))
+            return _open_store(address, port, False, min(timeout_s, _REPORT_S / 2))
         raise
 
 

@@ -45,8 +45,8 @@ _HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), add
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
-_TELL_S = 30.0
-_TO_TELL = "ID_TO_TELL"  # in the environment of a process that tells, as an argument is seen
+_REPORT_S = 30.0
+_REPORTED_TO = "ID_TO_TELL"  # in the environment of a process that tells, as an argument is seen
 
 
 class UniqueId(bytes):
@@ -124,7 +124,7 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
 def store_of_unique_id(
     content: Any, rank: int, world_size: int, timeout_s: float, problem: str = ""
 ) -> Iterator[UniqueIdClient]:
-    """Hand out the store of a unique id, and leave it at the end; or only tell a `problem` there.
+    """Hand out the store of a unique id, and leave it at the end; or only report a `problem` there.
 
     A BootstrapError of the block is raised with the reason why the ranks cannot meet, if one is
     known.
@@ -136,7 +136,7 @@ def store_of_unique_id(
         store, server = UniqueIdClient(address, timeout_s), None
     except BootstrapError as error:
         if not problem:
-            tell_by_another_process(f"rank {rank} on {socket.gethostname()}: {error}", content)
+            report_by_another_process(f"rank {rank} on {socket.gethostname()}: {error}", content)
         raise BootstrapError(f"rank {rank}: {error}") from error
     try:
         if address.comes_later:
@@ -164,17 +164,18 @@ def store_of_unique_id(
         store.leave()
 
 
-def tell_by_another_process(problem: str, content: bytes = b"", name: str = "default") -> None:
-    """Tell the ranks of an id, or of a name at the environment's store, what keeps this one from
-    dialling, as a lack of descriptors.
+def report_by_another_process(problem: str, content: bytes = b"", name: str = "default") -> None:
+    """Report what keeps this rank from dialling to the ranks of an id, or of a name at the store.
+
+    A process without descriptors, for example, cannot dial, but can start another process.
     """
     program = (
         f"import os, sys{', torch' * bool(sys.modules.get('torch'))}; "
-        "from hccl_py.membership.environment import tell; "
-        f"tell(sys.argv[1], bytes.fromhex(os.environ.pop('{_TO_TELL}')) or None, sys.argv[2])"
+        "from hccl_py.membership.environment import report; "
+        f"report(sys.argv[1], bytes.fromhex(os.environ.pop('{_REPORTED_TO}')) or None, sys.argv[2])"
     )
-    environ = {**os.environ, _TO_TELL: bytes(content).hex()}
-    deadline = Deadline(_TELL_S)
+    environ = {**os.environ, _REPORTED_TO: bytes(content).hex()}
+    deadline = Deadline(_REPORT_S)
     with contextlib.suppress(OSError):
         pid = os.posix_spawn(
             sys.executable, [sys.executable, "-c", program, problem, name], environ

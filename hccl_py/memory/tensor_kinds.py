@@ -1,7 +1,8 @@
 """What a tensor of torch is called that is no plain memory, and what to pass instead.
 
 Torch has tensors that hold others, and some with no memory. `Communicator` and torch.distributed
-name them by one text. Torch is imported here inside functions: who has a tensor has imported it.
+name them by one text. Torch is imported inside functions: a caller that has a
+tensor has imported it.
 """
 
 from typing import Any
