@@ -1,12 +1,11 @@
 """Every collective, once: arguments are checked and become addresses, counts and a plan.
 
-Each call ends in `submit.py`, which hands it to the engine. Nothing is sent before all arguments of
-a call have been checked.
+Each call ends in `submit.py`. Nothing is sent before all arguments of a call have been checked.
 
-A method that is `remembered` runs only for arguments that are new. It tells `KnownCalls.learn` what
-it found out about them. Later calls whose arguments have the same types, lengths and numbers go to
-the engine without a Python frame (`csrc/bindings/known_calls.cc`). Keywords, subclasses, read-only
-memory, groups, a closed communicator and HCCL_DEBUG=1 still take the method.
+A method that is `remembered` runs only for new arguments, and describes them to `KnownCalls.learn`.
+Later calls whose arguments have the same types, lengths and numbers go to the engine without a
+Python frame (`csrc/bindings/known_calls.cc`). Keywords, subclasses, read-only memory, groups, a
+closed communicator and HCCL_DEBUG=1 still take the method.
 """
 
 from collections.abc import Sequence
