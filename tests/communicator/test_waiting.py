@@ -16,6 +16,9 @@ from hccl_py import Communicator
 LATE_S = 2.0
 MOST_S = 0.01 + 0.02 * LATE_S
 """Of a core, for a wait of LATE_S: 10 ms in full, and 2 % of the rest."""
+ROUNDS = 3
+"""On a busy machine a rank wakes on a cold core, and a wait costs more: one round is no proof. A
+rank that keeps its core computes all of LATE_S in every round."""
 CALLS = 200
 BLOCKS = 10
 ALONE = 0.95
@@ -36,8 +39,11 @@ def wait_for_the_last(rank: int, n: int) -> float:
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_a_rank_that_waits_for_long_leaves_its_core(n: int) -> None:
-    used_s = run_ranks(wait_for_the_last, n)
-    assert max(used_s) < MOST_S, used_s
+    for _ in range(ROUNDS):
+        used_s = run_ranks(wait_for_the_last, n)
+        if max(used_s) < MOST_S:
+            return
+    pytest.fail(f"in each of {ROUNDS} rounds a rank computed {MOST_S:g} s or more: {used_s}")
 
 
 def count_turns(rank: int, n: int) -> float:
