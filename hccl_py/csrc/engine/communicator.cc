@@ -183,7 +183,7 @@ bool Communicator::has_requests() const {
   return submissions_.has_incoming() || asked(~ask_close) || connections_.has_offers();
 }
 
-// Ends this thread's driving. What is left goes to a waiter or to the progress thread.
+// Ends this thread's driving. A waiter or the progress thread drives the remaining calls.
 void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();

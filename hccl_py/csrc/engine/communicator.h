@@ -67,7 +67,7 @@ class Communicator final : public Drivable {
   void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
-  // What its lanes have registered, or will: is told of the buffers of calls.
+  // Memory that its lanes register; it is given the buffers of calls.
   void add_memory(const std::shared_ptr<RegisteredMemory>& memory);
   // All ranks of this host, other nodes' too, and the cores that they may use between them: with
   // more ranks than cores a waiting rank yields instead of spinning.

@@ -222,7 +222,7 @@ bool Communicator::answer_asks() {
   return true;
 }
 
-// Whatever has a deadline of its own.
+// Checks everything that has a deadline of its own.
 void Communicator::check(Deadline now) {
   check_deadlines(now);
   connections_.tend(now);
@@ -341,7 +341,7 @@ CallProgress Communicator::measure() const {
   return progress;
 }
 
-// What was under way when it failed is what matters then.
+// Keeps the progress of the call that was under way when the communicator failed.
 void Communicator::keep_progress() {
   if (failures_.phase() != FailureState::Phase::none) return;
   CallProgress progress = measure();

@@ -96,7 +96,7 @@ void PointToPoint::finish(const RequestPtr& request) {
   --num_pending_;
   ++num_finished_;
   uint64_t now_ns = steady_ns(Clock::now());
-  // What travels with its envelope moves all at once: a send at its beginning, a recv at its end.
+  // A payload inside its envelope moves at once: a send at its beginning, a recv at its end.
   bool failed = request->failure != nullptr;
   if (request->started_ns == 0 && !failed) {
     recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);

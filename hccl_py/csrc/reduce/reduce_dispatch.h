@@ -58,7 +58,7 @@ extern const ReduceTable reduce_table_avx512;
 // The tables that this processor can run, best first.
 std::span<const ReduceTable* const> usable_reduce_tables();
 
-// What reduce() does, with a given table.
+// reduce() with a given table.
 size_t reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
                    std::span<const std::byte* const> srcs, size_t count);
 

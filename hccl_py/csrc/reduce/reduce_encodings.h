@@ -4,7 +4,7 @@
 
 constexpr size_t float_lanes = vector_bytes / sizeof(float);
 
-// What an encoding lost; 0 where that is no number, or no result would ever be one again.
+// The error of an encoding; 0 where that is not a number, or every later result would be none.
 template <size_t lanes>
 HCCL_INLINE Vector<float, lanes> finite_or_zero(Vector<float, lanes> lost) {
   return lost - lost == 0 ? lost : Vector<float, lanes>{};

@@ -60,7 +60,7 @@ constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) /
 // nothing behind. A peer that could shrink its memory later could kill us with SIGBUS.
 inline constexpr int seals_of_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What limits the size of shared memory, to be said of an error; nothing if it is another one.
+// Names the limit of shared memory that an error comes from; empty for any other error.
 inline std::string why_too_large(int error) {
   rlimit limit;
   if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0) return {};

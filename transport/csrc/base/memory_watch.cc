@@ -173,7 +173,7 @@ void MemoryWatch::forget(size_t number) {
   std::lock_guard lock(mutex_);
   Range& range = ranges_[number];
   if (--range.num_users > 0) return;
-  // Of what has gone, parts may still be there. What stays registered costs whoever unmaps it an
+  // Parts of an unmapped range may remain. A registered range costs the thread that unmaps it an
   // event.
   uffdio_range whole{range.begin.load(), range.end.load() - range.begin.load()};
   ioctl(events_->get(), UFFDIO_UNREGISTER, &whole);

@@ -18,7 +18,7 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// What was sent over one kind of transport by all lanes of a communicator, or by one queue pair.
+// Bytes and messages that all lanes of a communicator, or one queue pair, sent over one transport.
 struct DeviceStatistics {
   Counter messages;
   Counter bytes;    // their payload; in shared memory once per reader
@@ -61,7 +61,7 @@ struct Profile {
   Counter wire_ns;  // sending and receiving over anything else
 };
 
-// All calls that were compressed. What they cost and save on this rank's own edges between nodes.
+// All compressed calls: their cost and savings on this rank's own edges between nodes.
 struct CompressionStatistics {
   Counter calls;
   Counter raw_bytes;   // of the messages that this rank sent, before they were encoded

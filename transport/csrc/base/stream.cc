@@ -35,8 +35,8 @@ void SocketStream::close() {
   socket_.reset();
 }
 
-// What sends into a connection that the other end has closed gets EPIPE. The kernel reports a reset
-// once, and the end of the stream from then on.
+// A send gets EPIPE after the other end has closed the connection. The kernel reports a reset once,
+// and the end of the stream from then on.
 void SocketStream::fail(const char* call, int error) {
   was_reset_ |= error != EPIPE;
   StreamEnd end = was_reset_ ? StreamEnd::reset : StreamEnd::closed;

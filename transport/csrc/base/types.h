@@ -42,7 +42,7 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int num_reduce_ops = 8;
 
-// What float32 travels as on the compressed edges of a plan, see reduce/reduce.h. The values cross
+// The encoding of float32 on a plan's compressed edges, see reduce/reduce.h. The values cross
 // into Python (transport/types.py) and travel in fingerprints: append only.
 enum class Compression : uint8_t { none = 0, bf16 = 1, int8 = 2 };
 inline constexpr int num_compressions = 3;

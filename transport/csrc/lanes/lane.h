@@ -24,7 +24,7 @@ namespace hccl {
 // it is, and the kernel copies it once.
 enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, single };
 
-// What travels before every payload. Providers read `length`; the rest belongs to the engine.
+// Precedes every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
   uint64_t id = 0;  // collectives: how long stragglers held up the sender, see stragglers.h
@@ -113,7 +113,7 @@ class Lane {
     return {};
   }
 
-  // What a sleeper has to watch; empty where the communicator has them already.
+  // Descriptors that a sleeper has to watch; empty where the communicator has them already.
   virtual std::vector<int> descriptors() const { return {}; }
   // Before a sleep: what comes for the lane from here on makes a descriptor of it readable.
   virtual void prepare_sleep(Sleep&) {}

@@ -17,9 +17,9 @@
 namespace hccl {
 
 // A message on a connection between two hosts, in this machine's byte order; of another one the
-// magic number is wrong. Whatever does not fit, a wrong magic or serial number, an impossible
-// length, a bad checksum, has one answer: the connection is closed, and what was not acknowledged
-// is sent again on another one.
+// magic number is wrong. A wrong magic or serial number, an impossible length and a bad checksum
+// have one answer: the connection is closed, and messages that were not acknowledged are sent again
+// on another one.
 struct Frame {
   enum Kind : uint16_t {
     data = 1,

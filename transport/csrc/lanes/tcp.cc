@@ -18,15 +18,16 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
-// A path that is cut for a while is given up once and comes back late. One that is given up so
-// often delivers nothing, if no acknowledgement came meanwhile and each connection had time for it.
+// A path that is cut for a while is given up once and comes back late. After this many breaks
+// without an acknowledgement, although each connection had time for one, the path delivers nothing.
 constexpr int fruitless_breaks = 4;
-// What a lost packet explains is no trouble yet.
+// A lost packet explains a shorter silence.
 constexpr double shortest_silence_s = 0.5;
 
-// The kernel repeats itself and hears nothing, although the peer has room. What never left this
-// host, because its own interface is down, is not repeated but probed for; a peer that lives
-// answers probes, with its window closed too, and an answer sets their number back.
+// Returns whether the kernel sends again and gets no answer, although the peer has room. The kernel
+// does not send again but probes where data never left this host, because its own interface is
+// down; a living peer answers probes even with its window closed, and an answer resets their
+// number.
 bool is_cut(int fd, double timeout_s) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -158,7 +159,7 @@ bool TcpLane::go_on(size_t i) {
     paths_[i]->stop_sending();
     requeue(i);
     ack_due_ = true;  // it may have been in what was lost
-    // What the peer sent before it stopped reading may still be there.
+    // Messages that the peer sent before it stopped reading may still be there.
     if (head_of(i) == nullptr) lose(i, error.what(), error.end);
     return true;
   }

@@ -14,8 +14,8 @@ constexpr int fruitless_before_stash = 2;
 
 }  // namespace
 
-// The next message on this connection that has not come yet. What is for the lane itself, and what
-// came already, is dealt with on the way.
+// The next new message on this connection. Acknowledgements, and messages that came already on
+// another connection, are consumed on the way.
 const Frame* TcpLane::head_of(size_t i) {
   return reading(i, [this](Path& path) -> const Frame* {
     while (const Frame* frame = path.head()) {

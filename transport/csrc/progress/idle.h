@@ -1,4 +1,4 @@
-// What to do while nothing moves: spin, then yield, then sleep.
+// Waiting while nothing moves: spin, then yield, then sleep.
 #pragma once
 
 #include <sched.h>

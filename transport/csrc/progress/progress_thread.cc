@@ -83,8 +83,8 @@ void ProgressThread::loop() {
   }
 }
 
-// The most urgent of all turns. What is done, or driven by another thread, leaves the list until
-// the next kick().
+// Returns the most urgent of all turns. A communicator that is done, or that another thread drives,
+// leaves the list until the next kick().
 Drivable::Turn ProgressThread::turn(const Drivables& drivables) {
   auto most_urgent = Drivable::Turn::not_mine;
   for (const auto& drivable : drivables) {

@@ -13,7 +13,7 @@
 
 namespace hccl {
 
-// What the progress thread drives while no other thread does.
+// An object that the progress thread drives while no other thread does.
 class Drivable {
  public:
   enum class Turn {
@@ -30,7 +30,7 @@ class Drivable {
   virtual bool prepare_sleep(Sleep& sleep) = 0;
 };
 
-// What it drives may hold it: stop() has to come before its last owner goes.
+// A Drivable may own this thread: call stop() before the last owner goes.
 class ProgressThread {
  public:
   ProgressThread();

@@ -1,4 +1,5 @@
-// What every queue pair checks of a call before it has an effect. All throw InvalidVerb.
+// Checks of a call that every queue pair makes before the call has an effect. All throw
+// InvalidVerb.
 #pragma once
 
 #include "verbs/verbs.h"

@@ -128,8 +128,8 @@ class QueueFull : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a lane needs of a connected queue pair. QueuePair implements it over any lane, RdmaQueuePair
-// on an RDMA device.
+// The calls that a lane makes on a connected queue pair. QueuePair implements them over any lane,
+// RdmaQueuePair on an RDMA device.
 class QueuePairFace {
  public:
   virtual ~QueuePairFace() = default;

@@ -1,9 +1,9 @@
 // Why a communicator or one request cannot go on: one record from where it is observed to where it
 // is raised. The first failure is kept; nothing replaces it.
 //
-// What one rank observes is a report. The ranks' coordinator makes one diagnosis of all reports,
-// and hccl_py/diagnosis renders its text; no text is made here. Python reads these fields by the
-// same names (bindings/reports.cc).
+// A report is an observation of one rank. The ranks' coordinator makes one diagnosis of all
+// reports, and hccl_py/diagnosis renders its text; no text is made here. Python reads these fields
+// by the same names (bindings/reports.cc).
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,7 @@ struct Failure {
   // died, lost, unreachable
   bool process_lives = false;            // unreachable: though its connection closed
   std::optional<int> exit_code, signal;  // died; unset: unknown
-  // What the operating system or the provider reported; left: what the peer was handling.
+  // The text of the operating system or the provider; left: the exception that the peer raised.
   std::string error;
 
   uint64_t last_sequence = 0;  // left: collectives that it had submitted

@@ -35,7 +35,7 @@ bool FailureState::observe(Failure failure) {
   deadline_ = Clock::now() + duration_of(diagnosis_timeout_s_);
   {
     std::lock_guard lock(mutex_);
-    // What a rank observes after the diagnosis is a consequence of it.
+    // A failure that this rank observes after the diagnosis is a consequence of it.
     is_report_taken_ = diagnosis_ != nullptr;
     report_ = diagnosis_ ? diagnosis_ : std::make_shared<Failure>(std::move(failure));
   }

@@ -33,7 +33,7 @@ class FailureState {
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   FailurePtr failure() const { return read(failure_); }  // nullptr unless it has ended
   bool has_report() const { return read(report_) != nullptr; }
-  // What this rank observed, once.
+  // Returns this rank's report once, then null.
   FailurePtr take_report();
   // From now on no failure of this rank is reported. The first diagnosis stays.
   void adopt(Cause cause, std::string diagnosis);

@@ -42,8 +42,8 @@ struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
   std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
-  // Where its steps end, as numbers of ops; empty: it has none. What is sent in a step is received
-  // in it, and the ranks of a node take the same steps.
+  // Where its steps end, as numbers of ops; empty: it has none. A message that is sent in a step is
+  // received in the same step, and the ranks of a node take the same steps.
   std::vector<int> steps;
   int data_chunks = 0;  // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
@@ -83,10 +83,10 @@ struct Call {
   std::vector<Span> output;  // one per rank, or one
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
-  // What float32 travels as on the plan's compressed edges; none: as it is on all.
+  // The encoding of float32 on the plan's compressed edges; none: no edge is compressed.
   Compression compression = Compression::none;
-  // What compressing `data` lost in the call before and will lose in this one, by position; or
-  // null.
+  // The error of compressing `data` in the call before, then in this one, by position; null without
+  // error feedback.
   std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks; 0: blocks may differ

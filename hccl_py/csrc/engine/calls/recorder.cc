@@ -31,7 +31,7 @@ Bytes bytes_of(const Request& request) {
   return {in * item, out * item};
 }
 
-// What stands around every change of a record, whose first word is its version.
+// Wraps every change of a record, whose first word is its version.
 class Change {
  public:
   explicit Change(uint64_t* words) : words_(words), before_(words[0]) {

@@ -50,7 +50,7 @@ struct Request {
   FailurePtr failure;  // nullptr: none
   std::atomic<bool> done{false};
 
-  // What close() lets end: a call that was started, and that no thread waits for.
+  // A call that was started and that no thread waits for: close() lets it end.
   bool in_background = false;  // set before it is submitted
   std::atomic<int> num_waiters{0};
 

@@ -75,7 +75,7 @@ class Stragglers {
   }
   bool has_arrived(int peer) const { return arrived_[static_cast<size_t>(peer)] == sequence_; }
   bool waits() const { return idle_since_ns_ != 0; }
-  // What each message of ours carries.
+  // The value that each message of this rank carries.
   uint64_t report() const {
     return waiting_.total_ns << rank_bits | (static_cast<uint64_t>(waiting_.straggler) & rank_mask);
   }

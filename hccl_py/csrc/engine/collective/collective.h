@@ -32,7 +32,7 @@ struct Mismatch : std::exception {
   Failure failure;
 };
 
-// What the compressed edges of a rank took.
+// The cost of a rank's compressed edges.
 struct Coded {
   uint64_t raw_bytes = 0;   // of messages sent, before they were encoded
   uint64_t sent_bytes = 0;  // after
@@ -79,8 +79,8 @@ class Channel {
   Deadline room_deadline() const { return room_deadline_; }
   // Forgets the call; for a communicator that has failed.
   void abandon();
-  // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
-  // number or an earlier one. Who is ahead may have had no need of this rank.
+  // Throws Mismatch if a rank has sent a message of another call than `fingerprint`, with the same
+  // number or an earlier one. A rank that is ahead may not need this rank's data.
   void look_for_strays(uint64_t fingerprint);
 
   // Where the call stands, and which ranks it waits for.

@@ -1,4 +1,4 @@
-// What an average does besides summing up: collective.h says why.
+// The steps of an average besides the sum; collective.h gives the reason.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -127,7 +127,7 @@ bool Channel::reduce_group(const Op& op, const Span& span, const Group& group, b
   return false;
 }
 
-// What a tile has summed up.
+// Divides the sums of a tile.
 void Channel::divide(const Span& span) {
   std::byte* end = span.address + span.count * item_size_;
   scaled_.visit_parts(span.address, end, [&](std::byte* from, std::byte* to, bool is_scaled) {

@@ -1,4 +1,4 @@
-// What the ops of a plan do in a tile.
+// The ops of a plan, run in a tile.
 #include <algorithm>
 #include <cstring>
 
@@ -337,8 +337,8 @@ bool overlap(const Span& a, const Span& b, size_t item_size) {
 
 }  // namespace
 
-// What this rank adds to a reduction into `destination`. Where the caller's buffers overlap, that
-// is moved there.
+// Returns this rank's part of a reduction into `destination`. Where the caller's buffers overlap,
+// the part is moved there.
 const std::byte* Channel::part_of(const Op& op, const Span& destination) {
   Span source = resolve(op.source);
   require_same_length(source, destination);

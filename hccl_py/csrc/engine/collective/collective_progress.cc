@@ -1,4 +1,5 @@
-// What a channel can say of a call under way: where it stands, and whom it waits for.
+// The progress of a call under way, as a channel sees it: its step, and the ranks that it waits
+// for.
 #include <algorithm>
 
 #include "engine/collective/collective.h"

@@ -55,7 +55,7 @@ class CollectiveQueue {
   Deadline next_turn() const;
   bool waits_for(int peer) const;
   bool has_unawaited() const;
-  // What is known here of how far the rank has got.
+  // Writes the rank's progress, as far as this queue knows it.
   void measure(CallProgress& progress) const;
   // Forgets all calls and appends them to `unfinished`; for a communicator that has failed.
   void abandon(std::vector<RequestPtr>& unfinished);

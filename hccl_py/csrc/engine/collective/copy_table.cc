@@ -19,8 +19,8 @@ struct Step {
 };
 using Steps = std::span<const Step>;
 
-// What a rank does in a call, by where the ranks of its node run. Times are those of float32 on two
-// cores of an EPYC, with buffers that were just written.
+// How a rank copies, by its work in a call and by the cores of its node's ranks. Times are those of
+// float32 on two cores of an EPYC, with buffers that were just written.
 struct Row {
   Steps near, far, crowded;
 };
@@ -49,9 +49,10 @@ constexpr Row is_reduced{past_caches, past_caches, past_shared_caches};
 constexpr Step moved[] = {{4 * MiB, CopyMode::single}};
 constexpr Row moves{moved, moved, moved};
 
-// Ranks reduce. What stays in a cache is reduced out of slots: all_reduce of 4 MiB took 0.9 ms, and
-// 1.2 singly; 64 MiB 23 and 16. Between distant cores 256 KiB took 45 us, and 17 singly. Of ranks
-// that share cores, 1 MiB of 4 took 440 us with the first copy past the caches, and 600 cached.
+// Ranks reduce. Payloads that fit a cache are reduced out of slots: all_reduce of 4 MiB took 0.9
+// ms, and 1.2 singly; 64 MiB 23 and 16. Between distant cores 256 KiB took 45 us, and 17 singly. Of
+// ranks that share cores, 1 MiB of 4 took 440 us with the first copy past the caches, and 600
+// cached.
 constexpr Step reduced[] = {{32 * MiB, CopyMode::single}};
 constexpr Step reduced_far[] = {{128 * KiB, CopyMode::single}};
 constexpr Step reduced_crowded[] = {{128 * KiB, CopyMode::sender_streamed},

@@ -1,9 +1,9 @@
 // How the large payloads of a call travel inside a node: looked up, so that the first call of a
 // kind is as fast as the thousandth.
 //
-// What is fastest depends on the size, on what the rank does with its payloads, on whether ranks
-// share cores, and on how far apart their cores are. A mode is the sender's, and a receiver takes
-// what comes, so ranks need not agree.
+// The fastest mode depends on the size, on the rank's work with its payloads, on whether ranks
+// share cores, and on the distance of their cores. The sender chooses the mode and a receiver takes
+// any, so ranks need not agree.
 #pragma once
 
 #include <cstddef>

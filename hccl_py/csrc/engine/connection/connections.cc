@@ -177,7 +177,7 @@ void Connections::end_of_link(int rank) {
   settle(rank, Clock::now());
 }
 
-// Whatever is still open of it: what it said last is there to be read.
+// Reads the last messages of an ended process from all connections that are still open.
 void Connections::process_ended(int rank) {
   Peer& peer = at(rank);
   if (!peer.process) return;

@@ -81,7 +81,7 @@ class Connections final : public PathObserver {
   bool holds_traffic() const { return num_suspects_ > 0; }
   // Whether it is still open how some peer ends.
   bool is_unsettled() const { return num_unsettled_ > 0; }
-  // What this rank has observed since the last call.
+  // Failures that this rank has observed since the last call.
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
   // A call waits for a peer that has left.
   void fail_by_end(int peer, const std::string& error);
@@ -112,7 +112,7 @@ class Connections final : public PathObserver {
   void note_refusal(int peer);
   // A lane to a rank cannot be made, although the rank lives.
   void note_unreachable(int peer, const std::string& why);
-  // What note_device_change() kept since the last call.
+  // Changes that note_device_change() kept since the last call.
   std::vector<std::string> take_device_changes();
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;

@@ -16,7 +16,7 @@
 
 namespace hccl {
 
-// What a rank sends to another besides data. `text_length` bytes of text follow.
+// A message between two ranks besides data. `text_length` bytes of text follow.
 struct ControlMessage {
   enum Kind : uint32_t { goodbye = 1, path_down = 2 };
   uint32_t magic = 0x4c434348;
@@ -52,12 +52,12 @@ class ControlLink {
   uint64_t made() const { return made_; }
   void declare_lost() { state_ = State::lost; }
 
-  // What a connection cannot take at once leaves with the next receive().
+  // Bytes that a connection cannot take at once leave with the next receive().
   void say_goodbye(uint64_t sequence, uint64_t made = 0, const std::string& error = {});
   void report_down(int index, size_t path, uint64_t generation);
   // Reads what is there; updates state().
   void receive();
-  // What the peer has given up, and which connections of this link broke, since last asked.
+  // Paths that the peer has given up, and connections of this link that broke, since the last call.
   std::vector<ControlMessage> take_paths_down() { return std::exchange(paths_down_, {}); }
   std::vector<size_t> take_broken() { return std::exchange(broken_, {}); }
   bool has_broken() const { return !broken_.empty(); }

@@ -97,7 +97,7 @@ void Connections::suspect_path(const BrokenPath& path, uint64_t generation) {
   suspect_paths_.push_back({path, Clock::now() + goodbye_time});
 }
 
-// What breaks under a lock is found here.
+// Finds lanes that broke while a lock was held.
 void Connections::look_at_locked_lanes(int rank) {
   int index = 0;
   for (LockedLane& locked : at(rank).locked_lanes) {
@@ -237,7 +237,7 @@ void Connections::check_cut(int rank, Deadline now) {
   ControlLink& link = *peer.link;
   if (link.has_broken()) read(rank);
   if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
-  // What a dying process had sent may have kept its data connections open until now.
+  // Unread data of a dying process may have kept its data connections open until now.
   if (is_gone(peer)) return follow(rank);
   if (now - peer.cut_at < unreachable_time) return;
   peer.cut_at = now;

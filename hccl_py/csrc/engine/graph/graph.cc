@@ -8,7 +8,7 @@ namespace hccl {
 
 namespace {
 
-// What was not submitted ends here; what was has its failure from the engine.
+// Ends requests that were not submitted; the engine fails the others.
 void fail_all(std::span<const RequestPtr> requests, const FailurePtr& failure) {
   for (const RequestPtr& request : requests) request->fail(failure);
 }

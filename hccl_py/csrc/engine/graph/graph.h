@@ -57,7 +57,7 @@ class Graph {
   size_t size() const { return requests_.size(); }
 
  private:
-  // What the engine changes in a request, as recorded.
+  // The recorded fields of a request that the engine changes.
   struct Recorded {
     double timeout_s;
     int peer;

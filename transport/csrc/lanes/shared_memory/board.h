@@ -1,4 +1,4 @@
-// What a rank says to all ranks of its node at once, step by step.
+// The messages of a rank to all ranks of its node, written once per step.
 //
 // A message by lane costs both ends several cache lines for each peer. In a step of small messages
 // a rank writes all that it sends into one cell of its segment, for everybody to read, and says

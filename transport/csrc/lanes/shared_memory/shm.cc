@@ -95,7 +95,7 @@ bool ShmLane::help_to_copy() {
 }
 
 void ShmLane::detach() {
-  // What was announced stays where it is until the peer has read it.
+  // An announced payload stays where it is until the peer has read it.
   if (num_announced_ > 0) return reclaim();
   QueuedLane::detach();
 }
@@ -114,8 +114,8 @@ void ShmLane::abandon() {
   if (is_remote) wait_for_replies();
 }
 
-// After the segment was withdrawn: until the peer writes nothing any more into the memory of calls.
-// One that was stopped while it wrote, or has died, is waited for one second.
+// Waits, after the segment was withdrawn, until the peer no longer writes into the memory of calls:
+// one second at most, because the peer may have died or been stopped while it wrote.
 void ShmLane::wait_for_replies() {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0 &&
@@ -292,7 +292,7 @@ void ShmLane::offer_reply(uint64_t number, std::byte* address) {
               .is_remote = slot_ == remote};
 }
 
-// What the peeked message replies to; null: it is no reply.
+// Returns the request that the peeked message replies to; null: it is no reply.
 const Reply* ShmLane::asked_for() const {
   return asked_.find(received_ + 1, header_.fingerprint, header_.length);
 }
@@ -346,7 +346,8 @@ void ShmLane::throw_unreadable() const {
   throw LaneError(peer(), "its memory cannot be read any more");
 }
 
-// What is reduced is read into memory of the lane first: a slot's worth, which stays in the cache.
+// A payload that is reduced is read into the lane's memory first, a slot's worth that stays in
+// cache.
 const std::byte* ShmLane::lend_remote() {
   if (header_.length > slot_bytes_) {
     throw LaneError(peer(), "a long message in its own memory, where one is reduced");

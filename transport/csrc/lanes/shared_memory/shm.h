@@ -8,7 +8,7 @@
 // says where it lies, the receiver reads it there, and the sender may not change it before the
 // receiver has released it. One whose call is in CopyMode::single stays in ordinary memory in the
 // same way until the receiver has had the kernel copy it (remote). A long one whose sender only
-// waits is copied by both (joint_copy.h). What stays where it is may ask for a reply: the receiver
+// waits is copied by both (joint_copy.h). A payload that stays may ask for a reply: the receiver
 // writes one of its later messages there (replies.h).
 #pragma once
 

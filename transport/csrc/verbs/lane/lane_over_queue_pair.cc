@@ -165,7 +165,7 @@ void LaneOverQueuePair::take(Path& polled, Way& way, const Completion& completio
     if (!problem.empty()) fail(std::move(problem));
     wanted_path_ = std::max(wanted_path_, static_cast<size_t>(&polled - slots_->paths().data()));
   } else if (is_recv) {
-    // One that is stopped still has what came before.
+    // A stopped queue pair still delivers the messages that came before.
     if (&polled == &path() && !is_leaving_ && !polled.has_failed) post_recv(way);
     take_immediate(completion.imm, completion.byte_len);
   } else if (completion.wr_id == probe_id) {
@@ -182,7 +182,7 @@ void LaneOverQueuePair::take_failure(Path& polled, Way& way, const Completion& c
   if (std::exchange(polled.has_failed, true) || &polled != &path()) return;
   why_left_ = "its queue pair failed with status " +
               std::to_string(static_cast<int>(completion.status)) + ": " + way.pair->reason();
-  // What the peer did wrong, it would do wrong again.
+  // An error of the peer would repeat itself on another path.
   if (!is_of_path(completion.status)) fail(why_left_);
 }
 
@@ -401,7 +401,7 @@ bool LaneOverQueuePair::flush() {
 }
 
 void LaneOverQueuePair::detach() {
-  // What was lent cannot be copied any more; it comes back without the caller.
+  // A lent payload cannot be copied any more; it comes back without the caller.
   if (num_lent_ > 0) return poll();
   QueuedLane::detach();
 }

@@ -12,9 +12,9 @@
 //
 // Only payloads in registered memory are gathered and announced. The receiver lends a plain or
 // gathered payload where it lies, and reads an announced one to where it is received if that is
-// registered, else into its slot. What nobody reduces is announced: neither side copies it. What
-// may be reduced is gathered, because the receiver reduces it out of its slot and would only wait
-// longer for a read.
+// registered, else into its slot. A payload that is only moved is announced: neither side copies
+// it. One that may be reduced is gathered, because the receiver reduces it out of its slot and
+// would only wait longer for a read.
 //
 // The immediate has three parts:
 //
@@ -59,8 +59,8 @@ namespace hccl {
 
 class LaneOverQueuePair final : public QueuedLane {
  public:
-  // What a header's `kind` means: how a payload of a collective may travel, or what a transfer's
-  // message is, whose payloads may all be announced.
+  // The meaning of a header's `kind`: for collectives, how a payload may travel; for transfers, the
+  // kind of message, as all payloads may be announced.
   enum class Traffic { collectives, transfers };
 
   // Where registered memory is registered, by path.
@@ -130,7 +130,7 @@ class LaneOverQueuePair final : public QueuedLane {
   const Way& way_of(uint64_t number) const {
     return path().ways[(number - 1) % path().ways.size()];
   }
-  // The one in use and the later ones. What a path says that was left comes too late.
+  // The path in use and the later ones. Messages of a path that was left come too late.
   std::span<Path> usable_paths() { return std::span(slots_->paths()).subspan(path_); }
   // Whether messages can go: both ends use the path, and this one does not leave it.
   bool is_open() const { return path().is_complete() && !is_leaving_; }

@@ -38,7 +38,7 @@ std::optional<size_t> LaneOverQueuePair::next_path() const {
 }
 
 void LaneOverQueuePair::leave() {
-  // What its stopped queue pairs say next is no cause.
+  // Later errors of its stopped queue pairs are no cause.
   if (!std::exchange(path().has_failed, true)) why_left_ = "the peer has left it";
   if (!next_path()) return fail(why_left_);
   is_leaving_ = true;
@@ -76,8 +76,8 @@ void LaneOverQueuePair::arrive() {
   }
 }
 
-// What is here as a whole stays. An announced message whose payload was not read comes again with
-// it.
+// Keeps complete messages. The peer repeats an announced message whose payload was not read, with
+// the payload.
 void LaneOverQueuePair::forget_unread() {
   arrived_ = released_;
   for (uint64_t number = released_; number < released_ + num_slots; ++number) {

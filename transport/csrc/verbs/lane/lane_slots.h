@@ -18,7 +18,7 @@
 
 namespace hccl {
 
-// What lies in a slot behind the header of a message whose payload is not copied.
+// Stands in a slot behind the header of a message whose payload is not copied.
 struct Note {
   uint64_t address = 0;  // of the payload; the answer that `reply` asks for is to be written there
   uint64_t reply = 0;    // number of the message of the receiver's that answers; 0: none
@@ -64,7 +64,7 @@ class LaneSlots {
     bool is_complete() const { return num_open == ways.size(); }
   };
 
-  // What each queue pair has to be made with.
+  // Attributes that each queue pair has to be made with.
   static QueuePairAttributes attributes();
 
   // The queue pairs of each path, as many of each. Nothing was posted to them, and they are in INIT

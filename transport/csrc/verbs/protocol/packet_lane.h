@@ -1,6 +1,6 @@
-// What two queue pairs send each other: the base transport header of an InfiniBand reliable
-// connection, in the header of a lane. And what the two halves of a queue pair share: that lane,
-// and the memory that may be touched.
+// The packets of two queue pairs: the base transport header of an InfiniBand reliable connection,
+// in the header of a lane. The two halves of a queue pair share that lane, and the memory that may
+// be touched.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,7 @@ struct Packet {
 };
 static_assert(sizeof(Packet) == sizeof(Header));
 
-// What ends the queue pair, and the statuses of the requests that end with it.
+// Ends a queue pair, with the statuses of the requests that end with it.
 struct Fault {
   Status send = Status::flushed;       // of the oldest send request that is not acknowledged
   Status recv = Status::flushed;       // of the oldest RECV
@@ -78,7 +78,7 @@ struct PacketLane {
                    uint32_t access);
 };
 
-// What is left of the piece that holds `offset` of a list.
+// Returns the rest of the piece that contains `offset` of a list.
 ScatterGather locate(std::span<const ScatterGather> pieces, size_t offset);
 
 }  // namespace hccl

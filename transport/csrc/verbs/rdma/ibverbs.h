@@ -1,4 +1,4 @@
-// What is used of libibverbs, as its binary interface lays it out.
+// The used part of libibverbs, as its binary interface lays it out.
 //
 // Declared here, so that nothing of rdma-core is needed to build: the library is opened at run
 // time. The interface has been stable since libibverbs 1.1 (2006): structures only grow at their
@@ -212,7 +212,7 @@ struct DeviceAttr {
 
 inline constexpr int port_active = 4;  // ibv_port_state
 
-// What the symbol ibv_query_port fills; the header's ibv_port_attr is longer.
+// Filled by the symbol ibv_query_port; the header's ibv_port_attr is longer.
 struct PortAttr {
   int state;
   int max_mtu;

@@ -16,7 +16,7 @@ RdmaLaneEnd::RdmaLaneEnd(Registrations devices, size_t num_pairs, size_t slot_by
     : registrations_(std::move(devices)) {
   QueuePairAttributes attributes = LaneSlots::attributes();
   attributes.max_inline = inline_bytes;
-  // What was not signaled keeps its place until a later request completes.
+  // An unsignaled request keeps its place until a later one completes.
   attributes.max_send_wr *= 2;
   attributes.timeout = patience.timeout;
   attributes.retry_count = patience.retry_count;

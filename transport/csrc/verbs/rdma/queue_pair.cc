@@ -366,7 +366,7 @@ bool RdmaQueuePair::drive() {
 
 bool RdmaQueuePair::deliver() {
   Completion taken[completions_per_drive];
-  // What finds no room in the caller's queues waits in the device's.
+  // Completions that find no room in the caller's queues wait in the device's.
   size_t room = std::min({send_queue_->room(), recv_queue_->room(), std::size(taken)});
   size_t count = take(std::span(taken).first(room));
   for (const Completion& completion : std::span(taken).first(count)) {

@@ -24,7 +24,7 @@
 
 namespace hccl {
 
-// Thread-safe. What find() returned must not outlive it.
+// Thread-safe. Results of find() must not outlive it.
 class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
  public:
   // Of other memory: less is copied, and more pieces are not registered at a time.

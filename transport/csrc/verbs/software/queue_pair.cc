@@ -273,7 +273,7 @@ bool QueuePair::turn() {
 void QueuePair::check_timers(VerbsClock::time_point now) {
   underlying_->tend();
   requester_->check_silence(now);
-  // What the peer said before it went is still received, then the queue pair fails.
+  // Messages that the peer sent before it went are still received, then the queue pair fails.
   if (underlying_->peer_has_ended() && !receive()) {
     throw LaneError(0, "the peer's process has ended");
   }

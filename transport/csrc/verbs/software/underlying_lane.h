@@ -31,7 +31,7 @@ class UnderlyingLane : public SleepFlag {
   void raise(Sleeper) override {}
   // Thread-safe.
   void lower(Sleeper) override {}
-  // Whether the peer's process has ended. What it sent before is still to be received.
+  // Whether the peer's process has ended. Messages that it sent before are still to be received.
   virtual bool peer_has_ended() { return false; }
   // To be called every 100 ms or so, with the lock of the queue pair held.
   virtual void tend() {}
@@ -50,7 +50,7 @@ class ShmEndpoint {
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // What the peer passed; empty Descriptors where it has none.
+  // Descriptors that the peer passed; empty where it has none.
   struct Theirs {
     Descriptor segment;
     Descriptor doorbell;
