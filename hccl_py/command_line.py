@@ -1,4 +1,4 @@
-"""What the commands share: a parser that answers a mistake in one line, and readers of values.
+"""A parser that answers a mistake in one line, and readers of values, for all commands.
 
 Each reader raises `argparse.ArgumentTypeError` with what was expected and what came.
 """

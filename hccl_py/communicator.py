@@ -183,7 +183,7 @@ class Communicator(Collectives[None]):
 
     @property
     def compression(self) -> str:
-        """What large sums travel as between nodes, where a call does not say; none on one node."""
+        """The default encoding of large sums between nodes; "none" on one node."""
         return self._state.compression.name.lower()
 
     @property

@@ -1,4 +1,4 @@
-"""What the parts of one communicator share: its engine while it is open, and why it is not."""
+"""State that the parts of one communicator share: its engine while open, else why it is not."""
 
 import os
 import weakref

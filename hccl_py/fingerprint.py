@@ -56,11 +56,11 @@ class Transfer(NamedTuple):
 
 
 Call = int | Transfer | _core.Prepared
-"""What messages name a call by: a fingerprint, a transfer, or what holds a fingerprint."""
+"""The name of a call in messages: a fingerprint, a transfer, or an object with a fingerprint."""
 
 
 class Fields(NamedTuple):
-    """What a fingerprint says. A collective that is not known here is called "unknown"."""
+    """The fields of a fingerprint. A collective without a name here is called "unknown"."""
 
     sequence: int
     collective: str

@@ -3,8 +3,8 @@
 `algorithms/custom.py` makes them. A communicator that was given some calls `agree` before its first
 call. Every rank writes its own plans, once, and sends their digests to all. The proof needs the
 plans of all ranks; each root is proved by one rank, which compares what it proves with what the
-others have written. What a rank has written is kept, and every call runs it: a function is not
-asked again.
+others have written. A rank keeps the plans that it has written, and every call runs them: a
+function is not called again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

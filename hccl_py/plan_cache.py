@@ -1,4 +1,4 @@
-"""What the calls of one communicator need, made at first use and kept."""
+"""The plans of one communicator's calls, made at first use and kept."""
 
 import logging
 import os

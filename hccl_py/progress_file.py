@@ -30,7 +30,7 @@ _LOOKS_PER_STALL = 4  # an older file would make a rank look idle that is not
 
 
 class Snapshot(TypedDict):
-    """What the file says. Counters never decrease while the process runs."""
+    """The contents of the file. Counters never decrease while the process runs."""
 
     steps: int  # of torch's optimizers
     collectives: int  # finished, of all communicators
@@ -42,7 +42,7 @@ class Snapshot(TypedDict):
 
 
 class _Counted(NamedTuple):
-    """What one communicator had counted when it was last looked at."""
+    """The counters of one communicator when they were last read."""
 
     calls: int = 0
     collectives: int = 0

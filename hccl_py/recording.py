@@ -1,4 +1,4 @@
-"""What a thread calls inside of `hccl_py.capture()`, noted while it runs as ever.
+"""The calls of a thread inside of `hccl_py.capture()`, recorded while they run as ever.
 
 A replay makes the same calls in the same order. The program also waited between them: every
 blocking call, every `wait()` of a Work. A call that began after such a wait must not begin before
@@ -138,7 +138,7 @@ class CapturedWork:
 
 
 GUARDS: list[Callable[[], AbstractContextManager[object]]] = []
-"""What a block enters besides: they reject what a replay would leave out."""
+"""Contexts that a block enters too: they reject calls that a replay would leave out."""
 
 CAPTURES: dict[int, Recording] = {}
 """By thread, while that thread is in a block. Each thread changes its own entry only."""

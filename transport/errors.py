@@ -41,7 +41,7 @@ class BootstrapError(HcclError):
 
 
 class VerbsError(HcclError):
-    """A verbs object could not do what it was asked for. What fails on the wire is a completion."""
+    """A call of a verbs object failed. A failure on the wire is a completion instead."""
 
 
 class QueueFullError(VerbsError):

@@ -1,4 +1,4 @@
-"""What this process does when it exits and when it forks: one list, in one written order.
+"""The actions of this process at exit and at fork: one list, in one written order.
 
 Nothing else in this package uses `atexit` or `os.register_at_fork`. At exit the stages run from
 first to last: the users of a thing end before the thing. A forked child runs them from last to

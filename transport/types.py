@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class DType(IntEnum):
-    """Element types that can be reduced. What is only moved travels as `UINT8`."""
+    """Element types that can be reduced. Elements that are only moved travel as `UINT8`."""
 
     FLOAT32 = 0
     FLOAT64 = 1
@@ -40,7 +40,7 @@ class ReduceOp(IntEnum):
 
 
 class Compression(IntEnum):
-    """What float32 travels as between nodes; `csrc/reduce/reduce.h` states the encodings."""
+    """The encoding of float32 between nodes; `csrc/reduce/reduce.h` states the encodings."""
 
     NONE = 0
     BF16 = 1

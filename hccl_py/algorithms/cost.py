@@ -1,4 +1,4 @@
-"""What an algorithm costs, read off its plans: no formula per algorithm.
+"""Predicts the time of an algorithm from its plans: no formula per algorithm.
 
 A rank is one thread, so a call takes at least the time of its messages, bytes and reductions. Where
 ranks share cores it takes at least the work of all of them. On top comes the latency of every round
@@ -24,9 +24,9 @@ NUMBERS = (
     "scale_out_us_per_mib",
     "scale_out_reduce_us_per_mib",
 )
-"""What is fitted for each class of link: per dependent round, per message, per byte sent or
-received, and per byte of a message that is reduced. What a rank copies for itself counts as reduced
-from its own node."""
+"""Constants that are fitted for each class of link: per dependent round, per message, per byte sent
+or received, and per byte of a message that is reduced. A copy of own data counts as a reduction
+from the own node."""
 
 _MIB = 1 << 20
 _TILE_BYTES = 128 << 10
@@ -41,7 +41,7 @@ Rounds = tuple[int, int]
 
 
 class Work(NamedTuple):
-    """What one rank does; the link classes are scale-up (0) and scale-out (1)."""
+    """The work of one rank; the link classes are scale-up (0) and scale-out (1)."""
 
     messages: tuple[int, int]  # sent and received
     bytes: tuple[float, float]  # of them, as a share of the call's bytes

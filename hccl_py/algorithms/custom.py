@@ -60,7 +60,7 @@ class CustomAlgorithm:
 
     @property
     def contract(self) -> Contract:
-        """What it promises, and what it relies on."""
+        """Its postcondition, and its precondition."""
         return replace(COLLECTIVES[self.collective], equal_blocks=self.entry.equal_blocks)
 
     def serves(self, nodes: Nodes) -> bool:
@@ -131,7 +131,7 @@ class CustomAlgorithm:
         def watch(done: Callable[[], str]) -> None:
             progress.now = lambda: f"{self} is proved for {where}: {done()}"
 
-        # What works on `data` is in place anyway.
+        # A collective on `data` is in place anyway.
         for in_place in (False,) if contract.blocks is None else (False, True):
             try:
                 verify(plans, contract, in_place=in_place, watch=watch)

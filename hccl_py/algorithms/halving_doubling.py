@@ -6,7 +6,7 @@ from hccl_py.plan.language import Chunk, PlanBuilder, data
 
 
 class _Step(NamedTuple):
-    """What a rank gives away of the chunks that it still reduces, and what it keeps."""
+    """The chunks that a rank gives away, and keeps, of those that it still reduces."""
 
     target: int  # reduces what is given
     given: list[Chunk]

@@ -1,4 +1,4 @@
-"""What rank 0 hands to all ranks while they connect, so that all of them choose alike."""
+"""Rank 0's costs and rules, which all ranks get while they connect, so that all choose alike."""
 
 import json
 import os

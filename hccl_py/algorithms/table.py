@@ -1,7 +1,7 @@
 """Every algorithm by collective and name, its plans, and the proof of them.
 
-All of them take any number of ranks, any nodes and any root. What one cannot take its entry says,
-and the tuner asks.
+All of them take any number of ranks, any nodes and any root. An entry states its exceptions, which
+the tuner reads.
 """
 
 from collections.abc import Callable

@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """What all ranks know of the cores that they may use."""
+    """Facts about the cores that the ranks may use, alike on all ranks."""
 
     shared: int | None = None  # by all ranks, on one host; None: unknown, or there are several
     crowded: bool = False  # on one host at least there are more ranks than cores

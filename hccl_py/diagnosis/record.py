@@ -1,4 +1,4 @@
-"""What ranks report and what the coordinator decides, in values that travel between them."""
+"""Reports of ranks and diagnoses of the coordinator, in values that travel between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -56,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Failure:
-    """What one rank observed; `csrc/engine/calls/failure.h` explains the fields."""
+    """A failure that one rank observed; `csrc/engine/calls/failure.h` explains the fields."""
 
     cause: Cause
     rank: int = -1
@@ -156,7 +156,7 @@ class OtherCall:
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank knows when somebody asks."""
+    """The knowledge of one rank at the time of a query."""
 
     failure: Failure | None = None  # that it observed
     progress: Progress = Progress()  # of its engine

@@ -63,7 +63,7 @@ class Reporter:
         gone: Any = None
         self._core = self._stall = self._recorder = gone
 
-    # What the control plane asks, see `control.reporter.Reporter`.
+    # Called by the control plane, see `control.reporter.Reporter`.
 
     def news_fd(self) -> int:
         """See `control.reporter.Reporter`."""
@@ -181,7 +181,7 @@ class Reporter:
             return None
         return encode(diagnosis)
 
-    # What the communicator asks. Any thread may.
+    # Called by the communicator, on any thread.
 
     def report_ended(self, rank: int) -> None:
         """Report that a rank ended though no call waits for it: this one needs it elsewhere."""

@@ -49,7 +49,7 @@ def position(failure: Failure) -> str:
 
 
 class Arrivals(NamedTuple):
-    """Who has arrived in a collective."""
+    """The ranks that have arrived in a collective."""
 
     text: str  # which ranks have, what the others do, and how far the slowest is
     missing: list[int]  # ranks that have not, the one to blame first

@@ -1,7 +1,7 @@
 """Whether all ranks of each communicator have recorded the same calls.
 
-The calls of a block run, so the engine has compared them already. What may differ is where blocks
-begin and end.
+The calls of a block run, so the engine has compared them already. Ranks may still differ in where
+blocks begin and end.
 """
 
 import hashlib

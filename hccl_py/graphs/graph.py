@@ -205,7 +205,7 @@ class _Replay:
 
 
 class _Errors:
-    """What a Work asks for its errors: those of the call that they are about."""
+    """Makes the errors of a Work: those of the call that they are about."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -237,7 +237,7 @@ def _watch(native: Any, recording: Recording) -> Iterator[_Unwatched]:
             if native.watch(buffer, number + 1):
                 continue
             span = span_of(buffer)
-            # What is exported cannot move.
+            # Exported memory cannot move.
             if not isinstance(span.address, HeldAddress):
                 yield _Unwatched(number + 1, buffer, span)
 

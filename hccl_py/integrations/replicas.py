@@ -110,8 +110,8 @@ class Comparison:
         """Wait at most so long for the other ranks' copies, then stop."""
         self._thread.join(timeout_s)
         self.stop()
-        # The interpreter must not end while the thread is in torch's C++. One that a dead store
-        # holds never comes back, and does no harm.
+        # The interpreter must not end while the thread is in torch's C++. A thread that waits for a
+        # dead store never returns from it, and does no harm.
         self._thread.join(_GRACE_S)
 
     def stop(self) -> None:

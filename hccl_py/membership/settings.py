@@ -1,4 +1,4 @@
-"""What a communicator was asked for, by arguments and by the environment: read, and compared.
+"""The settings of a communicator, from arguments and the environment: read, and compared.
 
 `transport/network/agreed.py` lists what ranks need alike. A rank reads all of this when it can tell
 the others what is wrong with it.

@@ -23,7 +23,7 @@ from hccl_py.transport.network.secret import read_secret
 
 
 class Closable(Protocol):
-    """What is opened here; the class stands above this file."""
+    """An opened communicator, whose class stands above this file."""
 
     def close(self) -> None:
         """Free everything."""

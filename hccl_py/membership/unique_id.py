@@ -3,9 +3,9 @@
     uid = hccl_py.get_unique_id()            in one process, which serves the store
     Communicator(uid, rank, world_size)      in all, however the bytes came there
 
-A file, MPI, a pipe or a queue may carry it. Whoever has it can join: it holds a secret that both
-ends of every connection with its store prove they know. The store closes when all ranks are
-connected, so an id is good for one communicator.
+A file, MPI, a pipe or a queue may carry it. Any process that has it can join: it contains a secret,
+and both ends of every connection with its store prove that they know it. The store closes when all
+ranks are connected, so an id is good for one communicator.
 """
 
 import contextlib

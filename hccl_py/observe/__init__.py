@@ -1,4 +1,4 @@
-"""What a communicator records: calls, counters, and the files that `hccl-trace` reads.
+"""Records of a communicator: calls, counters, and the files that `hccl-trace` reads.
 
 flight_recorder   the last calls of each communicator; read first
 dump_files        its files, as JSON and for torch's analyser

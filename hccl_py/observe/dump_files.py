@@ -27,7 +27,7 @@ TORCH_VERSION = "2.10"
 _TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
 
 Dump = tuple[dict[str, Any], list[dict[str, Any]]]
-"""What one communicator writes: about itself, and its calls."""
+"""The dump of one communicator: facts about itself, and its calls."""
 
 
 def folder_of_failures() -> Path | None:

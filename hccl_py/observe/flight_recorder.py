@@ -59,7 +59,7 @@ Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
 
 
 class FlightRecorder:
-    """What one communicator remembers. Any thread may ask."""
+    """The last calls of one communicator. Any thread may read them."""
 
     def __init__(
         self, core: _core.Communicator, member: Membership, clock: Callable[[], ClockReading | None]

@@ -1,4 +1,4 @@
-"""What a communicator counted, as plain numbers that can be logged, subtracted and written as JSON.
+"""A communicator's counters, as plain numbers that can be logged, subtracted and written as JSON.
 
 Everything counts what this rank sent, from the communicator's first connection on, and never
 decreases. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `statistics`.

@@ -1,8 +1,8 @@
 """The collectives: who holds what before one, and what it promises afterwards.
 
 `all_reduce`, `broadcast`, `reduce` and `barrier` work on `data`, in place. The others read `input`
-and write `output`, blocks that are never cut. What a non-root rank holds in `data` before a
-broadcast is its own contribution too: no algorithm may let it through.
+and write `output`, blocks that are never cut. The `data` of a non-root rank before a broadcast is
+its own contribution too: no algorithm may let it through.
 """
 
 from collections.abc import Callable, Hashable
@@ -27,7 +27,7 @@ class Total:
 
 
 Promise = Contribution | Total | None
-"""What a block holds in the end. None: nothing is promised."""
+"""The contents of a block in the end. None: undefined."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Contract:
     """Precondition and postcondition of a collective, by rank, world size and root of a plan."""
 
     name: str  # as torch spells it
-    # What chunk i of `data`, or block i of `output`, holds in the end.
+    # Returns the contents of chunk i of `data`, or of block i of `output`, in the end.
     promise: Callable[[Plan, int], Promise]
     # How many blocks a rank brings and gets; None where the collective works on `data`.
     blocks: Callable[[Plan], tuple[int, int]] | None = None

@@ -1,7 +1,7 @@
-"""What every op of a collective did, in order: where each value came from, and when.
+"""Records every op of a collective, in order: where each value came from, and when.
 
-The run is that of the proof, `simulate.py`. What explains a wrong plan and what draws a right one
-read this.
+The run is that of the proof, `simulate.py`. The explanation of a wrong plan and the drawing of a
+right one read this record.
 """
 
 from collections.abc import Callable, Sequence

@@ -97,7 +97,7 @@ def _spelt(begin: int, end: int) -> str:
 
 
 class OpKind(IntEnum):
-    """What an op does, with the numbers that the engine uses."""
+    """The four kinds of op, with the numbers that the engine uses."""
 
     SEND = 0
     RECV = 1
@@ -149,7 +149,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one rank does in one collective: ops in order, no bytes, no dtype, no reduce op."""
+    """The ops of one rank in one collective, in order: no bytes, no dtype, no reduce op."""
 
     collective: str
     algorithm: str

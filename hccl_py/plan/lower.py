@@ -20,7 +20,7 @@ Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 class LoweredPlan(NamedTuple):
-    """What the engine gets."""
+    """A plan as the engine reads it."""
 
     ops: tuple[Row, ...]
     peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are

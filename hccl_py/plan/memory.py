@@ -91,7 +91,7 @@ def listed(ranks: int) -> str:
 
 
 class Memory:
-    """What a rank holds, and which places its unsent messages still read."""
+    """The contents of a rank's buffers, and the places that its unsent messages still read."""
 
     def __init__(self, contract: Contract, plan: Plan, values: Values, in_place: bool) -> None:
         """Hold the rank's own contributions; `in_place` makes the shared block one place."""

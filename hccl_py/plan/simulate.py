@@ -10,8 +10,8 @@
 - A compressed send rounds what it reads, once, and leaves `data` so.
 - `recv_reduce` waits until the messages of all its peers are there and reduces in rank order.
 
-Ranks share nothing but lanes, a receive names its lane, and nobody asks whether a message is
-there: a Kahn network. What is received does not depend on timing, so one schedule proves all.
+Ranks share only lanes, a receive names its lane, and no op tests whether a message is there: a Kahn
+network. Received values do not depend on timing, so one schedule proves all.
 """
 
 from collections import defaultdict, deque

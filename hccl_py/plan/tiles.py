@@ -1,7 +1,7 @@
 """How the engine cuts a call into tiles: the arithmetic of `Tiling` in csrc/engine/calls/plan.cc.
 
-The engine computes it in C++ for every call. What stands here serves those who ask what the engine
-will do, and holds the two numbers that all ranks must agree on.
+The engine computes it in C++ for every call. This file predicts the engine's result, and has the
+two numbers that all ranks must agree on.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Tiles(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What decides how a call is cut, besides its size."""
+    """The properties of a call, besides its size, that decide how it is cut."""
 
     data_chunks: int  # 0: of a collective on blocks
     span: int  # most chunks in one op of any rank

@@ -1,4 +1,4 @@
-"""What schedulers and MPI launchers tell a process: which rank or node it is, and of how many.
+"""Reads rank, node and their numbers from the variables of schedulers and MPI launchers.
 
 reader          one `read(environ)` for all of them; start here
 scheduled       the record that it returns

@@ -38,7 +38,7 @@ def share(descriptor: int, value: str | None, timeout_s: float) -> str:
     name = _ask(descriptor, "cmd=get_my_kvsname", deadline)["kvsname"]
     if value is not None:
         _ask(descriptor, f"cmd=put kvsname={name} key={_KEY} value={value}", deadline)
-    # What was put reaches the other hosts in the barrier.
+    # Values that were put reach the other hosts in the barrier.
     _ask(descriptor, "cmd=barrier_in", deadline)
     return _ask(descriptor, f"cmd=get kvsname={name} key={_KEY}", deadline)["value"]
 

@@ -15,7 +15,7 @@ _BOUNDS = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_ra
 
 
 class Task(enum.Enum):
-    """What the scheduler started this process as."""
+    """The role in which the scheduler started this process."""
 
     RANK = "one process per rank"
     NODE = "one process per node"
@@ -23,14 +23,14 @@ class Task(enum.Enum):
 
 
 class Scheduled(NamedTuple):
-    """What an environment says of this process; None is not said.
+    """An environment's facts about this process; None is not known.
 
     Attributes:
         source: who says it, in words: "Slurm step 12.0", "Open MPI", "indexed Job".
         task: what this process is.
         variables: name of the variable that each field was read from.
-        is_innermost: a launcher set all these variables for this very process. What other
-            variables say is then about the process that started the launcher.
+        is_innermost: a launcher set all these variables for this very process. Other variables are
+            then about the process that started the launcher.
         nodes: names of the nodes, in their order.
         job_id: the same text in all processes of the job, another in every other job.
         is_pod: names of other nodes may resolve only some time after this process has begun.

@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 200
 
 
 class Rule(enum.Enum):
-    """Who has to have what."""
+    """The ranks that must have the same value."""
 
     SAME = "the same on all ranks"
     AS_RANK_0 = "rank 0's counts for all; a rank that has one has the same"

@@ -1,4 +1,4 @@
-"""What plays the network between nodes, where HCCL_EMULATED_NETWORK names it.
+"""Loads the emulation of the network between nodes that HCCL_EMULATED_NETWORK names.
 
 The variable is `MODULE:ADDRESS`: the module has the functions of `Emulation`, the address is for
 the module alone. So the core imports no emulation, and works without one.

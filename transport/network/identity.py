@@ -1,4 +1,4 @@
-"""Who a rank is, and which ranks share a node.
+"""The identity of a rank, and which ranks share a node.
 
 Two ranks are on one node if and only if they can share memory: same boot of the same kernel, same
 network namespace (abstract Unix sockets live in it) and the same HCCL_NODE_ID. LOCAL_WORLD_SIZE

@@ -100,7 +100,7 @@ def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
 
 
 Target = str | tuple[str, int]
-"""What to dial: an abstract Unix name with its leading zero byte, or numeric host and port."""
+"""Where to connect: an abstract Unix name with its leading zero byte, or numeric host and port."""
 
 
 def describe_target(target: Target) -> str:

@@ -1,4 +1,4 @@
-"""What the environment says about the network: read, checked, and named in every error."""
+"""The environment's settings of the network: read, checked, and named in every error."""
 
 import os
 import re

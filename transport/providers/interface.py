@@ -1,4 +1,4 @@
-"""What a provider written in Python must offer: lanes between ranks, however they are made.
+"""The interface of a provider written in Python: lanes between ranks, however they are made.
 
 `docs/internals/providers.md` walks through the one that comes along, `zmq/`; `registry.py` names
 all.

@@ -24,7 +24,7 @@ class Endpoint(Protocol):
 
     @property
     def address(self) -> bytes:
-        """What the other end needs to reach and to trust this one. Holds a secret: keep it safe."""
+        """The address of this end, for the other end. It contains a secret: keep it safe."""
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with the endpoint of another queue pair, which does the same.

@@ -111,7 +111,7 @@ class _Inherited:
 
 
 class Device(Resource[_core.ProgressThread]):
-    """What ibv_open_device gives. A context manager.
+    """An open device, as from ibv_open_device. A context manager.
 
     The progress thread of the process answers the peers of its queue pairs while no thread polls.
 

@@ -73,7 +73,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
 
     @property
     def address(self) -> bytes:
-        """What the peer's `connect` needs; to be carried there by other means.
+        """The address for the peer's `connect`; to be carried there by other means.
 
         It holds a random secret by which the two ends know each other: a program that reads it can
         connect instead of the peer. HCCL_SECRET, where it is set, is needed as well.

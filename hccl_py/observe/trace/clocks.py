@@ -18,7 +18,7 @@ from hccl_py.observe.trace.files import RankFile
 
 
 class Offset(NamedTuple):
-    """What to add to a rank's times, to get those of the first file's host."""
+    """The difference to add to a rank's times, to get those of the first file's host."""
 
     offset_ns: int
     error_ns: int | None  # at most, as far as the source knows; None: unknown

@@ -14,7 +14,7 @@ _FILE = "libibverbs.so.1"
 
 
 class Problem(NamedTuple):
-    """What is in the way, and what mends it."""
+    """A reason why RDMA does not work, and its remedy."""
 
     cause: str
     remedy: str

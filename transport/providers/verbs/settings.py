@@ -18,7 +18,7 @@ def _half_of_memory() -> int:
 
 @dataclass(frozen=True)
 class RdmaSettings:
-    """What the environment says about RDMA; None is unset.
+    """The environment's settings of RDMA; None is unset.
 
     Attributes:
         devices: HCCL_IB_HCA: names or prefixes, with `:PORT` if wanted; `^` excludes, `=` is exact.

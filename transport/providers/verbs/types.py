@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Opcode(IntEnum):
-    """What a work request does; IBV_WR_* and, in completions, IBV_WC_*."""
+    """The kinds of work request; IBV_WR_* and, in completions, IBV_WC_*."""
 
     SEND = 0
     SEND_WITH_IMM = 1
@@ -62,7 +62,7 @@ class State(IntEnum):
 
 
 class Access(IntFlag):
-    """What a memory region may be used for, besides being read locally; IBV_ACCESS_*."""
+    """The uses of a memory region that are allowed, besides local reads; IBV_ACCESS_*."""
 
     LOCAL_READ = 0
     LOCAL_WRITE = 1
