@@ -15,7 +15,7 @@ from hccl_py.transport.network.interfaces import name_to_look_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_MOST_THREADS = 32
+MOST_THREADS = 32
 _LONG_S = 1e6  # the resolver gives up before
 
 
@@ -36,7 +36,7 @@ def in_threads(
 
     until_s = time.monotonic() + timeout_s
     # What a handler of a signal raises in the midst of Thread.start() becomes another error.
-    for _ in items[:_MOST_THREADS]:
+    for _ in items[:MOST_THREADS]:
         _thread.start_new_thread(work, ())
     results: list[Result | None] = [None] * len(items)
     with suppress(queue.Empty):

@@ -6,7 +6,6 @@ agent.py     the ranks of one host (program.py), started when the coordinator sa
 ranks.py     their processes
 loop.py      the event loop of both
 channel.py   messages between agents and coordinator on other hosts; the agent's end of them
-checking.py  the preflight of the job, by such messages
 over_ssh.py  agents that this process starts on other hosts
 rank_input.py  what rank 0 reads from its standard input
 streams.py   what this process prints

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class Agent:
         self.exit_code: int | None = None
         self.last_line = ""
         self._loop, self._program, self._send = loop, program, send
-        self._checked: Responder | None = None
+        self._responder: Responder | None = None
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
         self._input: RankInput | None = None
@@ -64,9 +64,7 @@ class Agent:
 
     def receive(self, kind: str, body: Any) -> None:
         """Do what the coordinator says, see `coordinator`."""
-        if kind == "check":
-            self._begin_check(body)
-        elif kind == "ask" and self._checked is not None:
+        if kind == "ask":
             self._answer(*body)
         elif kind == "start":
             self._start(body)
@@ -159,26 +157,22 @@ class Agent:
 
         threading.Thread(target=dump, daemon=True).start()
 
-    def _begin_check(self, given: Mapping[str, Any]) -> None:
-        from hccl_py.launcher.job.checking import settings_of_node
-        from hccl_py.launcher.preflight.node.responder import Responder
-
-        self._checked = Responder(settings_of_node(given, self._program.environment))
-
     def _answer(self, number: int, question: dict[str, Any]) -> None:
         """Answer a question of preflight on a thread, for an answer takes seconds."""
-        responder = self._checked
+        from hccl_py.launcher.preflight.node.responder import Responder
+
+        self._responder = responder = self._responder or Responder(self._program.environment)
 
         def answer() -> None:
-            found = responder.answer(question) if responder else None
+            found = responder.answer(question)
             self._loop.post(lambda: self._send("answer", [number, found]))
 
         threading.Thread(target=answer, daemon=True).start()
 
     def _end_check(self) -> None:
-        if self._checked is not None:
-            self._checked.close()
-            self._checked = None
+        if self._responder is not None:
+            self._responder.close()
+            self._responder = None
 
     def _rank_start(self, attempt: Attempt, index: int) -> RankStart:
         program, slot, rank = self._program, attempt.slots[index], attempt.first_rank + index

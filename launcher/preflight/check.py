@@ -1,25 +1,25 @@
 """The coordinator's side of preflight: what it asks the nodes, in which order, and the report.
 
-`check` is a generator that yields questions and is sent the answers, so any loop can carry them.
+`check` is a generator that yields questions and is sent the answers. `Checking` carries both by the
+messages of a job.
 """
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hccl_py.launcher.lookups import MOST_THREADS
 from hccl_py.launcher.preflight.finding import Finding, render
 from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, compare
 from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.judge.overview import overview
-from hccl_py.launcher.preflight.judge.rdma import rdma_lines
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
-from hccl_py.launcher.preflight.node.probe import CONNECT_S, STALL_S, Target
-from hccl_py.launcher.preflight.node.responder import PROBES_AT_ONCE, Introduction
+from hccl_py.launcher.preflight.node.probe import PROBE_S, Target
+from hccl_py.launcher.preflight.node.responder import Introduction
 
 _ANSWER_S = 5.0
-_PROBE_S = 2 * CONNECT_S + STALL_S  # the connection, its handshake
 _ALL_PAIRS = 8
 _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
 
@@ -31,13 +31,16 @@ class Job:
     Attributes:
         names: what the user calls each node; "" where there is no name.
         node_sizes: ranks on each node.
-        has_master_port: its port is known, and node 0 can listen there now.
-        full: every pair and infos; else what takes a second, before a start.
+        resolved_names: those of the names that every node has to resolve.
+        master_addr, master_port: where rank 0 will serve the store.
+        full: every pair, and tables; else what takes a second, before a start.
     """
 
     names: tuple[str, ...]
     node_sizes: tuple[int, ...]
-    has_master_port: bool
+    resolved_names: tuple[str, ...]
+    master_addr: str
+    master_port: int
     full: bool
 
 
@@ -51,8 +54,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found; `details` are the tables of nodes and RDMA ports, empty without
-    `full`."""
+    """What was found; `details` are the tables of nodes and RDMA ports, empty without `full`."""
 
     findings: tuple[Finding, ...]
     names: tuple[str, ...]
@@ -77,8 +79,14 @@ Steps = Generator[Ask, Answers, Any]
 
 def check(job: Job) -> Generator[Ask, Answers, Report]:
     """Ask all nodes everything and return the report."""
-    everybody = range(len(job.names))
-    asked = Ask({node: {"kind": "examine"} for node in everybody}, RESOLVE_S + _ANSWER_S)
+    examine = {"kind": "examine", "names": job.resolved_names, "master_addr": job.master_addr}
+    asked = Ask(
+        {
+            node: {**examine, "listens_at": 0 if node else job.master_port}
+            for node in range(len(job.names))
+        },
+        RESOLVE_S + _ANSWER_S,
+    )
     met: Mapping[int, Introduction] = yield asked
     findings = list(_silent(asked, met))
     skews_s = yield from _ask_clocks(met)
@@ -90,11 +98,7 @@ def check(job: Job) -> Generator[Ask, Answers, Report]:
     results = yield asked
     findings += _silent(asked, results)
     findings += link_findings(nodes, results)
-    details = ""
-    if job.full:
-        details = "\n\n".join(filter(None, (overview(nodes, skews_s), rdma_lines(nodes))))
-    else:
-        findings = [each for each in findings if each.severity != "info"]
+    details = overview(nodes, skews_s) if job.full else ""
     return Report(tuple(findings), job.names, len(CHECKS) + _PAIR_CHECKS, details)
 
 
@@ -109,7 +113,10 @@ def _ask_clocks(met: Iterable[int]) -> Steps:
 def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
     """Have all nodes dial others at the same time."""
     n = len(job.names)
-    has_master = job.has_master_port and 0 in met and not met[0]["master_problem"]
+    has_master = 0 in met and not met[0]["master_problem"]
+    master = Target(
+        node=0, path=None, interface="", source="", host=job.master_addr, port=job.master_port
+    )
     questions: dict[int, dict[str, Any]] = {}
     most = 0
     for node in met:
@@ -121,11 +128,12 @@ def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
             if other in met
             for target in _targets(met[node], met[other], other)
         ]
-        if has_master and node != 0:
-            targets.append(Target(node=0, path=None, interface="", source="", host="", port=0))
+        is_known = not isinstance(met[node]["facts"]["resolved"][job.master_addr], str)
+        if has_master and is_known and node != 0:
+            targets.append(master)
         questions[node] = {"kind": "reach", "targets": targets}
         most = max(most, len(targets))
-    return Ask(questions, -(-most // PROBES_AT_ONCE) * _PROBE_S + _ANSWER_S)
+    return Ask(questions, (1 + most // MOST_THREADS) * PROBE_S + _ANSWER_S)
 
 
 def _targets(mine: Introduction, theirs: Introduction, node: int) -> Iterator[Target]:
@@ -170,3 +178,48 @@ def neighbours(node: int, n: int) -> list[int]:
         return [other for other in range(n) if other != node]
     steps = [1 << k for k in range(n.bit_length()) if 1 << k < n]
     return sorted({(node + way * step) % n for step in steps for way in (1, -1)} - {node})
+
+
+class Checking:
+    """The preflight of a job, without I/O.
+
+    Attributes:
+        report: None until the check has ended.
+    """
+
+    def __init__(self, job: Job, ask: Callable[[int, Any], None], now_s: float) -> None:
+        """Ask the first questions; `ask` sends one to a node."""
+        self.report: Report | None = None
+        self._send = ask
+        self._steps = check(job)
+        self._number = 0
+        self._answers: dict[int, Any] = {}
+        self._ask(next(self._steps), now_s)
+
+    def answer(self, node: int, number: int, answer: Any, now_s: float) -> None:
+        """Take an answer of a node; one that comes too late is dropped."""
+        if number == self._number and node in self._waiting:
+            self._waiting.remove(node)
+            self._answers[node] = answer
+            self.tick(now_s)
+
+    def next_s(self) -> float:
+        """Return when to call `tick` at the latest."""
+        return self._until_s
+
+    def tick(self, now_s: float) -> None:
+        """Go on if all answers have come, or their time is over."""
+        while self.report is None and (not self._waiting or now_s >= self._until_s):
+            try:
+                asked = self._steps.send(self._answers)
+            except StopIteration as ended:
+                self.report = ended.value
+            else:
+                self._ask(asked, now_s)
+
+    def _ask(self, asked: Ask, now_s: float) -> None:
+        self._number += 1
+        self._answers, self._waiting = {}, set(asked.questions)
+        self._until_s = now_s + asked.timeout_s
+        for node, question in asked.questions.items():
+            self._send(node, [self._number, question])

@@ -6,8 +6,7 @@ from typing import Literal
 
 from hccl_py.launcher.number_ranges import ranges
 
-Severity = Literal["error", "warning", "info"]
-_ORDER = ("error", "warning", "info")
+Severity = Literal["error", "warning"]
 _MOST_NAMES = 8
 
 
@@ -40,11 +39,11 @@ def render(findings: Iterable[Finding], names: Sequence[str], num_checks: int) -
     for each in findings:
         nodes = nodes_by_text.setdefault((each.severity, each.what, each.remedy), [])
         nodes += [each.node] if each.node not in nodes else []
-    rows = sorted(nodes_by_text.items(), key=lambda row: (_ORDER.index(row[0][0]), min(row[1])))
+    rows = sorted(nodes_by_text.items(), key=lambda row: (row[0][0], min(row[1])))
     lines = []
     for (severity, what, remedy), nodes in rows:
         lines += [f"{severity:7}  {name_nodes(nodes, names)}: {what}", f"{'':7}  -> {remedy}"]
-    counts = [(kind, sum(row[0][0] == kind for row in rows)) for kind in _ORDER[:2]]
+    counts = [(kind, sum(row[0][0] == kind for row in rows)) for kind in ("error", "warning")]
     found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in counts if n)
     nodes_text = f"{len(names)} node{'s' * (len(names) != 1)}"
     return "\n".join([*lines, f"{num_checks} checks on {nodes_text}: {found or 'all good'}"])

@@ -8,7 +8,7 @@
     ENDED
 
 An agent has an index, which stands for its place among all: ranks follow one another in that order.
-Messages to agents: `check` and `ask` of preflight, `start` Attempt, `dump` attempt and rank,
+Messages to agents: `ask` of preflight, `start` Attempt, `dump` attempt and rank,
 `stop`, `end` exit code and a line. Messages from agents: see `receive`.
 """
 
@@ -28,7 +28,7 @@ from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, sample_s
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.checking import Checking
+    from hccl_py.launcher.preflight.check import Checking
 
 # Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
 _SETTLE_S = 0.3
@@ -230,25 +230,20 @@ class JobCoordinator:
         if not self.settings.only_checks and len(hosts) < max(2, len(self.agents)):
             self._start(0)
             return
-        from hccl_py.launcher.job.checking import Checking
-        from hccl_py.launcher.preflight.check import Job
+        from hccl_py.launcher.preflight.check import Checking, Job
 
         self.phase = Phase.CHECKING
         address, port = self._store()
-        sizes = tuple(map(len, self.agents.ranks().values()))
         called, aliases = self.settings.hosts, self.settings.aliases
-        given = {
-            "node_sizes": sizes,
-            # What they are called here: those have to resolve.
-            "names": tuple("" if name in aliases else name for name in called),
-            "master_addr": address,
-            "master_port": port,
-        }
-        for index in range(len(sizes)):
-            self._send(index, "check", {**given, "node": index})
         named = zip(called, self.agents.hellos(), strict=True)
-        names = tuple(name or hello.host for name, hello in named)
-        job = Job(names, sizes, has_master_port=True, full=self.settings.only_checks)
+        job = Job(
+            names=tuple(name or hello.host for name, hello in named),
+            node_sizes=tuple(map(len, self.agents.ranks().values())),
+            resolved_names=tuple(name for name in called if name and name not in aliases),
+            master_addr=address,
+            master_port=port,
+            full=self.settings.only_checks,
+        )
         self._checking = Checking(job, lambda node, body: self._send(node, "ask", body), now_s)
 
     def _conclude_check(self) -> None:

@@ -1,8 +1,7 @@
 """Answers of all nodes -> findings. Pure: nothing here looks at a machine.
 
-compare.py    facts: settings and versions; `resources.py` and `addresses.py` the others
+compare.py    settings and versions; `resources.py` and `addresses.py` the other facts
 links.py      who reaches whom
-rdma.py       RDMA ports
-overview.py   a line for each node
+overview.py   a line for each node, and its RDMA ports
 nodes.py      all nodes beside each other
 """

@@ -1,12 +1,11 @@
 """Where nodes are on the network -> findings: names, interfaces, address families, ports."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from hccl_py.launcher.preflight.finding import Finding
-from hccl_py.launcher.preflight.judge.nodes import Nodes, equal, unlike
-from hccl_py.launcher.preflight.node.facts import is_loopback
-from hccl_py.transport.network.interfaces import address_family
-from hccl_py.transport.network.interfaces import is_loopback as is_loopback_address
+from hccl_py.launcher.preflight.judge.nodes import Nodes, unlike
+from hccl_py.transport.network.interfaces import address_family, is_loopback
 
 
 def check_names(nodes: Nodes) -> Iterator[Finding]:
@@ -14,44 +13,31 @@ def check_names(nodes: Nodes) -> Iterator[Finding]:
     for node, facts in nodes.facts.items():
         for name, resolved in facts["resolved"].items():
             owner = nodes.names.index(name) if name in nodes.names else 0
-            address = _address(nodes, owner)
+            paths = nodes.facts[owner]["paths"] if owner in nodes.facts else []
+            address = paths[0][1] if paths else "ADDRESS"
             entry = f"'{address} {name}'"
             if isinstance(resolved, str):
                 remedy = f"echo {entry} >> /etc/hosts, or use {address} in place of the name"
                 yield Finding(node, "error", f"cannot resolve {name}: {resolved}", remedy)
-            elif is_loopback(resolved):
-                # Ranks choose addresses by routes, so a host may call itself 127.0.1.1, as Debian's
-                # do. For another host that address is a wrong one.
+            # A host may call itself 127.0.1.1, as Debian's do: ranks choose addresses by routes.
+            elif any(map(is_loopback, resolved)) and not _is_one_machine(nodes, node, owner):
                 where = ", ".join(resolved)
+                what = f"resolves {name} to {where}, which is itself and not {nodes.name(owner)}"
                 remedy = f"put {entry} in place of the line with {name} in /etc/hosts"
-                if _is_one_machine(nodes, node, owner):
-                    if name == "localhost" or _is_address(name):
-                        continue
-                    what = f"calls itself {where} ({name}): harmless here, not to gloo and MPI"
-                    yield Finding(node, "info", what, remedy)
-                else:
-                    what = (
-                        f"resolves {name} to {where}, which is itself and not {nodes.name(owner)}"
-                    )
-                    yield Finding(node, "error", what, remedy)
+                yield Finding(node, "error", what, remedy)
 
 
 def check_identities(nodes: Nodes) -> Iterator[Finding]:
-    """Find a machine that plays two nodes, and host names that are not unique."""
-    for these in equal(nodes, lambda facts: tuple(facts["machine"])):
-        first, *others = these
+    """Find a machine that is two nodes."""
+
+    def machine(node: int) -> list[str]:
+        return nodes.facts[node]["machine"]
+
+    for _, equal in groupby(sorted(nodes.facts, key=machine), machine):
+        first, *others = equal
         for node in others:
             what = f"is the same machine as {nodes.name(first)}"
             yield Finding(node, "warning", what, "name it once, with more slots (host slots=N)")
-    for these in equal(nodes, lambda facts: facts["hostname"]):
-        if len({tuple(nodes.facts[node]["machine"]) for node in these}) == len(these):
-            what = (
-                f"has the host name {nodes.facts[these[0]]['hostname']} of {nodes.name(these[0])}"
-            )
-            for node in these[1:]:
-                yield Finding(
-                    node, "info", what, "hostnamectl set-hostname NAME: reports name hosts"
-                )
 
 
 def check_interfaces(nodes: Nodes) -> Iterator[Finding]:
@@ -66,12 +52,10 @@ def check_interfaces(nodes: Nodes) -> Iterator[Finding]:
                     f"ip link show {name}: cable, switch or bridge; or HCCL_SOCKET_IFNAME=^{name}"
                 )
                 yield Finding(node, "error", what, remedy)
-            if is_loopback_address(host) and are_several:
-                others = [name for name in facts["interfaces"] if name != "lo"]
+            if is_loopback(host) and are_several:
+                others = ",".join(name for name in facts["interfaces"] if name != "lo")
                 what = f"would use {host}, which no other node reaches"
-                remedy = (
-                    f"ip route add default ..., or HCCL_SOCKET_IFNAME={','.join(others) or 'eth0'}"
-                )
+                remedy = f"ip route add default ..., or HCCL_SOCKET_IFNAME={others or 'eth0'}"
                 yield Finding(node, "error", what, remedy)
 
 
@@ -98,19 +82,6 @@ def check_ports(nodes: Nodes) -> Iterator[Finding]:
             what = f"has {last - first + 1} ports in HCCL_PORT_RANGE={first}-{last} for {needed}"
             remedy = f"export HCCL_PORT_RANGE={first}-{first + 2 * needed}, and open it"
             yield Finding(node, "error", what, remedy)
-
-
-def _address(nodes: Nodes, node: int) -> str:
-    paths = nodes.facts[node]["paths"] if node in nodes.facts else []
-    return paths[0][1] if paths else "ADDRESS"
-
-
-def _is_address(name: str) -> bool:
-    try:
-        address_family(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_one_machine(nodes: Nodes, a: int, b: int) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from hccl_py.launcher.preflight.finding import Finding, Severity
+from hccl_py.launcher.preflight.finding import Finding
 from hccl_py.launcher.preflight.judge.addresses import (
     check_families,
     check_identities,
@@ -10,12 +10,12 @@ from hccl_py.launcher.preflight.judge.addresses import (
     check_names,
     check_ports,
 )
-from hccl_py.launcher.preflight.judge.nodes import Nodes, most_common, unlike
-from hccl_py.launcher.preflight.judge.rdma import check_rdma
+from hccl_py.launcher.preflight.judge.nodes import Nodes, unlike
 from hccl_py.launcher.preflight.judge.resources import (
     check_cores,
     check_descriptors,
     check_memory,
+    check_rdma,
 )
 from hccl_py.transport.network.agreed import may_differ
 
@@ -48,24 +48,23 @@ def check_settings(nodes: Nodes) -> Iterator[Finding]:
             yield Finding(node, "error", what, remedy)
     given = {node: facts["hccl_settings"] for node, facts in nodes.facts.items()}
     for name in sorted({name for settings in given.values() for name in settings}):
-        severity: Severity = "info" if may_differ(name) else "warning"
-        values = {node: settings.get(name, "unset") for node, settings in given.items()}
-        remedy = f"export {name} with one value on all nodes, or -x {name}"
-        yield from unlike(nodes, name, values, severity, remedy)
+        if not may_differ(name):
+            values = {node: settings.get(name, "unset") for node, settings in given.items()}
+            remedy = f"export {name} with one value on all nodes, or -x {name}"
+            yield from unlike(nodes, name, values, "warning", remedy)
 
 
 def check_versions(nodes: Nodes) -> Iterator[Finding]:
     """Find other versions of what ranks exchange data with."""
-    for package in ("hccl-py", "torch", "Python"):
-        values = {node: facts["versions"][package] for node, facts in nodes.facts.items()}
-        most = most_common(list(values.values()))
-        remedy = f"pip install {package}=={most} in the environment that the job uses"
-        if package == "Python":
-            # A patch level changes nothing that ranks exchange.
-            values = {node: value.rpartition(".")[0] for node, value in values.items()}
-            remedy = f"use Python {most.rpartition('.')[0]}"
-        severity: Severity = "error" if package == "hccl-py" else "warning"
-        yield from unlike(nodes, package, values, severity, remedy)
+    install = "pip install {}==USUAL in the environment that the job uses"
+    versions = {node: facts["versions"] for node, facts in nodes.facts.items()}
+    ours = {node: each["hccl-py"] for node, each in versions.items()}
+    yield from unlike(nodes, "hccl-py", ours, "error", install.format("hccl-py"))
+    torch = {node: each["torch"] for node, each in versions.items()}
+    yield from unlike(nodes, "torch", torch, "warning", install.format("torch"))
+    # A patch level changes nothing that ranks exchange.
+    python = {node: each["Python"].rpartition(".")[0] for node, each in versions.items()}
+    yield from unlike(nodes, "Python", python, "warning", "use Python USUAL")
 
 
 CHECKS: tuple[Callable[[Nodes], Iterator[Finding]], ...] = (

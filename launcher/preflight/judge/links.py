@@ -34,8 +34,9 @@ def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> 
             yield _unreachable(nodes, fault, by_source)
     for (source, name), targets in holes.items():
         what = f"loses packets of full size to {name_nodes(targets, nodes.names)}"
-        card = name or "DEV"
-        remedy = f"ip link set dev {card} mtu {_SAFE_MTU}, there too; or ethtool -K {card} tso off"
+        device = name or "DEV"
+        mtu = f"ip link set dev {device} mtu {_SAFE_MTU}, there too"
+        remedy = f"{mtu}; or ethtool -K {device} tso off"
         yield Finding(source, "error", what, remedy)
 
 

@@ -1,8 +1,7 @@
 """All nodes beside each other: what most of them have, and which ones differ."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from hccl_py.launcher.preflight.finding import Finding, Severity, name_nodes
 from hccl_py.launcher.preflight.node.facts import Facts
@@ -30,21 +29,11 @@ class Nodes:
 def unlike(
     nodes: Nodes, what: str, values: Mapping[int, str], severity: Severity, remedy: str
 ) -> Iterator[Finding]:
-    """Find the nodes whose value is not that of most nodes."""
-    usual = most_common(list(values.values()))
+    """Find the nodes whose value is not the most frequent one; USUAL in the remedy is that one."""
+    every = list(values.values())
+    usual = max(every, key=every.count, default="")
     those = name_nodes([node for node in values if values[node] == usual], nodes.names)
     for node, value in values.items():
         if value != usual:
-            yield Finding(node, severity, f"has {what} {value}; {those}: {usual}", remedy)
-
-
-def most_common(values: Sequence[str]) -> str:
-    """Return the most frequent value, of several the one that comes first; "" of none."""
-    return max(values, key=values.count, default="")
-
-
-def equal(nodes: Nodes, of: Callable[[Facts], object]) -> list[list[int]]:
-    """Return the groups of several nodes that share a value."""
-    ordered = sorted(nodes.facts, key=lambda node: (str(of(nodes.facts[node])), node))
-    groups = groupby(ordered, key=lambda node: of(nodes.facts[node]))
-    return [these for _, group in groups if len(these := list(group)) > 1]
+            text = f"has {what} {value}; {those}: {usual}"
+            yield Finding(node, severity, text, remedy.replace("USUAL", usual))

@@ -1,9 +1,9 @@
-"""A line for each node: what it has."""
+"""What is at each node: a line for each, and the lines of its RDMA ports."""
 
 from collections.abc import Mapping
+from math import inf
 
 from hccl_py.launcher.preflight.judge.nodes import Nodes
-from hccl_py.launcher.preflight.node.facts import Facts
 
 _TITLES = (
     *("node", "name", "address", "MTU", "ranks", "CPUs", "memory", "files"),
@@ -12,7 +12,10 @@ _TITLES = (
 
 
 def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
-    """Render a table of the nodes that answered; CPUs are those that the job may use."""
+    """Render a table of the nodes that answered, then their RDMA ports.
+
+    CPUs are those that the job may use.
+    """
     rows = [_TITLES]
     for node, facts in sorted(nodes.facts.items()):
         paths = facts["paths"]
@@ -26,7 +29,7 @@ def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
                 str(interface["mtu"]) if interface else "-",
                 str(nodes.sizes[node]),
                 f"{cpus:g}",
-                f"{_memory(facts) / 1e9:.1f} GB",
+                f"{min(facts['memory_available'], facts['memory_limit'] or inf) / 1e9:.1f} GB",
                 str(facts["open_files"][0]),
                 f"{skews_s[node]:+.2f} s" if node in skews_s else "-",
                 facts["versions"]["torch"],
@@ -35,9 +38,9 @@ def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join(lines)
-
-
-def _memory(facts: Facts) -> int:
-    available = facts["memory_available"]
-    return min(available, facts["memory_limit"] or available)
+    ports = []
+    for node, facts in sorted(nodes.facts.items()):
+        if facts["rdma"]["lines"]:
+            ports += [f"RDMA of {nodes.name(node)}:"]
+            ports += [f"  {line}" for line in facts["rdma"]["lines"]]
+    return "\n".join([*lines, *([""] if ports else []), *ports])

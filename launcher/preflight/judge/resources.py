@@ -1,4 +1,4 @@
-"""What a node has -> findings: cores, descriptors, memory."""
+"""What a node has -> findings: cores, descriptors, memory, RDMA ports."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,11 @@ from hccl_py.launcher.preflight.judge.nodes import Nodes
 _OWN_DESCRIPTORS = 64
 _LANES = 3  # to a rank of another node, each made when a call first uses it
 _RANK_BYTES = 512 << 20  # what a rank needs that has imported torch and made its buffers
+_TRANSPORT = "HCCL_TRANSPORT"
+_NO_PORT = (
+    "modprobe the driver of the adapter; without one: unset HCCL_TRANSPORT, or soft-RoCE: "
+    "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE"
+)
 
 
 def check_cores(nodes: Nodes) -> Iterator[Finding]:
@@ -61,6 +66,29 @@ def check_memory(nodes: Nodes) -> Iterator[Finding]:
         elif facts["memory_available"] < needed:
             what = f"has {_size(facts['memory_available'])} of memory free; {ranks}"
             yield Finding(node, "warning", what, "end other programs (ps aux --sort -rss | head)")
+
+
+def check_rdma(nodes: Nodes) -> Iterator[Finding]:
+    """Find nodes that cannot use RDMA where it is asked for."""
+    wants = any(facts["hccl_settings"].get(_TRANSPORT) == "verbs" for facts in nodes.facts.values())
+    for node, facts in nodes.facts.items():
+        rdma = facts["rdma"]
+        num_peers = sum(nodes.sizes) - nodes.sizes[node]
+        needed, locked = num_peers * rdma["locked_bytes_per_peer"], rdma["locked_bytes"]
+        if rdma["problem"]:
+            what = f"has a setting that does not work: {rdma['problem']}"
+            yield Finding(node, "error", what, "export another value, or unset it")
+        elif rdma["unopened"] and wants:
+            cause, remedy = rdma["unopened"]
+            yield Finding(node, "error", f"cannot open {rdma['used']}: {cause}", remedy)
+        elif not rdma["used"] and wants:
+            what = f"has no RDMA port to use, which {_TRANSPORT}=verbs needs"
+            ports = [line.partition("): ")[2] for line in rdma["lines"] if line[0] != " "]
+            yield Finding(node, "error", what, "; ".join(filter(None, ports)) or _NO_PORT)
+        elif rdma["used"] and not rdma["unopened"] and locked is not None and locked < needed:
+            what = f"lets a rank lock {locked >> 20} MiB of memory; RDMA needs {needed >> 20} MiB"
+            remedy = "ulimit -l unlimited; in a container: --ulimit memlock=-1"
+            yield Finding(node, "warning", what, remedy)
 
 
 def _size(num_bytes: int) -> str:

@@ -1,14 +1,12 @@
 """What a node says of itself: plain values, which travel to the coordinator as they are."""
 
 import fcntl
-import ipaddress
 import os
 import platform
 import resource
 import socket
 import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import TypedDict
 
@@ -32,33 +30,9 @@ Resolved = list[str] | str
 """The addresses of a name, or why it has none."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What an agent knows of its node when preflight begins.
-
-    Attributes:
-        node: its number.
-        node_sizes: ranks on each node.
-        names: what the user calls each node; "" where there is no name.
-        master_addr: what ranks will find as MASTER_ADDR.
-        master_port: where rank 0 will listen; None: do not test it.
-        environ: of the ranks.
-        secret: of the job.
-    """
-
-    node: int
-    node_sizes: tuple[int, ...]
-    names: tuple[str, ...]
-    master_addr: str
-    master_port: int | None
-    environ: Mapping[str, str] = field(repr=False)  # it may hold secrets
-    secret: bytes = field(default=b"", repr=False)
-
-
 class Interface(TypedDict):
     """A network interface that is up."""
 
-    addresses: list[str]
     mtu: int
     has_carrier: bool
 
@@ -69,7 +43,6 @@ class Rdma(TypedDict):
     Attributes:
         lines: all of them, for people; empty: there is none.
         used: the port that ranks would use; empty: none can be used.
-        interface: of that port.
         problem: a setting that makes no sense.
         unopened: why ranks cannot open that port, and what mends it; empty: they can.
         locked_bytes: how much memory ranks may register; None: all.
@@ -78,7 +51,6 @@ class Rdma(TypedDict):
 
     lines: list[str]
     used: str
-    interface: str
     problem: str
     unopened: list[str]
     locked_bytes: int | None
@@ -115,12 +87,20 @@ class Facts(TypedDict):
     resolved: dict[str, Resolved]
 
 
-def examine(settings: Settings) -> Facts:
-    """Look at this node; takes `RESOLVE_S` where a name server does not answer."""
-    resolved = resolve((*settings.names, settings.master_addr), RESOLVE_S)
-    is_known = not isinstance(resolved.get(settings.master_addr, ""), str)
-    paths, network, problem = _network(settings, settings.master_addr if is_known else "")
-    given = {name: value for name, value in settings.environ.items() if name.startswith("HCCL_")}
+def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) -> Facts:
+    """Return the facts of this node.
+
+    Takes `RESOLVE_S` where a name server does not answer.
+
+    Args:
+        names: that have to resolve here.
+        master_addr: what ranks will find as MASTER_ADDR.
+        environ: of the ranks.
+    """
+    resolved = resolve((*names, master_addr), RESOLVE_S)
+    is_known = not isinstance(resolved[master_addr], str)
+    paths, network, problem = _network({**environ, "MASTER_ADDR": master_addr * is_known})
+    given = {name: value for name, value in environ.items() if name.startswith("HCCL_")}
     identity = Identity.of_this_process("")
     ports, machine = network.ports, read_machine()
     return Facts(
@@ -137,18 +117,17 @@ def examine(settings: Settings) -> Facts:
         memory_limit=machine.memory_bytes,
         memory_available=_available_memory(),
         versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
-        rdma=_rdma(settings.environ, [interface for interface, _ in paths]),
+        rdma=_rdma(environ, [interface for interface, _ in paths]),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
         resolved=resolved,
     )
 
 
-def _network(settings: Settings, master_addr: str) -> tuple[list[list[str]], NetworkSettings, str]:
+def _network(environ: Mapping[str, str]) -> tuple[list[list[str]], NetworkSettings, str]:
     """Choose addresses as the ranks will; return why not if they cannot."""
-    given = {**settings.environ, "MASTER_ADDR": master_addr}
     network = NetworkSettings()
     try:
-        network = NetworkSettings.from_environment(given)
+        network = NetworkSettings.from_environment(environ)
         chosen = choose_addresses(network)
     except HcclError as error:
         return [], network, str(error)
@@ -159,7 +138,6 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     found = Rdma(
         lines=[],
         used="",
-        interface="",
         problem="",
         unopened=[],
         locked_bytes=locked_bytes(),
@@ -184,17 +162,18 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         return found
     try:
         given = RdmaSettings.from_environment(environ)
-        looked_at = candidates(ports, given, interfaces)
+        usable = candidates(ports, given, interfaces)
     except HcclError as error:
         found["problem"] = str(error)
         return found
-    num_devices = max(num_used(looked_at, given), 1)
+    num_devices = max(num_used(usable, given), 1)
     found["locked_bytes_per_peer"] = locked_bytes_per_peer(num_devices)
-    found["lines"] = [*port_lines(looked_at, given), locked_memory_line(num_devices)]
-    first = looked_at[0]
+    found["lines"] = [*port_lines(usable, given), locked_memory_line(num_devices)]
+    first = usable[0]
     if first.gid is not None:
-        found["used"], found["interface"] = str(first.port), first.gid.interface
+        found["used"] = str(first.port)
         found["unopened"] = list(opening_problem(first.port.device) or ())
+        found["lines"] += [f"  cannot be opened: {cause}" for cause in found["unopened"][:1]]
         found["lines"] += flow_control_lines(first.gid.interface)
     return found
 
@@ -202,7 +181,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
 def _interfaces() -> dict[str, Interface]:
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for name, addresses in list_interfaces().items():
+        for name in list_interfaces():
             request = name.encode().ljust(40, b"\0")
             try:
                 flags = fcntl.ioctl(asking, _SIOCGIFFLAGS, request)
@@ -211,9 +190,7 @@ def _interfaces() -> dict[str, Interface]:
                 continue  # it was removed meanwhile
             has_carrier = bool(struct.unpack_from("=H", flags, 16)[0] & _IFF_RUNNING)
             found[name] = Interface(
-                addresses=addresses,
-                mtu=struct.unpack_from("=i", mtu, 16)[0],
-                has_carrier=has_carrier,
+                mtu=struct.unpack_from("=i", mtu, 16)[0], has_carrier=has_carrier
             )
     return found
 
@@ -238,10 +215,3 @@ def resolve(names: Iterable[str], timeout_s: float) -> dict[str, Resolved]:
     silent = f"no name server answered within {timeout_s:g} s"
     found = in_threads(addresses_of, asked, timeout_s)
     return {name: one or silent for name, one in zip(asked, found, strict=True)}
-
-
-def is_loopback(resolved: Resolved) -> bool:
-    """Say whether a name means the host that asked, as Debian's 127.0.1.1 does."""
-    return not isinstance(resolved, str) and any(
-        ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in resolved
-    )

@@ -26,6 +26,7 @@ from hccl_py.transport.network.interfaces import address_family
 # The kernel needs 3 s to find that nobody on the link owns an address.
 CONNECT_S = 4.0
 STALL_S = 3.0
+PROBE_S = 2 * CONNECT_S + STALL_S  # the connection, its handshake, packets of full size
 _AT_ONCE_S = 0.9  # an ICMP error comes within a round trip
 
 Outcome = Literal[
@@ -77,7 +78,7 @@ def _dial(target: Target) -> socket.socket:
     try:
         dialled.bind((target["source"], 0))
         if target["interface"]:
-            # As ranks do it where the kernel lets this user: two cards may share a network.
+            # As ranks do it where the kernel lets this user: two adapters may share a network.
             name = target["interface"].encode() + b"\0"
             with contextlib.suppress(PermissionError):
                 dialled.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)

@@ -2,17 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypedDict
 
-from hccl_py.launcher.preflight.node.facts import Facts, Settings, examine
-from hccl_py.launcher.preflight.node.probe import PairResult, Target, probe
+from hccl_py.launcher.lookups import MOST_THREADS, in_threads
+from hccl_py.launcher.preflight.node.facts import Facts, examine
+from hccl_py.launcher.preflight.node.probe import PROBE_S, probe
 from hccl_py.launcher.preflight.node.server import PairServer
-
-PROBES_AT_ONCE = 16
-"""How many targets a node dials at the same time."""
 
 
 class Introduction(TypedDict):
@@ -29,33 +26,34 @@ class Introduction(TypedDict):
 
 
 class Responder:
-    """Answers for one node. Close it before a rank starts: it holds the ports that ranks use."""
+    """Answers for one node. Close it before a rank starts: it has the ports that ranks use."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        """Do nothing yet."""
-        self._settings = settings
-        self._clock = clock
-        self._server = PairServer(settings.secret)
-        self._knows_master = False
+    def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
+        """Take the environment of the ranks, and do nothing yet."""
+        self._environ, self._clock = environ, clock
+        self._secret = os.fsencode(environ.get("HCCL_SECRET", ""))
+        self._server = PairServer(self._secret)
 
-    def answer(self, question: dict[str, Any]) -> Any:
+    def answer(self, question: Mapping[str, Any]) -> Any:
         """Answer one question in plain values; blocks, "reach" for up to half a minute."""
         kind = question["kind"]
         if kind == "clock":
             return self._clock()
         if kind == "examine":
-            return self._introduce()
+            return self._introduce(question)
         if kind == "reach":
-            return self._reach(question["targets"])
+            targets = question["targets"]
+            limit_s = PROBE_S * (1 + len(targets) // MOST_THREADS)
+            results = in_threads(partial(probe, secret=self._secret), targets, limit_s)
+            return [each for each in results if each is not None]
         raise ValueError(f"no question of preflight: {kind!r}")
 
     def close(self) -> None:
-        """Give the ports back. Idempotent."""
+        """Close the ports. Idempotent."""
         self._server.close()
 
-    def _introduce(self) -> Introduction:
-        facts = examine(self._settings)
-        self._knows_master = not isinstance(facts["resolved"][self._settings.master_addr], str)
+    def _introduce(self, question: Mapping[str, Any]) -> Introduction:
+        facts = examine(question["names"], question["master_addr"], self._environ)
         first, last = facts["port_range"] or (0, 0)
         answer = Introduction(facts=facts, ports=[], listen_problem="", master_problem="")
         try:
@@ -63,23 +61,12 @@ class Responder:
                 answer["ports"].append(self._server.listen(host, range(first, last + 1)))
         except OSError as error:
             answer["listen_problem"] = f"{host}: {_reason(error)}"
-        if self._settings.node == 0 and self._settings.master_port is not None:
+        if question["listens_at"]:
             try:
-                self._server.listen("", [self._settings.master_port])
+                self._server.listen("", [question["listens_at"]])
             except OSError as error:
                 answer["master_problem"] = _reason(error)
         return answer
-
-    def _reach(self, targets: list[Target]) -> list[PairResult]:
-        known = []
-        for target in targets:
-            if target["path"] is None:
-                target["host"] = self._settings.master_addr
-                target["port"] = self._settings.master_port or 0
-            if target["path"] is not None or self._knows_master:
-                known.append(target)
-        with ThreadPoolExecutor(PROBES_AT_ONCE) as threads:
-            return list(threads.map(partial(probe, secret=self._settings.secret), known))
 
 
 def _reason(error: OSError) -> str:

@@ -1,21 +1,19 @@
-"""What other nodes dial while they test the way to this one: a thread for each connection."""
+"""What other nodes dial while they test the way to this one."""
 
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 
 from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, Wire, WrongPeerError
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
 
-_HANDSHAKE_S = 10.0
-_SESSION_S = 10.0
-_MOST_SESSIONS = 128
-_CLOSE_S = 2.0
-_BACKLOG = 1024
-_PAUSE_S = 0.2
+_HANDSHAKE_S = _BULK_S = 10.0
+_MOST_CONNECTIONS = 128
+_POLL_S = 0.05
 
 
 class PairServer:
@@ -24,10 +22,7 @@ class PairServer:
     def __init__(self, secret: bytes) -> None:
         """Listen nowhere yet."""
         self._secret = secret
-        self._acceptors: dict[socket.socket, threading.Thread] = {}
-        self._sessions: dict[socket.socket, threading.Thread] = {}
-        self._lock = threading.Lock()
-        self._closed = False
+        self._listeners: list[_Listener] = []
 
     def __enter__(self) -> "PairServer":
         """Return itself."""
@@ -42,68 +37,69 @@ class PairServer:
         problem = OSError("no port given")
         for port in ports:
             try:
-                listener = _bind(host, port)
+                listener = _Listener(self._secret, host, port)
             except OSError as error:
                 problem = error
                 continue
-            thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
-            self._acceptors[listener] = thread
-            thread.start()
-            return int(listener.getsockname()[1])
+            self._listeners.append(listener)
+            threading.Thread(target=listener.serve_forever, args=[_POLL_S], daemon=True).start()
+            return int(listener.server_address[1])
         raise problem
 
     def close(self) -> None:
         """Close all sockets and wait for the threads. Idempotent."""
-        self._closed = True
-        _end(self._acceptors)
-        with self._lock:
-            sessions = dict(self._sessions)
-        _end(sessions)
+        while self._listeners:
+            listener = self._listeners.pop()
+            listener.shutdown()
+            listener.end_connections()
+            listener.server_close()
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                if self._closed:
-                    return
-                time.sleep(_PAUSE_S)  # out of descriptors, until a connection ends
-                continue
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            with self._lock:
-                if len(self._sessions) >= _MOST_SESSIONS:
-                    connection.close()
-                    continue
-                self._sessions[connection] = thread
-            thread.start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError, WrongPeerError):
-            wire = Wire(connection, Deadline(_HANDSHAKE_S))
-            wire.prove_as_server(self._secret)
-            wire.deadline = Deadline(_SESSION_S)
+class _Listener(ThreadingTCPServer):
+    """Listens on one port; a thread for each connection."""
+
+    allow_reuse_address = True
+    request_queue_size = 1024
+
+    def __init__(self, secret: bytes, host: str, port: int) -> None:
+        self.secret = secret
+        self._connections: set[socket.socket] = set()
+        is_dual = not host and socket.has_dualstack_ipv6()
+        self.address_family = address_family(host or ("::" if is_dual else "0.0.0.0"))
+        super().__init__((host, port), _Connection, bind_and_activate=False)
+        try:
+            if self.address_family == socket.AF_INET6:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+            self.server_bind()
+            self.server_activate()
+        except OSError:
+            self.server_close()
+            raise
+
+    def verify_request(self, *_: Any) -> bool:
+        return len(self._connections) < _MOST_CONNECTIONS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def end_connections(self) -> None:
+        for each in tuple(self._connections):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _Connection(BaseRequestHandler):
+    server: _Listener
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError, WrongPeerError):
+            wire = Wire(self.request, Deadline(_HANDSHAKE_S))
+            wire.prove_as_server(self.server.secret)
+            wire.deadline = Deadline(_BULK_S)
             wire.receive(BULK_BYTES)
             wire.send(BULK)
-        with self._lock:
-            del self._sessions[connection]
-
-
-def _end(threads: Mapping[socket.socket, threading.Thread]) -> None:
-    """Wake each thread from its wait for a socket, and see it end."""
-    for each in threads:
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-    deadline = Deadline(_CLOSE_S)
-    for each, thread in threads.items():
-        thread.join(deadline.remaining_s)
-        each.close()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    if not host:
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        return socket.create_server(
-            ("", port), family=family, dualstack_ipv6=dual, backlog=_BACKLOG
-        )
-    return socket.create_server((host, port), family=address_family(host), backlog=_BACKLOG)

@@ -17,7 +17,6 @@ def made_rdma(**changes: Any) -> Rdma:
     rdma = Rdma(
         lines=[],
         used="",
-        interface="",
         problem="",
         unopened=[],
         locked_bytes=None,
@@ -31,9 +30,7 @@ def made_facts(node: int, **changes: Any) -> Facts:
     facts = Facts(
         hostname="abc"[node],
         machine=["boot", str(node)],
-        interfaces={
-            "eth0": Interface(addresses=[f"10.0.0.{node + 1}"], mtu=1500, has_carrier=True)
-        },
+        interfaces={"eth0": Interface(mtu=1500, has_carrier=True)},
         paths=[["eth0", f"10.0.0.{node + 1}"]],
         setting_problem="",
         port_range=[],

@@ -1,6 +1,6 @@
 """A responder in a process of its own, for a node in a network namespace: JSON lines in and out.
 
-python responder_process.py '{"node": 0, ...}' CLOCK_OFFSET_S
+python responder_process.py ENVIRONMENT_AS_JSON CLOCK_OFFSET_S
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ import sys
 import time
 from contextlib import closing
 
-from hccl_py.launcher.preflight.node.facts import Settings
 from hccl_py.launcher.preflight.node.responder import Responder
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
-    given["secret"] = b"a secret of tests"
-    for name in ("node_sizes", "names"):
-        given[name] = tuple(given[name])
     offset_s = float(sys.argv[2])
-    responder = Responder(Settings(**given), clock=lambda: time.time() + offset_s)
+    responder = Responder(json.loads(sys.argv[1]), clock=lambda: time.time() + offset_s)
     with closing(responder):
         for line in sys.stdin:
             print(json.dumps(responder.answer(json.loads(line))), flush=True)

@@ -151,17 +151,15 @@ def test_hosts_need_not_know_what_only_the_configuration_of_ssh_says() -> None:
     job = Job(aliases=frozenset({"b"}))
     for index in range(3):
         job.join(index, host=f"host {index}")
-    told = [body["names"] for _, kind, body in job.sent if kind == "check"]
-    assert told == [("a", "", "")] * 3
+    asked = [body[1]["names"] for _, kind, body in job.sent if kind == "ask"]
+    assert asked == [("a",)] * 3
 
 
 def test_hosts_are_checked_before_the_ranks_start_and_a_silent_one_ends_the_job() -> None:
     job = Job()
     assert [job.join(index, host=f"host {index}") for index in range(3)] == ["", "", ""]
     assert job.coordinator.phase is Phase.CHECKING
-    assert job.kinds() == [(index, "check") for index in range(3)] + [
-        (index, "ask") for index in range(3)
-    ]
+    assert job.kinds() == [(index, "ask") for index in range(3)]
     job.coordinator.tick(job.coordinator.next_s())
     assert job.coordinator.exit_code == CHECK_FAILED
     assert "nodes 0-2 (a, b, host 2): did not answer the question 'examine'" in job.said[-1]
