@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hccl_py.bench._perftest import compute_ns, core_to_core_ns
 from hccl_py.bench.collective.analysis.limits import copy_gb_per_s
-from hccl_py.transport import _core
 
 _PROBE_S = 0.01
 _START_PROBE_S = 0.003
@@ -49,7 +49,7 @@ def probe() -> dict[str, Any]:
     chosen = others[:: -(-len(others) // _MAX_PAIRS) or 1]
     pairs: list[tuple[int, int, float | None]] = []
     for other in chosen:
-        times = _core.core_to_core_ns(first, other, _PROBE_S / len(chosen))
+        times = core_to_core_ns(first, other, _PROBE_S / len(chosen))
         pairs.append((first, other, float(np.median(times)) if times else None))
     return {"core_to_core_ns": pairs, "memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
@@ -57,9 +57,9 @@ def probe() -> dict[str, Any]:
 def probe_cores() -> Cores:
     """Measure the first two usable cores for 5 ms."""
     first, *others = sorted(os.sched_getaffinity(0))[:2]
-    times = _core.core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
-    compute_ns = max(_core.compute_ns([first, *others], _COMPUTE_S))
-    return Cores(float(np.median(times)) if times else None, compute_ns)
+    times = core_to_core_ns(first, others[0], _START_PROBE_S) if others else []
+    slower_ns = max(compute_ns([first, *others], _COMPUTE_S))
+    return Cores(float(np.median(times)) if times else None, slower_ns)
 
 
 def pin(distance: str) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def siblings_of(thread: int) -> str:
 
 def _distances(core: int, others: Sequence[int]) -> dict[int, float]:
     """Return the nanoseconds of a cache line to each core, without those that are held."""
-    times = {other: _core.core_to_core_ns(core, other, _PAIR_S) for other in others}
+    times = {other: core_to_core_ns(core, other, _PAIR_S) for other in others}
     return {other: float(np.median(some)) for other, some in times.items() if some}
 
 
@@ -115,11 +115,11 @@ def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
         what a cache line takes between them; moved: from one of these to another; empty: unknown.
     """
     kinds = set()
-    for core_to_core_ns, compute_ns in probes:
-        if compute_ns > _SLOW * best_compute_ns:
+    for pair in probes:
+        if pair.compute_ns > _SLOW * best_compute_ns:
             kinds.add("slow")
-        elif core_to_core_ns is not None:
-            kinds.add(_distance(core_to_core_ns))
+        elif pair.core_to_core_ns is not None:
+            kinds.add(_distance(pair.core_to_core_ns))
         else:
             return ""
     return kinds.pop() if len(kinds) == 1 else "moved" if kinds else ""

@@ -25,8 +25,8 @@ from benchmarks.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Star
 from benchmarks.peers.copies import may_copy, open_copies
 from benchmarks.peers.machine import pin, probe_cores
 from benchmarks.peers.processes import run_all
+from hccl_py.bench import _perftest
 from hccl_py.bench.collective.sockets import exchange
-from hccl_py.transport import _core
 
 _MIB = 1 << 20
 _US = {
@@ -226,7 +226,7 @@ def test_pinned_to_near_or_far_cores_everything_runs_on_those_two() -> None:
         if len(usable) == 2:
             assert pairs["near"] == pairs["far"]
             return
-        near, far = (_core.core_to_core_ns(*pairs[distance], 0.005) for distance in pairs)
+        near, far = (_perftest.core_to_core_ns(*pairs[distance], 0.005) for distance in pairs)
         if near and far:  # no other program held one of the cores
             assert np.median(near) <= 1.5 * np.median(far)
     finally:
@@ -240,7 +240,7 @@ def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:
     assert cores.compute_ns > 0
     assert (cores.core_to_core_ns or 1) > 0
     with pytest.raises(OSError, match="pin a thread"):
-        _core.compute_ns([max(usable), 1023], 0.001)
+        _perftest.compute_ns([max(usable), 1023], 0.001)
 
 
 def _given_mpis() -> list[str]:

@@ -35,7 +35,7 @@ CSRC_ORDER = (
     *("base", "progress", "lanes", "lanes/shared_memory"),
     *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
     *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
-    *("engine/graph", "simulation", "emulation", "perftest", "bindings"),
+    *("engine/graph", "simulation", "emulation", "bindings", "perftest"),
 )
 """The same for C++: the folders below `csrc`."""
 

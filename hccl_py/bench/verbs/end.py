@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hccl_py.bench._perftest import PerftestEnd, copy_stream, socket_ping_pong, socket_stream
 from hccl_py.bench.verbs.link import Link
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
@@ -27,7 +29,7 @@ from hccl_py.transport.verbs.endpoints import RendezvousEndpoint
 _CONNECT_TIMEOUT_S = 30.0
 _INLINE_BYTES = 64
 _UNSIGNALED = 32
-"""Room for two of the periods in which one request is signaled, see csrc/perftest/loops.cc."""
+"""Room for two of the periods in which one request is signaled, see csrc/perftest/module.cc."""
 _OPCODES = {"send": Opcode.SEND, "write": Opcode.RDMA_WRITE, "read": Opcode.RDMA_READ}
 _ANY_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
@@ -51,21 +53,13 @@ class Setup:
     compare: bool
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One measurement.
+class Exchange(NamedTuple):
+    """One measurement."""
 
-    Attributes:
-        op: send, write, read; socket or memcpy for what they are compared with.
-        latency: one message at a time, or as many as the window allows.
-        num_bytes: of a message.
-        iterations: messages.
-    """
-
-    op: str
-    latency: bool
-    num_bytes: int
-    iterations: int
+    op: str  # send, write, read; socket or memcpy for what they are compared with
+    latency: bool  # one message at a time, or as many as the window allows
+    num_bytes: int  # of a message
+    iterations: int  # messages
 
 
 class End:
@@ -81,14 +75,9 @@ class End:
         """
         self._setup, self._link, self._starts = setup, link, starts
         self._memory = _allocate(2 * setup.largest_bytes, registered=setup.registered)
-        self._address = int(self._memory.ctypes.data)
-        self._socket: socket.socket | None = None
-        self._device = Device(setup.device)
-        try:
-            self._connect()
-        except BaseException:
-            self._device.close()
-            raise
+        with ExitStack() as opened:
+            self._end, self._socket = self._connect(opened)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> End:
         """Return self."""
@@ -96,9 +85,7 @@ class End:
 
     def __exit__(self, *_: object) -> None:
         """Close the device and what belongs to it."""
-        self._device.close()
-        if self._socket is not None:
-            self._socket.close()
+        self._opened.close()
 
     def run(self, exchange: Exchange) -> list[float]:
         """Run one exchange together with the other end, and check what arrived.
@@ -110,83 +97,74 @@ class End:
         Raises:
             ArithmeticError: a byte arrived that was not sent.
         """
-        self._fill(exchange)
-        self._link.send(asdict(exchange) if self._starts else "ready")
+        n = exchange.num_bytes
+        self._memory[:n] = _pattern(exchange, by_client=self._starts)
+        self._memory[n : 2 * n] = 0
+        self._link.send(exchange if self._starts else "ready")
         if self._starts:
             self._link.receive()
         times = self._loop(exchange)
         # A passive end must not read its memory before the other end is done with it.
-        self._link.send("ended")
-        self._link.receive()
+        self._link.exchange("ended")
         self._check(exchange)
         return times
 
     def serve(self) -> None:
         """Run what the other end asks for until it has enough."""
-        while True:
-            message = self._link.receive(timeout_s=3600)
-            if message is None:
-                return
-            self.run(Exchange(**message))
+        while (message := self._link.receive(timeout_s=3600)) is not None:
+            self.run(Exchange(*message))
 
     def finish(self) -> None:
         """Ask the other end to stop serving."""
         self._link.send(None)
 
-    def _connect(self) -> None:
-        window = self._setup.window
-        domain = ProtectionDomain(self._device)
-        queue = CompletionQueue(self._device, capacity=4 * window)
+    def _connect(self, opened: ExitStack) -> tuple[PerftestEnd, socket.socket | None]:
+        setup, device = self._setup, opened.enter_context(closing(Device(self._setup.device)))
+        domain = ProtectionDomain(device)
+        queue = CompletionQueue(device, capacity=4 * setup.window)
         region = domain.register(self._memory, _ANY_ACCESS)
-        deepest = max(window, _UNSIGNALED)
+        deepest = max(setup.window, _UNSIGNALED)
         attributes = QueuePairAttributes(
             max_send_wr=deepest, max_recv_wr=deepest, max_inline=_INLINE_BYTES
         )
         pair = QueuePair(domain, queue, attributes=attributes)
         pair.modify(State.INIT)
-        needs_socket = self._setup.compare and self._setup.device != "shm"
+        needs_socket = setup.compare and setup.device != "shm"
         plain = RendezvousEndpoint() if needs_socket else None
-        self._link.send(
-            [pair.address, region.address, region.rkey, plain.address if plain else b""]
-        )
-        address, remote_address, rkey, plain_address = self._link.receive()
+        mine = pair.address, region.address, region.rkey, plain.address if plain else b""
+        address, remote_address, rkey, plain_address = self._link.exchange(mine)
         pair.connect(address, timeout_s=_CONNECT_TIMEOUT_S)
+        connected = None
         if plain is not None:
             with closing(plain):
-                self._socket = plain.connect_socket(plain_address, _CONNECT_TIMEOUT_S)[1]
-        self._end = _core.PerftestEnd(
-            pair.core, queue.core, (region.address, region.lkey), (remote_address, rkey)
-        )
+                connected = plain.connect_socket(plain_address, _CONNECT_TIMEOUT_S)[1]
+                opened.enter_context(connected)
+        memory = (region.address, region.lkey), (remote_address, rkey)
+        return PerftestEnd(pair.core, queue.core, *memory), connected
 
     def _loop(self, exchange: Exchange) -> list[float]:
-        n, starts, end, window = exchange.iterations, self._starts, self._end, self._setup.window
-        end.size = exchange.num_bytes
-        if exchange.op == "memcpy":
-            return _core.copy_times(self._address, exchange.num_bytes, n) if starts else []
-        if exchange.op == "socket":
+        op, latency, num_bytes, n = exchange
+        starts, end, window = self._starts, self._end, self._setup.window
+        end.size = num_bytes
+        times: list[float] = []
+        if op == "memcpy":
+            times = [copy_stream(self._memory.ctypes.data, num_bytes, n)] if starts else []
+        elif op == "socket":
             assert self._socket is not None
-            shape = self._socket.fileno(), self._address, exchange.num_bytes, n, starts
-            if exchange.latency:
-                return _core.socket_ping_pong(*shape)
-            return [_core.socket_stream(*shape)]
-        if exchange.latency and exchange.op == "send":
-            return end.send_ping_pong(n, starts)
-        if exchange.latency and exchange.op == "write":
-            return end.write_ping_pong(n, starts)
-        if not starts:
-            if exchange.op == "send":
-                end.sink(n, window)
-            return []
-        if exchange.latency:
-            return end.read_one_by_one(n)
-        return [end.stream(int(_OPCODES[exchange.op]), n, window)]
+            shape = self._socket.fileno(), self._memory.ctypes.data, num_bytes, n, starts
+            times = socket_ping_pong(*shape) if latency else [socket_stream(*shape)]
+        elif latency and op == "send":
+            times = end.send_ping_pong(n, starts)
+        elif latency and op == "write":
+            times = end.write_ping_pong(n, starts)
+        elif starts:
+            opcode = int(_OPCODES[op])
+            times = end.read_one_by_one(n) if latency else [end.stream(opcode, n, window)]
+        elif op == "send":
+            end.sink(n, window)
+        return times
 
     # The oracle: every byte that arrives depends on its place, on the exchange and on who sent it.
-
-    def _fill(self, exchange: Exchange) -> None:
-        n = exchange.num_bytes
-        self._memory[:n] = _pattern(exchange, by_client=self._starts)
-        self._memory[n : 2 * n] = 0
 
     def _check(self, exchange: Exchange) -> None:
         receives_here = {"read": self._starts, "memcpy": self._starts}

@@ -16,18 +16,16 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from hccl_py.transport.errors import BootstrapError
+
 _TIMEOUT_S = 60.0
-_RETRY_S = 0.05
+_DIAL_S, _RETRY_S = 10.0, 0.05
 _SILENCE_S = 10
 """How long the other end may take to prove that it knows the secret."""
 
 
-class LinkError(RuntimeError):
-    """The other end is not there, not the right one, or failed."""
-
-
 class Link:
-    """A connection to the other end. A context manager."""
+    """A connection to the other end. A context manager; every method may raise BootstrapError."""
 
     def __init__(self, connection: Connection) -> None:
         """Take over an authenticated connection."""
@@ -46,50 +44,52 @@ class Link:
         try:
             self._connection.send_bytes(msgpack.packb(message))
         except OSError as error:
-            raise LinkError(f"the other end is gone: {error}") from error
+            raise BootstrapError(f"the other end is gone: {error}") from error
 
     def receive(self, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Receive one message.
-
-        Raises:
-            LinkError: none came in time, or the other end is gone.
-        """
+        """Receive one message; none may come for so long."""
         try:
             if not self._connection.poll(timeout_s):
-                raise LinkError(f"the other end said nothing for {timeout_s:g} s")
+                raise BootstrapError(f"the other end said nothing for {timeout_s:g} s")
             return msgpack.unpackb(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            raise LinkError("the other end has ended; see its output") from error
+            raise BootstrapError("the other end has ended; see its output") from error
+
+    def exchange(self, message: Any) -> Any:
+        """Send a message and receive that of the other end, which does the same."""
+        self.send(message)
+        return self.receive()
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on all addresses of the host, IPv6 too where there is any."""
+def accept(port: int, secret: bytes) -> Link:
+    """Wait on all addresses of the host for a client that knows the secret.
+
+    Its way here serves the test as well.
+    """
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
-    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
-
-
-def accept(listener: socket.socket, secret: bytes) -> Link:
-    """Wait for a client that knows the secret; use its way here for the test as well."""
-    connected, _ = listener.accept()
-    who = "a client did not prove that it knows HCCL_SECRET; it was turned away"
+    with socket.create_server(("", port), family=family, dualstack_ipv6=dual) as listener:
+        print(f"hccl-perftest: waiting for a client on port {port}", flush=True)
+        connected, _ = listener.accept()
     address = connected.getsockname()[0]
-    return _authenticated(connected, address, secret, (deliver_challenge, answer_challenge), who)
+    steps = (deliver_challenge, answer_challenge)
+    return _authenticated(connected, address, secret, steps, "a client has another HCCL_SECRET")
 
 
-def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
+def dial(host: str, port: int, secret: bytes) -> Link:
     """Connect with the server, which may still be starting."""
-    until_s = time.monotonic() + timeout_s
+    until_s = time.monotonic() + _DIAL_S
     while True:
         try:
-            connected = socket.create_connection((host, port), timeout=timeout_s)
+            connected = socket.create_connection((host, port), timeout=_DIAL_S)
             break
         except OSError as error:
             if time.monotonic() > until_s:
-                raise LinkError(f"no server at {host} port {port}: {error}") from error
+                raise BootstrapError(f"no server at {host} port {port}: {error}") from error
             time.sleep(_RETRY_S)
-    who, address = "the server has another HCCL_SECRET", connected.getpeername()[0]
-    return _authenticated(connected, address, secret, (answer_challenge, deliver_challenge), who)
+    address = connected.getpeername()[0]
+    steps = (answer_challenge, deliver_challenge)
+    return _authenticated(connected, address, secret, steps, "the server has another HCCL_SECRET")
 
 
 def _authenticated(
@@ -99,26 +99,17 @@ def _authenticated(
     steps: Sequence[Callable[[Connection, bytes], None]],
     problem: str,
 ) -> Link:
-    """Prove to each other that both ends know the secret.
-
-    Raises:
-        LinkError: with `problem`.
-    """
-    connection = _prepared(connected, address)
-    try:
-        for step in steps:
-            step(connection, secret)
-    except (AuthenticationError, EOFError, OSError) as error:
-        connection.close()
-        raise LinkError(problem) from error
-    return Link(connection)
-
-
-def _prepared(connected: socket.socket, address: str) -> Connection:
-    """Bound every wait of a new connection, and make it "the rendezvous" of interfaces.py."""
+    """Prove to each other that both ends know the secret; queue pairs meet at `address` too."""
     os.environ.setdefault("MASTER_ADDR", address.removeprefix("::ffff:"))
     connected.settimeout(None)
     # The authentication of multiprocessing knows no deadline of its own.
     limit = struct.pack("ll", _SILENCE_S, 0)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    return Connection(connected.detach())
+    connection = Connection(connected.detach())
+    try:
+        for step in steps:
+            step(connection, secret)
+    except (AuthenticationError, EOFError, OSError) as error:
+        connection.close()
+        raise BootstrapError(problem) from error
+    return Link(connection)

@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection
 
 from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Exchange, Setup
-from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
-from hccl_py.bench.verbs.report import Report, Row
+from hccl_py.bench.verbs.link import Link, accept, dial
+from hccl_py.bench.verbs.report import bandwidth_row, header, latency_row
 from hccl_py.command_line import Parser, whole
-from hccl_py.transport.errors import HcclError
+from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.secret import read_secret
 
@@ -30,7 +30,6 @@ Run hccl-perftest on one host and hccl-perftest HOST on the other, or hccl-perft
 ends on this host. The two ends need the same HCCL_SECRET. Every byte that arrives is checked.
 """
 _PORT = 18515
-_DIAL_TIMEOUT_S = 10.0
 _LARGEST_BYTES = 1 << 31
 _DEEPEST = 16384
 """Bounds of a queue pair: of a message, and of `max_send_wr`."""
@@ -58,11 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             with _local_server() as link:
                 _run_client(options, link)
         elif options.host is None:
-            _run_server(options.port)
+            with accept(options.port, _secret()) as link:
+                _serve(link)
         else:
-            with dial(options.host, options.port, _secret(), _DIAL_TIMEOUT_S) as link:
+            with dial(options.host, options.port, _secret()) as link:
                 _run_client(options, link)
-    except (LinkError, HcclError, ArithmeticError, MemoryError) as error:
+    except (HcclError, ArithmeticError, MemoryError) as error:
         print(f"hccl-perftest: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -99,18 +99,10 @@ def _parser() -> Parser:
 def _secret() -> bytes:
     secret = read_secret()
     if secret is None:
-        raise LinkError(
+        raise BootstrapError(
             "set HCCL_SECRET to the same value on both hosts first: the two ends authenticate"
         )
     return secret
-
-
-def _run_server(port: int) -> None:
-    secret = _secret()
-    with listen(port) as listener:
-        print(f"hccl-perftest: waiting for a client on port {port}", flush=True)
-        with accept(listener, secret) as link:
-            _serve(link)
 
 
 def _serve(link: Link) -> None:
@@ -126,9 +118,8 @@ def _on_a_core(link: Link, choose: Callable[[set[int]], int]) -> Iterator[None]:
     pairs made before still spin as if they had all cores.
     """
     machine = Identity.of_this_process().boot_id
-    link.send({"machine": machine})
     cores = os.sched_getaffinity(0)
-    if link.receive()["machine"] != machine:
+    if link.exchange(machine) != machine:
         yield
         return
     os.sched_setaffinity(0, {choose(cores)})
@@ -169,11 +160,10 @@ def _run_client(options: argparse.Namespace, link: Link) -> None:
     )
     link.send(asdict(setup))
     with End(setup, link, starts=True) as end, _on_a_core(link, min):
-        report = Report(options.device, options.op, latency=options.latency, rounds=options.rounds)
-        for line in report.header(_peer_of(options)):
-            print(line, flush=True)
+        shown = options.device, options.op, options.latency, options.rounds
+        print("\n".join(header(*shown, _peer_of(options))), flush=True)
         for num_bytes in sizes:
-            print(report.row(_measure(end, options, num_bytes)), flush=True)
+            print(_measure(end, options, num_bytes), flush=True)
         end.finish()
 
 
@@ -202,21 +192,22 @@ def _iterations(options: argparse.Namespace, num_bytes: int) -> int:
     return max(16, min(20000, _TARGET_BYTES // max(num_bytes, 1)))
 
 
-def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> Row:
+def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> str:
     """Run the rounds, in turns with the peer, so that the same load disturbs both."""
-    iterations = _iterations(options, num_bytes)
-    peer = _peer_of(options)
+    iterations, peer = _iterations(options, num_bytes), _peer_of(options)
+
+    def run(op: str, iterations: int) -> list[float]:
+        return end.run(Exchange(op, options.latency, num_bytes, iterations))
+
     ours, theirs = [], []
-    end.run(
-        Exchange(options.op, options.latency, num_bytes, max(16, iterations // 10))
-    )  # to warm up
+    run(options.op, max(16, iterations // 10))  # to warm up
     for _ in range(options.rounds):
-        ours.append(end.run(Exchange(options.op, options.latency, num_bytes, iterations)))
+        ours.append(run(options.op, iterations))
         if peer is not None:
-            theirs.append(end.run(Exchange(peer, options.latency, num_bytes, iterations)))
-    if peer == "memcpy":
-        theirs = [[sum(times) * 1e-6] for times in theirs]
-    return Row(num_bytes, iterations, ours, theirs)
+            theirs.append(run(peer, iterations))
+    if options.latency:
+        return latency_row(num_bytes, ours, theirs)
+    return bandwidth_row(num_bytes, iterations, ours, theirs)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@
 #include "base/signal_bell.h"
 #include "bindings/system_errors.h"
 #include "bindings/wrapped_method.h"
-#include "perftest/bindings.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
@@ -160,7 +159,6 @@ NB_MODULE(_core, module) {
   bind_overlap(module);
   bind_python_lanes(module);
   bind_verbs(module);
-  bind_perftest(module);
 
   nb::class_<Communicator> communicator(module, "Communicator");
   bind_reports(module, communicator);

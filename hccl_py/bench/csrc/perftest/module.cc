@@ -1,6 +1,11 @@
-#include "perftest/loops.h"
-
+// The loops that hccl-perftest times, the extension module `_perftest`: over a queue pair, and what
+// they are compared with. The GIL is released while they run. All of them raise when a request
+// fails or nothing comes for a while.
 #include <fcntl.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -10,13 +15,38 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <tuple>
+#include <vector>
+
+#include "bindings/system_errors.h"
+#include "verbs/completion_queue.h"
+#include "verbs/rdma/queue_pair.h"
+#include "verbs/software/queue_pair.h"
+#include "verbs/verbs.h"
+
+namespace nb = nanobind;
 
 namespace hccl {
 
 namespace {
+
+// One end of a test. Both ends call the same function with the same numbers.
+//
+// Its buffer has two halves of `size` bytes: what it sends, and what it receives.
+struct PerftestEnd {
+  std::shared_ptr<QueuePairFace> pair;
+  std::shared_ptr<CompletionQueue> queue;  // for sends and RECVs; the loop takes all that comes
+  uint64_t address = 0;
+  uint32_t lkey = 0;
+  uint64_t remote_address = 0;  // of the peer's buffer
+  uint32_t rkey = 0;
+  size_t size = 0;
+  CompletionQueue::Interrupt interrupt;
+};
 
 constexpr auto longest_wait = std::chrono::seconds(30);
 // One request in so many is signaled: a device frees the places of the others only with it.
@@ -152,8 +182,7 @@ void run_pinned(const std::vector<int>& cores, const Work& work) {
   if (error != 0) throw std::system_error(error, std::generic_category(), "pin a thread to a core");
 }
 
-}  // namespace
-
+// Messages go back and forth; microseconds of each way, as seen by the end that starts.
 std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
   std::vector<double> times;
   times.reserve(iterations);
@@ -176,6 +205,7 @@ std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool sta
   return times;
 }
 
+// The same with RDMA_WRITE: each end waits for the last byte in its memory to change.
 std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
   std::vector<double> times;
   times.reserve(iterations);
@@ -211,6 +241,7 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
   return times;
 }
 
+// Microseconds of each RDMA_READ, one after the other. The other end need do nothing.
 std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations) {
   std::vector<double> times;
   times.reserve(iterations);
@@ -223,12 +254,14 @@ std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations) {
   return times;
 }
 
-double stream(PerftestEnd& end, Opcode opcode, size_t iterations, size_t window) {
+// Seconds for so many requests, at most `window` under way, until the last one is acknowledged. A
+// SEND needs sink() on the other end.
+double stream(PerftestEnd& end, int opcode, size_t iterations, size_t window) {
   auto begin = VerbsClock::now();
   size_t num_ended = 0;
   for (size_t i = 0; i < iterations; ++i) {
     for (; i - num_ended >= window; ++num_ended) await(end, false);
-    post(end, opcode, send_signaled);
+    post(end, static_cast<Opcode>(opcode), send_signaled);
   }
   for (; num_ended < iterations; ++num_ended) await(end, false);
   return std::chrono::duration<double>(VerbsClock::now() - begin).count();
@@ -246,6 +279,7 @@ void sink(PerftestEnd& end, size_t iterations, size_t window) {
   }
 }
 
+// Microseconds of each way over a plain socket, which both ends poll as queue pairs do.
 std::vector<double> socket_ping_pong(int fd, uint64_t buffer, size_t size, size_t iterations,
                                      bool starts) {
   set_blocking(fd, false);
@@ -263,6 +297,7 @@ std::vector<double> socket_ping_pong(int fd, uint64_t buffer, size_t size, size_
   return times;
 }
 
+// Seconds for so many messages over a plain blocking socket, until one byte says that all came.
 double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bool sends) {
   set_blocking(fd, true);
   std::byte finished{};
@@ -275,19 +310,20 @@ double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bo
   return std::chrono::duration<double>(VerbsClock::now() - begin).count();
 }
 
-std::vector<double> copy_times(uint64_t buffer, size_t size, size_t iterations) {
+// Seconds for so many copies by memcpy from one half of the buffer to the other.
+double copy_stream(uint64_t buffer, size_t size, size_t iterations) {
   auto* source = reinterpret_cast<std::byte*>(buffer);
-  std::vector<double> times;
-  times.reserve(iterations);
+  auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {
-    auto begin = VerbsClock::now();
     std::memcpy(source + size, source, size);
     asm volatile("" : : "r"(source) : "memory");  // or the compiler would drop all but one
-    times.push_back(microseconds(VerbsClock::now() - begin));
   }
-  return times;
+  return std::chrono::duration<double>(VerbsClock::now() - begin).count();
 }
 
+// Nanoseconds that a cache line takes from one core to the other: half of each round trip between
+// two threads pinned to them, for so many seconds. Throws std::system_error where a core is not
+// ours.
 std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
   struct alignas(64) {
     std::atomic<uint64_t> turn{0};  // even: to be answered by `core`; odd: by `other`
@@ -307,6 +343,9 @@ std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
   return times;
 }
 
+// Nanoseconds that a thread pinned to each core takes for the same additions, all at once: median
+// of as many as so many seconds allow. A core that shares its arithmetic units with another thread
+// takes up to twice as long. Throws as above.
 std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s) {
   constexpr int rounds = 1000;
   std::vector<double> medians(cores.size());
@@ -332,5 +371,42 @@ std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s)
   });
   return medians;
 }
+
+void check_signals() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+using Memory = std::tuple<uint64_t, uint32_t>;  // address and key
+
+template <class Pair>
+void make_end(PerftestEnd* end, std::shared_ptr<Pair> pair, std::shared_ptr<CompletionQueue> queue,
+              Memory local, Memory remote) {
+  auto [address, lkey] = local;
+  auto [remote_address, rkey] = remote;
+  new (end) PerftestEnd{std::move(pair), std::move(queue), address, lkey, remote_address, rkey, 0,
+                        check_signals};
+}
+
+NB_MODULE(_perftest, module) {
+  using Released = nb::call_guard<nb::gil_scoped_release>;
+  nb::register_exception_translator(raise_system_error);
+  nb::class_<PerftestEnd>(module, "PerftestEnd")
+      .def("__init__", &make_end<QueuePair>)
+      .def("__init__", &make_end<RdmaQueuePair>)
+      .def_rw("size", &PerftestEnd::size)
+      .def("send_ping_pong", &send_ping_pong, Released())
+      .def("write_ping_pong", &write_ping_pong, Released())
+      .def("read_one_by_one", &read_one_by_one, Released())
+      .def("stream", &stream, Released())
+      .def("sink", &sink, Released());
+  module.def("socket_ping_pong", &socket_ping_pong, Released());
+  module.def("socket_stream", &socket_stream, Released());
+  module.def("copy_stream", &copy_stream, Released());
+  module.def("core_to_core_ns", &core_to_core_ns, Released());
+  module.def("compute_ns", &compute_ns, Released());
+}
+
+}  // namespace
 
 }  // namespace hccl
