@@ -16,7 +16,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.main import pass_over_warnings
 from hccl_py.launcher.open_files import allow_ranks
-from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
@@ -38,7 +38,7 @@ def main() -> int:
     os.environ.update(message["environment"])
     try:
         allow_ranks(message["ranks"])
-        OutputOptions.of(OutputWords(*message["output"])).check_folder()
+        OutputOptions(*message["output"]).check_folder()
         with scratch_folder() as folder:
             return supervisor.run(lambda: _run(message, folder), message["stop_s"], folder)
     except UsageError as error:
@@ -58,7 +58,7 @@ def _run(message: dict[str, Any], folder: Path) -> int:
         stop_s=message["stop_s"],
         folder=folder,
         bind=Bind(message["bind"]),
-        output=OutputOptions.of(OutputWords(*message["output"])),
+        output=OutputOptions(*message["output"]),
         has_stdin=False,
         has_user=message["has_user"],
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from hccl_py.launcher.hosts.options import HostOptions
     from hccl_py.launcher.job.serve import StartOthers
-    from hccl_py.launcher.output.options import OutputWords
+    from hccl_py.launcher.output.options import OutputOptions
     from hccl_py.launcher.placement.binding import Bind
 
 MAX_PORT = 65535
@@ -84,7 +84,7 @@ class Options(NamedTuple):
     shims_habana: bool
     replaces_gloo: bool
     bind: "Bind"
-    output: "OutputWords"
+    output: "OutputOptions"
     checks: bool
     dry_run: bool
     print_sbatch: bool

@@ -28,7 +28,7 @@ BUDGET = {
     "hccl_py/csrc": 10_070,
     "hccl_py/torch_backend": 4_040,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 9_270,
+    "launcher": 9_160,
     "hccl_py/bench": 5_480,
     "hccl_py/lab": 7_060,
     "hccl_py/horovod": 3_210,

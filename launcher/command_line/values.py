@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT
-from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.usage_error import UsageError
 
 _MOST_S = 1_000_000_000
@@ -96,13 +96,13 @@ def coordinator(args: argparse.Namespace, fewest: int) -> tuple[str, int] | None
     return host.removeprefix("[").removesuffix("]"), port
 
 
-def output(args: argparse.Namespace) -> OutputWords:
+def output(args: argparse.Namespace) -> OutputOptions:
     """Return where the lines of ranks go."""
-    words = OutputWords(
+    found = OutputOptions(
         args.prefix, args.log_dir, args.redirects, args.tee, args.local_ranks_filter
     )
-    OutputOptions.of(words)  # checks them
-    return words
+    found.check()
+    return found
 
 
 def nodes(text: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program, RankStart, rank_variables
+from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.rank_input import RankInput
 from hccl_py.launcher.job.ranks import Ranks
 from hccl_py.launcher.job.reasons import OutOfMemory
@@ -121,8 +121,7 @@ class Agent:
         program = self._program
         self._end_check()
         self._attempt, self._kill_at_s = attempt, float("inf")
-        self._ranks = Ranks(self._loop, program, self._streams, self._on_end)
-        starts = [self._rank_start(attempt, index) for index in range(len(attempt.slots))]
+        self._ranks = Ranks(self._loop, program, self._streams, attempt, self._on_end)
         if self._placement.note and attempt.number == 0:
             self._streams.say(f"hccl-launch: {self._placement.note}")
         if self._input is not None:
@@ -131,7 +130,8 @@ class Agent:
         if attempt.first_rank == 0 and not program.has_stdin:
             self._input = RankInput(self._loop, lambda: self._send("stdin", None))
         try:
-            self._ranks.start(starts, None if self._input is None else self._input.reader)
+            stdin = None if self._input is None else self._input.reader
+            self._ranks.start(self._placement.places, stdin)
         except OSError as error:
             where = f" on {socket.gethostname()}" * (len(attempt.node_sizes) > 1)
             what, exit_code = why_not_run(error, program.command[0])
@@ -173,22 +173,6 @@ class Agent:
         if self._responder is not None:
             self._responder.close()
             self._responder = None
-
-    def _rank_start(self, attempt: Attempt, index: int) -> RankStart:
-        program, slot, rank = self._program, attempt.slots[index], attempt.first_rank + index
-        place = self._placement.places[index]
-        return RankStart(
-            attempt=attempt.number,
-            rank=rank,
-            slot=slot,
-            place=place,
-            environment={
-                **program.environment,
-                **place.environment(program.environment),
-                **rank_variables(program, attempt, index),
-            },
-            prefix=program.output.prefix_of(socket.gethostname(), rank, attempt.world_size),
-        )
 
     def _on_end(self, rank: int, exit_code: int) -> None:
         assert self._attempt is not None

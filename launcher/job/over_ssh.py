@@ -10,7 +10,6 @@ from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.coordinator.coordinator import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
-from hccl_py.launcher.job.streams import Prompting
 from hccl_py.launcher.output.screen import Screen
 from hccl_py.launcher.usage_error import UsageError
 
@@ -132,7 +131,7 @@ class _SshAgent:
         for stream, screen in ((self._out, streams.out), (self._err, streams.err)):
             streams.read(stream)
             if part.index == 0 and part.message["has_user"]:
-                streams.prompts.follow(Prompting(stream, screen, b"", stream))
+                streams.show_prompts(stream, screen, b"", stream)
 
     @property
     def is_open(self) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.accelerators import framework_variables
-from hccl_py.launcher.placement.binding import Bind, Place
+from hccl_py.launcher.placement.binding import Bind
 
 WORKER = str(Path(__file__).parents[1] / "worker.py")
 """What a Python rank begins with."""
@@ -42,17 +42,6 @@ class Program(NamedTuple):
     is_alone: bool = False
     has_stdin: bool = True
     has_user: bool = False
-
-
-class RankStart(NamedTuple):
-    """A rank to start, with its whole environment."""
-
-    attempt: int
-    rank: int
-    slot: Slot
-    place: Place
-    environment: Mapping[str, str]
-    prefix: bytes  # of its lines
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.job.layout import Attempt, Slot
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program, RankStart
-from hccl_py.launcher.job.streams import RankStreams, Streams
-from hccl_py.launcher.placement.binding import bound_to
+from hccl_py.launcher.job.program import Program, rank_variables
+from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.output.rank_output import LogFile, RankOutput
+from hccl_py.launcher.placement.binding import Place, bound_to
 from hccl_py.launcher.processes import kill_descendants, takes
 from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
 
@@ -27,16 +29,13 @@ _prctl = ctypes.CDLL(None).prctl
 
 class _Rank:
     def __init__(
-        self,
-        start: RankStart,
-        process: subprocess.Popen[bytes],
-        error_file: Path,
-        streams: RankStreams | None,
-    ):
-        self.start, self.process, self.error_file = start, process, error_file
-        self.streams = streams
+        self, number: int, slot: Slot, process: subprocess.Popen[bytes], error_file: Path
+    ) -> None:
+        self.number, self.slot, self.process = number, slot, process
+        self.error_file = error_file
+        self.output: RankOutput | None = None
         file = _progress_file(error_file)
-        self.watch = RankWatch(start.rank, process.pid, file, time.monotonic())
+        self.watch = RankWatch(number, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
         self.stopped_s: float | None = None  # when it was told to end, seconds since the epoch
         self.was_killed = False
@@ -46,17 +45,19 @@ class _Rank:
 
 
 class Ranks:
-    """The ranks of one attempt."""
+    """The ranks of one attempt on this host."""
 
     def __init__(
         self,
         loop: JobLoop,
         program: Program,
         streams: Streams,
+        attempt: Attempt,
         on_end: Callable[[int, int], None],
     ) -> None:
         """Start nothing yet; `on_end` gets each rank and its exit code."""
-        self._loop, self._program, self._streams, self._on_end = loop, program, streams, on_end
+        self._loop, self._program, self._streams = loop, program, streams
+        self._attempt, self._on_end = attempt, on_end
         self._ranks: list[_Rank] = []
 
     @property
@@ -64,44 +65,50 @@ class Ranks:
         """How many ranks have not ended."""
         return sum(rank.exit_code is None for rank in self._ranks)
 
-    def start(self, starts: Sequence[RankStart], stdin: int | None) -> None:
+    def start(self, places: Sequence[Place], stdin: int | None) -> None:
         """Start all ranks.
 
         Args:
-            starts: of the ranks.
+            places: of the ranks.
             stdin: of rank 0, if it is among them; None: that of this process.
 
         Raises:
             OSError: the program cannot be run, or a log file not be written; ranks that were
                 started run on.
         """
-        for start in starts:
-            record = self._program.folder / f"rank_{start.rank}.json"
+        program, attempt = self._program, self._attempt
+        for index, (slot, place) in enumerate(zip(attempt.slots, places, strict=True)):
+            number = attempt.first_rank + index
+            record = program.folder / f"rank_{number}.json"
             files = {
                 "TORCHELASTIC_ERROR_FILE": record,
                 "HCCL_PROGRESS_FILE": _progress_file(record),
             }
             for file in files.values():
                 file.unlink(missing_ok=True)
-            is_alone = self._program.is_alone
-            with bound_to(start.place):
+            output = None if program.is_alone else subprocess.PIPE
+            with bound_to(place):
                 process = subprocess.Popen(
-                    self._program.command,
-                    env={**start.environment, **{name: str(file) for name, file in files.items()}},
-                    stdin=stdin if start.rank == 0 else subprocess.DEVNULL,
-                    stdout=None if is_alone else subprocess.PIPE,
-                    stderr=None if is_alone else subprocess.PIPE,
+                    program.command,
+                    env={
+                        **program.environment,
+                        **place.environment(program.environment),
+                        **rank_variables(program, attempt, index),
+                        **{name: str(file) for name, file in files.items()},
+                    },
+                    stdin=subprocess.DEVNULL if number else stdin,
+                    stdout=output,
+                    stderr=output,
                     preexec_fn=_in_rank,
                 )
-            streams = None
-            if not is_alone:
+            rank = _Rank(number, slot, process, record)
+            if not program.is_alone:
                 try:
-                    streams = RankStreams(self._streams, self._program, start, process)
+                    rank.output = self._read_output(rank)
                 except OSError:
                     process.kill()
                     process.wait()
                     raise
-            rank = _Rank(start, process, record, streams)
             self._ranks.append(rank)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
@@ -109,9 +116,9 @@ class Ranks:
         """Return how far the ranks are that run, and whose lines are read."""
         now_s = time.monotonic()
         return tuple(
-            rank.watch.sample(rank.streams.num_lines, now_s)
+            rank.watch.sample(rank.output.num_lines, now_s)
             for rank in self._ranks
-            if rank.exit_code is None and rank.streams is not None
+            if rank.exit_code is None and rank.output is not None
         )
 
     def pid(self, rank: int) -> int | None:
@@ -119,7 +126,7 @@ class Ranks:
         pids = (
             each.process.pid
             for each in self._ranks
-            if each.start.rank == rank and each.exit_code is None
+            if each.number == rank and each.exit_code is None
         )
         return next(pids, None)
 
@@ -130,7 +137,7 @@ class Ranks:
         for rank in running:
             if rank not in spared:
                 rank.process.send_signal(number)
-        return [rank.start.rank for rank in spared]
+        return [rank.number for rank in spared]
 
     def stop(self) -> None:
         """Tell all ranks that run, and what shares their process groups, to end."""
@@ -160,8 +167,8 @@ class Ranks:
                 self._note_end(rank)
         kill_descendants(_KILL_S, self._loop.spared)
         for rank in self._ranks:
-            if rank.streams is not None:
-                rank.streams.close()
+            if rank.output is not None:
+                rank.output.close()
 
     def failures(self, reason: Callable[[int], str]) -> tuple[Failure, ...]:
         """Return how ranks failed; `reason` says what an exit code may mean.
@@ -176,19 +183,36 @@ class Ranks:
             if record or rank.exit_code
         )
 
+    def _read_output(self, rank: _Rank) -> RankOutput:
+        """Read from both pipes of a rank; raise OSError if there can be no log."""
+        options, streams, attempt = self._program.output, self._streams, self._attempt
+        log = None
+        if options.log_dir is not None:
+            log = LogFile(Path(options.log_dir), attempt.number, rank.number)
+        prefix = options.prefix_of(socket.gethostname(), rank.number, attempt.world_size)
+        output = RankOutput(streams, prefix, log)
+        has_user = self._program.has_user and rank.number == 0
+        pipes, screens = (rank.process.stdout, rank.process.stderr), (streams.out, streams.err)
+        for stream, (pipe, screen) in enumerate(zip(pipes, screens, strict=True), start=1):
+            assert pipe is not None
+            route = options.route(rank.slot.local_rank, stream)
+            with pipe:
+                output.read(os.dup(pipe.fileno()), route, screen, has_user=has_user)
+        return output
+
     def _note_end(self, rank: _Rank) -> None:
         if rank.exit_code is not None:
             return
         rank.exit_code, rank.at_s = rank.process.wait(), time.time()
         self._loop.selector.unregister(rank.ended)
         os.close(rank.ended)
-        if rank.streams is not None:
-            rank.last_lines = rank.streams.end()
-        self._on_end(rank.start.rank, rank.exit_code)
+        if rank.output is not None:
+            rank.last_lines = rank.output.end()
+        self._on_end(rank.number, rank.exit_code)
 
     def _why_killed(self, rank: _Rank) -> str:
         by_signal = rank.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        return self._loop.why_killed(rank.start.rank) if by_signal else ""
+        return self._loop.why_killed(rank.number) if by_signal else ""
 
     def _failure(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
@@ -197,9 +221,9 @@ class Ranks:
         has_raised = bool(record.get("message"))
         was_stopped = rank.stopped_s is not None and at_s >= rank.stopped_s
         return Failure(
-            rank=rank.start.rank,
-            node=rank.start.slot.node,
-            local_rank=rank.start.slot.local_rank,
+            rank=rank.number,
+            node=rank.slot.node,
+            local_rank=rank.slot.local_rank,
             host=socket.gethostname(),
             pid=rank.process.pid,
             # It may have been stopped between its exception and its end.
@@ -208,7 +232,7 @@ class Ranks:
             message=record.get("message", ""),
             traceback=record.get("py_callstack", ""),
             at_s=at_s,
-            log=rank.streams.log_path if rank.streams is not None else "",
+            log=rank.output.log_path if rank.output is not None else "",
             last_lines=() if has_raised else tuple(rank.last_lines),
             reason="" if record else self._why_killed(rank) or reason(code),
             was_stopped=was_stopped,

@@ -2,16 +2,10 @@
 
 import os
 import selectors
-import subprocess
 import time
-from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program, RankStart
-from hccl_py.launcher.output.lines import LineReader
-from hccl_py.launcher.output.rank_output import LogFile, RankOutput
-from hccl_py.launcher.output.routes import Route
 from hccl_py.launcher.output.screen import Screen, open_screens
 
 PRINT_S = 4.0
@@ -49,43 +43,6 @@ class PromptReader(Reader, Protocol):
         """Return what there is of a line without an end, which has been shown then."""
 
 
-class Prompting(NamedTuple):
-    """A pipe whose prompts are shown on a screen, after a prefix; `source` writes its lines."""
-
-    reader: PromptReader
-    screen: Screen
-    prefix: bytes
-    source: object
-
-
-class Prompts:
-    """Shows the beginnings of rank 0's lines that do not go on for a moment: the user answers."""
-
-    def __init__(self) -> None:
-        """Follow nothing yet."""
-        self._followed: list[Prompting] = []
-
-    def follow(self, prompting: Prompting) -> None:
-        """Show the prompts of one more pipe."""
-        self._followed.append(prompting)
-
-    def next_s(self) -> float:
-        """Return when to call `show`."""
-        waiting = [one.reader.read_s for one in self._waiting()]
-        return min(waiting) + _PROMPT_S if waiting else float("inf")
-
-    def show(self) -> None:
-        """Show the prompts that are due."""
-        now_s = time.monotonic()
-        for reader, screen, prefix, source in self._waiting():
-            if now_s >= reader.read_s + _PROMPT_S:
-                screen.prompt(prefix, reader.take_unfinished(), source)
-
-    def _waiting(self) -> list[Prompting]:
-        self._followed = [one for one in self._followed if one.reader.is_open]
-        return [one for one in self._followed if one.reader.prompt]
-
-
 class Streams:
     """Standard output and error of this process; a service of the loop.
 
@@ -100,7 +57,7 @@ class Streams:
         self._readers: list[Reader] = []
         self._watched: set[Reader] = set()
         self._writable: set[Screen] = set()
-        self.prompts = Prompts()
+        self._prompting: list[tuple[PromptReader, Screen, bytes, object]] = []
         loop.add(self)
 
     @property
@@ -158,6 +115,15 @@ class Streams:
         self._readers.append(reader)
         self._watch(reader)
 
+    def show_prompts(
+        self, reader: PromptReader, screen: Screen, prefix: bytes, source: object
+    ) -> None:
+        """Show beginnings of lines that do not go on for a moment, after a prefix.
+
+        `source` writes the reader's whole lines to the screen.
+        """
+        self._prompting.append((reader, screen, prefix, source))
+
     def close(self) -> None:
         """Wait a moment until everything is printed."""
         for screen in (self.out, self.err):
@@ -167,11 +133,15 @@ class Streams:
         """See `loop.Service`."""
         # Services whose turn comes later have printed, too.
         is_new = any(one.is_waiting and one not in self._writable for one in (self.out, self.err))
-        return 0.0 if is_new else self.prompts.next_s()
+        waiting = [reader.read_s + _PROMPT_S for reader, *_ in self._prompts()]
+        return 0.0 if is_new else min(waiting, default=float("inf"))
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        self.prompts.show()
+        now_s = time.monotonic()
+        for prompted, screen, prefix, source in self._prompts():
+            if now_s >= prompted.read_s + _PROMPT_S:
+                screen.prompt(prefix, prompted.take_unfinished(), source)
         for screen in {self.out, self.err}:
             self._wait_to_write(screen)
         for reader in tuple(self._readers):
@@ -187,6 +157,11 @@ class Streams:
         self._unwatch(reader)
         if reader in self._readers:
             self._readers.remove(reader)
+
+    def _prompts(self) -> list[tuple[PromptReader, Screen, bytes, object]]:
+        """Return the readers that have the beginning of a line."""
+        self._prompting = [one for one in self._prompting if one[0].is_open]
+        return [one for one in self._prompting if one[0].prompt]
 
     def _watch(self, reader: Reader) -> None:
         if reader not in self._watched:
@@ -212,58 +187,3 @@ class Streams:
         elif not screen.is_waiting and screen in self._writable:
             self._writable.remove(screen)
             self._loop.selector.unregister(screen)
-
-
-class RankStreams:
-    """Both streams of one rank."""
-
-    def __init__(
-        self,
-        streams: Streams,
-        program: Program,
-        start: RankStart,
-        process: "subprocess.Popen[bytes]",
-    ) -> None:
-        """Read from both pipes of a process; raise OSError if there can be no log."""
-        self._streams, options = streams, program.output
-        pipes = []
-        for end in (process.stdout, process.stderr):
-            assert end is not None
-            pipes.append(os.dup(end.fileno()))
-            end.close()
-        log = LogFile(options.log_dir, start.attempt, start.rank) if options.log_dir else None
-        self.log_path = str(log.path) if log else ""
-        self._output = RankOutput(start.prefix, log)
-        self._readers: list[LineReader] = []
-        screens = streams.out, streams.err
-        for stream, (pipe, screen) in enumerate(zip(pipes, screens, strict=True), start=1):
-            route = options.routes.route(start.slot.local_rank, stream)
-            reader = self._output.reader(pipe, route, partial(screen.write, source=self))
-            self._readers.append(reader)
-            streams.read(reader)
-            if start.rank == 0 and program.has_user and Route.SCREEN in route:
-                streams.prompts.follow(Prompting(reader, screen, start.prefix, self))
-
-    @property
-    def num_lines(self) -> int:
-        """How many lines the rank has printed."""
-        return self._output.num_lines
-
-    def end(self) -> list[str]:
-        """Read what the rank has written, and return its last lines.
-
-        What it started may still write to the same pipes.
-        """
-        for reader in self._readers:
-            self._streams.forget(reader)
-        self._output.drain()
-        for reader in self._readers:
-            if reader.is_open:
-                self._streams.read(reader)
-        return self._output.last_lines()
-
-    def close(self) -> None:
-        """Read what is left, and close everything. Idempotent."""
-        for reader in self._readers:
-            self._streams.forget(reader)
-        self._output.close()

@@ -1,14 +1,19 @@
 """One rank's lines: prefixed on the screen, in its log file, and the last ones for a report."""
 
-import errno
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hccl_py.launcher.output.lines import LineReader
-from hccl_py.launcher.output.routes import Route
+from hccl_py.launcher.output.options import Route
 from hccl_py.transport.own_files import create_file, open_folder, open_private_folder
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.job.streams import Streams
+    from hccl_py.launcher.output.screen import Screen
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 1000
@@ -16,42 +21,36 @@ _KEPT_LINE_BYTES = 1000
 _HELD_BYTES = 1 << 20
 
 
+@contextmanager
+def attempt_folder(folder: Path, attempt: int) -> Iterator[int]:
+    """Open the folder of one attempt, which only its owner may read; raise OSError."""
+    inner = f"attempt_{attempt}"
+    outer = open_folder(folder.absolute())
+    try:
+        its = open_private_folder(outer, inner)
+    except OSError as error:
+        error.filename = str(folder / inner)
+        raise
+    finally:
+        os.close(outer)
+    try:
+        yield its
+    finally:
+        os.close(its)
+
+
 class LogFile:
     """The log file of one rank in one attempt, which only its owner may read."""
 
     def __init__(self, folder: Path, attempt: int, rank: int) -> None:
         """Create `folder/attempt_N/rank_N.log`, empty; raise OSError if that fails."""
-        self.path = folder / f"attempt_{attempt}" / f"rank_{rank}.log"
-        its = self._open(folder, attempt)
-        try:
-            self._descriptor = create_file(its, self.path.name)
-        except OSError as error:
-            error.filename = str(self.path)
-            raise
-        finally:
-            os.close(its)
-
-    @classmethod
-    def make_folder(cls, folder: Path, attempt: int) -> None:
-        """Make the folder of one attempt; raise OSError."""
-        its = cls._open(folder, attempt)
-        try:
-            if not os.access(f"/proc/self/fd/{its}", os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-        finally:
-            os.close(its)
-
-    @staticmethod
-    def _open(folder: Path, attempt: int) -> int:
-        inner = f"attempt_{attempt}"
-        outer = open_folder(folder)
-        try:
-            return open_private_folder(outer, inner)
-        except OSError as error:
-            error.filename = str(folder / inner)
-            raise
-        finally:
-            os.close(outer)
+        self.path = folder.absolute() / f"attempt_{attempt}" / f"rank_{rank}.log"
+        with attempt_folder(folder, attempt) as its:
+            try:
+                self._descriptor = create_file(its, self.path.name)
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
 
     def write(self, lines: bytes) -> None:
         """Write lines; raise OSError if the disk is full."""
@@ -67,26 +66,29 @@ class RankOutput:
     """Takes both streams of a rank where they go.
 
     A log file that cannot be written does not end the job: the screen says so once.
+
+    Attributes:
+        num_lines: how many lines the rank has printed.
     """
 
-    def __init__(self, prefix: bytes, log: LogFile | None) -> None:
+    def __init__(self, streams: "Streams", prefix: bytes, log: LogFile | None) -> None:
         """Put `prefix` before each line on the screen; take over the log file."""
-        self._prefix = prefix
-        self._log = log
+        self._streams, self._prefix, self._log = streams, prefix, log
+        self.log_path = str(log.path) if log else ""
         self._readers: list[LineReader] = []
-        self._show: Callable[[bytes], None] = lambda _: None
+        self._screen: Screen | None = None
         self._last: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self.num_lines = 0
 
-    def reader(self, descriptor: int, route: Route, show: Callable[[bytes], None]) -> LineReader:
-        """Return the reader of one stream; `show` gets its lines for the screen, prefixed."""
+    def read(self, descriptor: int, route: Route, screen: "Screen", *, has_user: bool) -> None:
+        """Read one stream from now on; the screen shows its prompts if somebody may answer."""
 
         def take(lines: Sequence[bytes]) -> None:
             self.num_lines += len(lines)
             newest = lines[-_KEPT_LINES:]
             self._last.extend(line[:_KEPT_LINE_BYTES].rstrip(b"\n") for line in newest)
             if Route.SCREEN in route:
-                show(b"".join(self._prefix + line for line in lines))
+                screen.write(b"".join(self._prefix + line for line in lines), self)
 
         held = b""
 
@@ -97,25 +99,31 @@ class RankOutput:
             self._write(held[:end])
             held = held[end:]
 
-        self._show = show
+        self._screen = screen
         reader = LineReader(descriptor, take, keep if Route.FILE in route else lambda _: None)
         self._readers.append(reader)
-        return reader
+        self._streams.read(reader)
+        if has_user and Route.SCREEN in route:
+            self._streams.show_prompts(reader, screen, self._prefix, self)
 
-    def drain(self) -> None:
-        """Read what the pipes hold now."""
+    def end(self) -> list[str]:
+        """Read what the rank has written, and return its last lines, unfinished ones included.
+
+        What it started may still write to the same pipes.
+        """
         for reader in self._readers:
+            self._streams.forget(reader)
             reader.drain()
-
-    def last_lines(self) -> list[str]:
-        """Return the last lines of both streams, and what there is of unfinished ones."""
+            if reader.is_open:
+                self._streams.read(reader)
         unfinished = [reader.unfinished[:_KEPT_LINE_BYTES] for reader in self._readers]
         last = [*self._last, *(line for line in unfinished if line)]
         return [line.decode(errors="replace") for line in last[-_KEPT_LINES:]]
 
     def close(self) -> None:
-        """Read what the pipes still hold, and close them and the log file."""
+        """Read what the pipes still have, and close them and the log file. Idempotent."""
         for reader in self._readers:
+            self._streams.forget(reader)
             reader.close()
         self._end_log(None)
 
@@ -135,6 +143,6 @@ class RankOutput:
             log.close()
         except OSError as error:
             problem = problem or error
-        if problem is not None:
+        if problem is not None and self._screen is not None:
             text = f"hccl-launch: {log.path} ends here: {problem.strerror}\n"
-            self._show(self._prefix + text.encode())
+            self._screen.write(self._prefix + text.encode(), self)

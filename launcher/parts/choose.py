@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from hccl_py.launcher.options import Options
-from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.parts.settings import (
@@ -47,7 +47,7 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
 
     check_secret()
     run.check_options(options)
-    OutputOptions.of(options.output).check_folder()
+    options.output.check_folder()
     if options.by_arrival and options.coordinator is not None:
         several_nodes.resolve(options.coordinator)
     return partial(run.run, options, folder, words)
@@ -98,7 +98,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         check_free("127.0.0.1", options.master_port)
     network = None if cluster is None else cluster.network()
     program = program_of(options, folder, slots)
-    is_alone = len(program.slots) == 1 and options.output == OutputWords()
+    is_alone = len(program.slots) == 1 and options.output == OutputOptions()
     program = program._replace(is_alone=is_alone)
     settings = settings_of(options, ("",), "")
 

@@ -13,7 +13,6 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
-from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
@@ -58,7 +57,7 @@ def planned_program(options: Options, folder: Path, slots: Sequence[Slot]) -> Pr
         stop_s=options.stop_s,
         folder=folder,
         bind=options.bind,
-        output=OutputOptions.of(options.output),
+        output=options.output,
         has_user=has_user(),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hccl_py.launcher.output.routes import Route, Routes, parse_streams
+from hccl_py.launcher.output.options import OutputOptions, Route, parse_streams
 
 OUT, ERR = 1, 2
 
@@ -14,7 +14,7 @@ def test_streams_are_read_as_torchrun_reads_them(text: str) -> None:
     from torch.distributed.elastic.multiprocessing import Std
 
     theirs = Std.from_str(text)
-    ours = Routes(parse_streams(text), {})
+    ours = OutputOptions(log_dir="logs", redirects=text, tee="7:0")
     for local_rank in range(8):
         expected = theirs if isinstance(theirs, Std) else theirs.get(local_rank, Std.NONE)
         for stream in (OUT, ERR):
@@ -29,7 +29,11 @@ def test_other_streams_are_refused(text: str) -> None:
 
 
 def test_tee_goes_to_both_and_the_filter_only_to_the_file() -> None:
-    routes = Routes({None: 1}, {0: 3}, on_screen=frozenset({0}))
-    assert routes.route(0, OUT) == routes.route(0, ERR) == Route.FILE | Route.SCREEN
-    assert (routes.route(1, OUT), routes.route(1, ERR)) == (Route.FILE, Route(0))
-    assert Routes({}, {}).route(5, OUT) == Route.SCREEN
+    options = OutputOptions("auto", "logs", redirects="1", tee="0:3", local_ranks_filter="0")
+    assert options.route(0, OUT) == options.route(0, ERR) == Route.FILE | Route.SCREEN
+    assert (options.route(1, OUT), options.route(1, ERR)) == (Route.FILE, Route(0))
+
+
+def test_folder_alone_keeps_and_shows_everything() -> None:
+    assert OutputOptions(log_dir="logs").route(5, OUT) == Route.FILE | Route.SCREEN
+    assert OutputOptions().route(5, OUT) == Route.SCREEN
