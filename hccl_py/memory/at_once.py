@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hccl_py.memory.element_types import Span
+from hccl_py.memory.strided import Elements
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -15,42 +16,33 @@ class Access(NamedTuple):
     name: str
     order: object
     """Equal for calls that run one after the other."""
-    written: Sequence[Span]
-    read: Sequence[Span]
+    written: Sequence[Span | Elements]
+    read: Sequence[Span | Elements]
 
 
 class _Piece(NamedTuple):
-    begin: int
-    end: int
+    data: Span | Elements
     order: object
     writes: bool
     call: int
 
 
-def require_apart_at_once(
-    calls: Sequence[Access],
-    where: str,
-    instead: str,
-    share: Callable[[int, int], bool] = lambda one, other: True,
-) -> None:
-    """Raise InvalidArgumentError if calls without order share memory that one of them writes.
-
-    `share` decides about two calls whose spans share memory: these may have gaps.
-    """
+def require_apart_at_once(calls: Sequence[Access], where: str, instead: str) -> None:
+    """Raise InvalidArgumentError if calls without order share memory that one of them writes."""
     pieces = {
-        (span.address, span.end, call.order, writes): number
+        (span, call.order, writes): number
         for number, call in enumerate(calls)
         for writes, spans in ((True, call.written), (False, call.read))
         for span in spans
-        if span.count
+        if span.end > span.address
     }
     written: list[_Piece] = []
     read: list[_Piece] = []
     for piece in sorted((_Piece(*key, number) for key, number in pieces.items()), key=_by_address):
-        written = [one for one in written if one.end > piece.begin]
-        read = [one for one in read if one.end > piece.begin] if piece.writes else read
+        written = [one for one in written if one.data.end > piece.data.address]
+        read = [one for one in read if one.data.end > piece.data.address] if piece.writes else read
         for other in (*written, *read) if piece.writes else written:
-            if other.order != piece.order and share(other.call, piece.call):
+            if other.order != piece.order and _meet(other.data, piece.data):
                 first, second = sorted((other.call, piece.call))
                 raise InvalidArgumentError(
                     f"{where}: expected calls that share no memory that one of them writes, since "
@@ -61,4 +53,11 @@ def require_apart_at_once(
 
 
 def _by_address(piece: _Piece) -> tuple[int, int, int]:
-    return piece.begin, piece.end, piece.call
+    return piece.data.address, piece.data.end, piece.call
+
+
+def _meet(one: Span | Elements, other: Span | Elements) -> bool:
+    """Return whether data whose extents share memory does; only Elements have gaps."""
+    if isinstance(one, Elements) and isinstance(other, Elements):
+        return one.meet(other)
+    return True

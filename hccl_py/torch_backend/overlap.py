@@ -6,7 +6,8 @@ torch's names, tensors on accelerators count, and so do all calls of a coalesced
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +18,14 @@ from hccl_py.memory.arguments import overlapping
 from hccl_py.memory.at_once import Access, require_apart_at_once
 from hccl_py.memory.buffers import cut, run_of
 from hccl_py.memory.element_types import BYTES, Span
-from hccl_py.memory.strided import first_two_that_meet
+from hccl_py.memory.strided import Elements, first_two_that_meet
 from hccl_py.torch_backend.arguments import Call, elements_of
 from hccl_py.torch_backend.staging.tiles import arguments_of
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
+
+_SEPARATE = "give each that writes memory of its own"
 
 
 class _Block(NamedTuple):
@@ -72,28 +75,38 @@ def require_transfers_apart(batch: Sequence[tuple[bool, int, int, Tensor]]) -> N
 
     Each is: whether it sends, its peer, its tag, its tensor. None of the batch has begun.
     """
-    calls = []
-    for sends, peer, tag, tensor in batch:
-        spans = _extent(tensor)
-        name = describe(Transfer(sends, peer, tag, tensor.nbytes if spans else 0))
-        calls.append(Access(name, object(), *(((), spans) if sends else (spans, ()))))
-    require_apart_at_once(
-        calls,
-        "batch_isend_irecv",
-        "give each receive memory of its own",
-        lambda one, other: elements_of(batch[one][3]).meet(elements_of(batch[other][3])),
-    )
+    require_apart_at_once([_transfer(*one) for one in batch], "batch_isend_irecv", _SEPARATE)
 
 
-def _extent(tensor: Tensor) -> Sequence[Span]:
-    """Return from where to where a tensor reaches, gaps included; nothing of what has no memory."""
-    if type(tensor) not in PLAIN_TYPES or tensor.is_meta or tensor.layout is not torch.strided:
-        return ()
-    try:
-        elements = elements_of(tensor)
-    except RuntimeError:  # its own call says what it is
-        return ()
-    return [Span(elements.address, elements.end - elements.address, BYTES)][: elements.address > 0]
+def require_coalesced_apart(block: Sequence[tuple[Call, str, Any]], rank: int) -> None:
+    """Do the same for the calls of a coalesced block: each is what `require_apart` takes."""
+    calls = [_access(*one, rank) for one in block]
+    require_apart_at_once(calls, "_coalescing_manager", _SEPARATE)
+
+
+def _access(call: Call, method: str, calls: Sequence[Sequence[Any]], rank: int) -> Access:
+    if call.opts is None:
+        (_, peer, tag), (tensor,) = calls[0], call.results or call.inputs
+        return _transfer(method == "send", peer, tag, tensor)
+    places = (place for values in calls for place in arguments_of(method, values, rank))
+    written = call.results if any(place.writes for place in places) else []
+    return Access(call.name, object(), _elements(written), _elements(call.inputs))
+
+
+def _transfer(sends: bool, peer: int | None, tag: int, tensor: Tensor) -> Access:
+    elements = _elements([tensor])
+    name = describe(Transfer(sends, peer, tag, tensor.nbytes if elements else 0))
+    return Access(name, object(), *(((), elements) if sends else (elements, ())))
+
+
+def _elements(tensors: Iterable[Tensor]) -> list[Elements]:
+    found = []
+    for tensor in tensors:
+        if type(tensor) in PLAIN_TYPES and tensor.layout is torch.strided:
+            # What has no memory is rejected by its own call.
+            with contextlib.suppress(RuntimeError):
+                found.append(elements_of(tensor))
+    return [one for one in found if one.address]
 
 
 def _refuse_overlap(call: Call, outputs: Sequence[_Block], inputs: Sequence[_Block]) -> None:

@@ -22,9 +22,15 @@ from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Apart, Lane, Unended
 from hccl_py.torch_backend.instruments.modes import show_to_modes
 from hccl_py.torch_backend.instruments.profilers import profiled
-from hccl_py.torch_backend.overlap import require_apart
+from hccl_py.torch_backend.overlap import require_apart, require_coalesced_apart
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
-from hccl_py.torch_backend.work import FINISHED, HcclWork, as_torch_error, register_for_wait_tensor
+from hccl_py.torch_backend.work import (
+    COALESCED,
+    FINISHED,
+    HcclWork,
+    as_torch_error,
+    register_for_wait_tensor,
+)
 from hccl_py.transport.errors import HcclError
 from hccl_py.work import Work
 
@@ -65,7 +71,7 @@ class CallingGroup(_Base):
         self.apart = Apart(self.unended)
         self.fast = False
         self._backends: Backends | None = None
-        self._of_thread = threading.local()
+        self._blocks: dict[int, list[tuple[Call, str, Any]]] = {}  # of coalesced calls, by thread
         self._streams: dict[torch.device, Streams] = {}
         self._changed = threading.Condition()
         self._unissued = 0
@@ -93,7 +99,8 @@ class CallingGroup(_Base):
 
     def _set_fast(self) -> None:
         known = self._backends
-        self.fast = not self._unissued and known is not None and "cpu" not in known.others
+        checked = self._unissued or self._blocks
+        self.fast = not checked and known is not None and "cpu" not in known.others
 
     def submit(self, call: Call, method: str, *calls: tuple[Any, ...]) -> dist.Work:
         """Call the communicator's `method` once per argument tuple, as the options ask.
@@ -106,11 +113,17 @@ class CallingGroup(_Base):
         if call.fake:
             return HcclWork((), call.results)
         require_apart(call, method, calls, self._rank, self._world_size)
-        if not profiler._is_profiler_enabled:
-            work = self._submit(call, method, calls)
-        else:
-            work = profiled(self, call, method, lambda: self._submit(call, method, calls))
+        block = self._blocks.get(threading.get_ident()) if self._blocks else None
+        if block is not None:
+            block.append((call, method, calls))
+            return COALESCED if call.opts is None or call.opts.asyncOp else FINISHED
+        work = self._begin(call, method, calls)
         return work if work is FINISHED else self._keep(work)
+
+    def _begin(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> HcclWork:
+        if not profiler._is_profiler_enabled:
+            return self._submit(call, method, calls)
+        return profiled(self, call, method, lambda: self._submit(call, method, calls))
 
     def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> HcclWork:
         is_transfer = call.opts is None  # a send or a receive
@@ -147,9 +160,6 @@ class CallingGroup(_Base):
         if _in_flight_allowed():
             for tensor in work.result():
                 register_for_wait_tensor(tensor, work)
-        together: list[HcclWork] | None = getattr(self._of_thread, "works", None)
-        if together is not None:
-            together.append(work)
         return work
 
     def drain(self) -> None:
@@ -200,15 +210,21 @@ class CallingGroup(_Base):
         return StagedCall(self.communicator, self._streams[device], call, method, calls)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        self._of_thread.works = []
+        with self._changed:
+            self._blocks[threading.get_ident()] = []
+            self._set_fast()
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
-        works: list[HcclWork] = self._of_thread.works
-        self.abandon_coalescing()
+        block = self.abandon_coalescing()
+        require_coalesced_apart(block, self._rank)
+        works = [self._begin(*one) for one in block]
         results = [tensor for work in works for tensor in work.result()]
         staged = [call for work in works for call in work.staged]
         return self._keep(HcclWork(works, results, self.apart, staged=staged))
 
-    def abandon_coalescing(self) -> None:
-        """Collect no longer: the block of calls has raised."""
-        self._of_thread.works = None
+    def abandon_coalescing(self) -> list[tuple[Call, str, Any]]:
+        """Collect no longer; return the calls of this thread's block, of which none has begun."""
+        with self._changed:
+            block = self._blocks.pop(threading.get_ident(), [])
+            self._set_fast()
+        return block

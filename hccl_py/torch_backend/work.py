@@ -243,5 +243,20 @@ def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     _register_work(tensor, held)
 
 
+class _CoalescedWork(dist.Work):
+    def _reject(self, *_: object) -> Any:
+        raise InvalidArgumentError(
+            "calls in a block of coalesced calls begin at its end, and have no Work of their own; "
+            "wait for `_coalescing_manager(..., async_ops=True) as works` after the block"
+        )
+
+    # All that torch offers raises alike.
+    wait = synchronize = is_completed = is_success = _reject  # type: ignore[assignment]
+    exception = result = get_future = _reject
+
+
+COALESCED = _CoalescedWork()
+"""What a call with a Work returns in a block of coalesced calls: one Work covers all of them."""
+
 FINISHED = HcclWork((), ())
 """What every synchronous call returns: making a Work costs more than sharing this one."""

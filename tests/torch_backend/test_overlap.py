@@ -14,6 +14,7 @@ from torch import Tensor
 from hccl_py.transport.errors import InvalidArgumentError
 
 K = 3  # elements of a block
+CPU = torch.device("cpu")
 
 
 def blocks(buffer: Tensor, n: int) -> list[Tensor]:
@@ -196,3 +197,47 @@ def check_batches(rank: int, n: int) -> None:
 
 def test_transfers_of_a_batch_that_share_memory_are_refused_before_one_begins() -> None:
     run_ranks(check_batches, 3, backend="hccl")
+
+
+def check_blocks(rank: int, n: int) -> None:
+    """Ranks differ in what they refuse here, so nothing may have begun on any of them."""
+    peer = 1 - rank
+    wrong: list[Callable[[Tensor], object]] = [
+        lambda b: (dist.irecv(b[:4], peer), dist.isend(b[3:6], peer)),
+        lambda b: (dist.irecv(b[::2], peer), dist.isend(b[::4], peer)),
+        lambda b: (dist.broadcast(b[:4], peer), dist.isend(b[:1], peer)),
+        lambda b: (dist.all_reduce(b[:4]), dist.broadcast(b[3:5], 0)),
+        lambda b: (
+            dist.scatter(b[:1], list(b[:n].split(1)) if rank == 0 else None, 0),
+            dist.all_reduce(b),
+        ),
+        lambda b: (dist.all_to_all_single(b[:4], b[4:8]), dist.irecv(b[4:5], peer)),
+        lambda b: (dist.all_gather(list(b[:4].split(2)), b[4:6]), dist.reduce(b[1:2], rank)),
+        lambda b: [
+            dist.reduce_scatter_tensor(b[:2], b[4:8]),
+            dist.all_to_all_single(b[4:8], b[8:]),
+        ],
+    ]
+    for block in wrong:
+        buffer = torch.arange(12.0)
+        with (
+            pytest.raises(InvalidArgumentError, match=r"call 1, \w+.*call 2, \w+"),
+            dist._coalescing_manager(device=CPU),
+        ):
+            block(buffer)
+        assert buffer.tolist() == list(range(12))
+    whole, columns = torch.full((4,), float(rank)), torch.zeros(4, 2)
+    with dist._coalescing_manager(device=CPU, async_ops=True) as works:
+        received = dist.irecv(columns[:, 1], peer)
+        dist.isend(whole, peer)
+        dist.broadcast(columns[:, 0], 1) if rank == 0 else dist.broadcast(whole, 1)
+        with pytest.raises(InvalidArgumentError, match="after the block"):
+            received.wait()
+    works.wait()
+    assert columns.tolist() == [[float(rank == 0), float(peer)]] * 4
+    dist.broadcast(whole, 1)
+    assert whole.tolist() == [1.0] * 4, "a call after the block runs at once"
+
+
+def test_calls_of_a_coalesced_block_that_share_memory_are_refused_before_one_begins() -> None:
+    run_ranks(check_blocks, 2, backend="hccl")
