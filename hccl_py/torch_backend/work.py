@@ -250,7 +250,6 @@ class _CoalescedWork(dist.Work):
             "wait for `_coalescing_manager(..., async_ops=True) as works` after the block"
         )
 
-    # All that torch offers raises alike.
     wait = synchronize = is_completed = is_success = _reject  # type: ignore[assignment]
     exception = result = get_future = _reject
 
