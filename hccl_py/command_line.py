@@ -6,7 +6,6 @@ Each reader raises `argparse.ArgumentTypeError` with what was expected and what 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -34,6 +33,8 @@ class Parser(argparse.ArgumentParser):
         """Read the arguments; an unknown option is answered with the one it resembles."""
         given, unknown = self.parse_known_args(argv)
         if unknown:
+            import difflib  # costs hccl-launch, of which a thousand may start at once
+
             names = list(self._options())
             close = difflib.get_close_matches(unknown[0].partition("=")[0], names, 1, 0.5)
             self.error(

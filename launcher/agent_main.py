@@ -17,6 +17,7 @@ from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.main import pass_over_warnings
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
@@ -34,11 +35,11 @@ def main() -> int:
             return CANNOT_RUN  # the connection ended first
         line += data
     message = json.loads(line)
-    os.chdir(message["working_directory"])
+    os.chdir(message["directory"])
     os.environ.update(message["environment"])
     try:
         allow_ranks(message["ranks"])
-        OutputOptions(*message["output"]).check_folder()
+        check_folder(OutputOptions(*message["output"]).log_dir)
         with scratch_folder() as folder:
             return supervisor.run(lambda: _run(message, folder), message["stop_s"], folder)
     except UsageError as error:

@@ -3,5 +3,4 @@
 read.py     the entry: from words to `options.Options`
 parser.py   what the options are called, and the text of --help
 values.py   what their values may be
-hosts.py    the options of --hosts and --hostfile
 """

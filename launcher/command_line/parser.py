@@ -2,10 +2,10 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from hccl_py.launcher.command_line.values import seconds, whole
+from hccl_py.command_line import Parser
+from hccl_py.launcher.command_line import values
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.usage_error import UsageError
@@ -34,8 +34,8 @@ _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
 # Without effect: the agent is told of ends at once, every rank is a program of its own, and the
 # signals that stop a program stop the job.
 _WITHOUT_EFFECT: Mapping[str, Mapping[str, Any]] = {
-    "--monitor-interval": {"type": seconds},
-    "--start-method": {"choices": ("spawn", "fork", "forkserver")},
+    "--monitor-interval": {"type": values.seconds},
+    "--start-method": {"choices": ("spawn", "fork", "forkserver"), "type": str},
     "--signals-to-handle": {},
 }
 # torchrun's options that hccl-launch does not have, and what it has instead.
@@ -50,7 +50,7 @@ _REFUSED = {
 _HELP_COLUMN, _HELP_WIDTH = 32, 100
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
     made = _Parser(
         prog="hccl-launch",
@@ -60,25 +60,34 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
             prog, max_help_position=_HELP_COLUMN, width=_HELP_WIDTH
         ),
-        allow_abbrev=False,
     )
     made.add_argument("--version", action=_Version)
-    for add_group in (
-        _add_size,
-        _add_program,
-        _add_hosts,
-        _add_nodes,
-        _add_looks,
-        _add_output,
-        _add_failures,
-    ):
-        add_group(made)
+    group = made.add_argument_group("size of the job")
+    _add(group, "--nnodes", "nodes, or MIN:MAX (1)", "N")
+    ranks = "ranks on each node; auto and cpu: one for each core; gpu (1)"
+    _add(group, "--nproc-per-node --nproc", ranks, "N", type=values.ranks)
+    _add(group, "--world-size", "ranks of all nodes together", "N", type=values.count)
+    _add(group, "--emulate", "the nodes of FILE, emulated here with their links", "FILE")
+    # gaudi_spawn.py's choice of what starts the ranks; hccl-launch always does.
+    _add(group, "--use-mpi")
+    _add(group, "--use-deepspeed")
+    group = made.add_argument_group("the program")
+    _add(group, "-m --module", "it is a module, as python -m")
+    _add(group, "--no-python", "it is no Python script")
+    _add(group, "--run-path")
+    _add(group, "--replace-gloo", "hccl where it asks torch for gloo")
+    _add(group, "--habana-shim", "a program for Gaudi, on the CPU")
+    group.add_argument("script", help="script.py, module or program")
+    group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    group._group_actions[-1].required = False  # argparse says otherwise of such an argument
+    _add_nodes(made)
+    _add_rest(made)
     for name in _ELASTIC:
-        _add(made, name, help=argparse.SUPPRESS)
+        _add(made, name, argparse.SUPPRESS, "X")
     for name, how in _WITHOUT_EFFECT.items():
-        _add(made, name, help=argparse.SUPPRESS, **how)
+        _add(made, name, argparse.SUPPRESS, "X", **how)
     for name in _REFUSED:
-        _add(made, name, nargs="?", action=_Refused, help=argparse.SUPPRESS)
+        _add(made, name, argparse.SUPPRESS, "X", nargs="?", action=_Refused)
     return made
 
 
@@ -87,149 +96,85 @@ def needs_elastic(args: argparse.Namespace) -> bool:
     return any(getattr(args, name[2:].replace("-", "_")) for name in _ELASTIC)
 
 
-def _add_size(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("size of the job")
-    _add(group, "--nnodes", metavar="N", help="nodes, or MIN:MAX (1)")
-    _add(
-        group,
-        "--nproc-per-node",
-        "--nproc",
-        metavar="N",
-        help="ranks on each node; auto and cpu: one for each core; gpu (1)",
-    )
-    _add(group, "--world-size", type=whole, metavar="N", help="ranks of all nodes together")
-    _add(
-        group, "--emulate", metavar="FILE", help="the nodes of FILE, emulated here with their links"
-    )
-    # gaudi_spawn.py's choice of what starts the ranks; hccl-launch always does.
-    for name in ("--use-mpi", "--use-deepspeed"):
-        _add(group, name, action="store_true", help=argparse.SUPPRESS)
-
-
-def _add_program(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("the program")
-    _add(group, "-m", "--module", action="store_true", help="it is a module, as python -m")
-    _add(group, "--no-python", action="store_true", help="it is no Python script")
-    _add(group, "--run-path", action="store_true", help=argparse.SUPPRESS)
-    _add(group, "--replace-gloo", action="store_true", help="hccl where it asks torch for gloo")
-    _add(group, "--habana-shim", action="store_true", help="a program for Gaudi, on the CPU")
-    group.add_argument("script", help="script.py, module or program")
-    group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
-    group._group_actions[-1].required = False  # argparse says otherwise of such an argument
-
-
-def _add_hosts(made: argparse.ArgumentParser) -> None:
-    group = made.add_argument_group("other hosts, over ssh")
-    _add(group, "--hosts", metavar="A:8,B:8", help="hosts and their ranks")
-    _add(group, "--hostfile", type=Path, metavar="FILE", help="a line for each: HOST slots=8")
-    _add(group, "--ssh-port", type=whole, metavar="P", help="of every sshd")
-    _add(group, "--ssh-user", metavar="NAME", help="on every host")
-    _add(group, "--ssh-option", action="append", metavar="K=V", help="as ssh -o; repeatable")
-    _add(group, "-x", "--export", action="append", metavar="NAME[=V]", help="variable to pass on")
-    _add(group, "--env-file", type=Path, action="append", metavar="FILE", help="lines NAME=value")
-    _add(group, "--remote-python", metavar="PATH", help="the Python there (the one here)")
-    _add(group, "--remote-dir", metavar="PATH", help="working directory there (the one here)")
-
-
 def _add_nodes(made: argparse.ArgumentParser) -> None:
+    group = made.add_argument_group("other hosts, over ssh")
+    _add(group, "--hosts", "hosts and their ranks", "A:8,B:8")
+    _add(group, "--hostfile", "a line for each: HOST slots=8", "FILE", type=values.path)
+    _add(group, "--ssh-port", "of every sshd", "P", type=values.port)
+    _add(group, "--ssh-user", "on every host", "NAME")
+    several: Mapping[str, Any] = {"action": "append"}
+    of_ssh = "as ssh -o; repeatable"
+    _add(group, "--ssh-option", of_ssh, "K=V", type=values.ssh_option, **several)
+    _add(group, "-x --export", "variable to pass on", "NAME[=V]", **several)
+    _add(group, "--env-file", "lines NAME=value", "FILE", type=values.path, **several)
+    _add(group, "--remote-python", "the Python there (the one here)", "PATH")
+    _add(group, "--remote-dir", "working directory there (the one here)", "PATH")
     group = made.add_argument_group("real nodes, where each runs hccl-launch")
-    _add(group, "--node-rank", type=whole, metavar="I", help="number of this node, from 0")
-    _add(group, "--master-addr", metavar="HOST", help="node 0, as the others reach it")
-    _add(
-        group,
-        "--master-port",
-        type=whole,
-        metavar="P",
-        help=f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})",
-    )
-    _add(group, "--rdzv-endpoint", metavar="HOST:P", help="instead: numbers in order of arrival")
-    _add(group, "--rdzv-backend", help=argparse.SUPPRESS)
-    _add(group, "--rdzv-id", metavar="ID", help="name of the job, the same on all nodes")
-    _add(group, "--local-addr", help=argparse.SUPPRESS)
-    _add(group, "--standalone", action="store_true", help="this machine alone")
-    _add(
-        group,
-        "--connect-timeout",
-        type=seconds,
-        default=300.0,
-        metavar="S",
-        help="seconds that all nodes have to come (300)",
-    )
+    _add(group, "--node-rank", "number of this node, from 0", "I", type=values.count)
+    _add(group, "--master-addr", "node 0, as the others reach it", "HOST")
+    store = f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})"
+    _add(group, "--master-port", store, "P", type=values.port)
+    _add(group, "--rdzv-endpoint", "instead: numbers in order of arrival", "HOST:P")
+    _add(group, "--rdzv-backend", argparse.SUPPRESS, "X")
+    _add(group, "--rdzv-id", "name of the job, the same on all nodes", "ID")
+    _add(group, "--local-addr", argparse.SUPPRESS, "X")
+    _add(group, "--standalone", "this machine alone")
+    limit = "seconds that all nodes have to come (300)"
+    _add(group, "--connect-timeout", limit, "S", type=values.seconds, default=300.0)
 
 
-def _add_looks(made: argparse.ArgumentParser) -> None:
+def _add_rest(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("before the job")
-    _add(group, "--check", action="store_true", help="only check the nodes and their network")
-    _add(group, "--dry-run", action="store_true", help="only print where and how each rank runs")
-    _add(
-        group,
-        "--bind",
-        choices=[each.value for each in Bind],
-        default="none",
-        help="which cores a rank gets (none: all)",
-    )
-    _add(group, "--print-sbatch", action="store_true", help="only print a batch script for Slurm")
-    _add(group, "--print-k8s", action="store_true", help="only print a manifest for Kubernetes")
-
-
-def _add_output(made: argparse.ArgumentParser) -> None:
+    _add(group, "--check", "only check the nodes and their network")
+    _add(group, "--dry-run", "only print where and how each rank runs")
+    binds: Mapping[str, Any] = {"choices": [each.value for each in Bind], "default": "none"}
+    group.add_argument("--bind", help="which cores a rank gets (none: all)", **binds)
+    _add(group, "--print-sbatch", "only print a batch script for Slurm")
+    _add(group, "--print-k8s", "only print a manifest for Kubernetes")
     group = made.add_argument_group("output of the ranks")
-    _add(
-        group,
-        "--prefix",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="[host:rank] before each line (auto: if there are several ranks)",
-    )
-    _add(group, "--log-dir", metavar="DIR", help="keep it in DIR/attempt_0/rank_3.log too")
-    _add(group, "-r", "--redirects", default="0", metavar="S", help="1, 2, 3: only in the log")
-    _add(group, "-t", "--tee", default="0", metavar="S", help="1, 2, 3: printed, and in the log")
-    _add(group, "--local-ranks-filter", default="", metavar="I,J", help="print only these")
-
-
-def _add_failures(made: argparse.ArgumentParser) -> None:
+    prefix = "[host:rank] before each line (auto: if there are several ranks)"
+    group.add_argument("--prefix", choices=("auto", "always", "never"), default="auto", help=prefix)
+    _add(group, "--log-dir", "keep it in DIR/attempt_0/rank_3.log too", "DIR")
+    streams: Mapping[str, Any] = {"type": values.streams, "default": "0"}
+    _add(group, "-r --redirects", "1, 2, 3: only in the log", "S", **streams)
+    _add(group, "-t --tee", "1, 2, 3: printed, and in the log", "S", **streams)
+    shown: Mapping[str, Any] = {"type": values.local_ranks, "default": ""}
+    _add(group, "--local-ranks-filter", "print only these", "I,J", **shown)
     group = made.add_argument_group("failures")
-    _add(
-        group,
-        "--max-restarts",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="how often all ranks start again (0)",
-    )
-    _add(
-        group,
-        "--min-ranks",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="the others go on when a rank fails, while N are left (all)",
-    )
-    _add(
-        group,
-        "--shutdown-timeout",
-        type=seconds,
-        default=30.0,
-        metavar="S",
-        help="seconds from SIGTERM to SIGKILL of a rank that has to end (30)",
-    )
+    again = "how often all ranks start again (0)"
+    _add(group, "--max-restarts", again, "N", type=values.count, default=0)
+    fewest = "the others go on when a rank fails, while N are left (all)"
+    _add(group, "--min-ranks", fewest, "N", type=values.count, default=0)
+    grace = "seconds from SIGTERM to SIGKILL of a rank that has to end (30)"
+    _add(group, "--shutdown-timeout", grace, "S", type=values.seconds, default=30.0)
 
 
-def _add(group: "argparse._ActionsContainer", *names: str, **how: object) -> None:
-    """Add an option under torchrun's spelling with underscores as well, which help leaves out."""
-    group.add_argument(*names, **how)  # type: ignore[arg-type]
-    action = group._actions[-1]
-    for name in names:
+def _add(
+    group: "argparse._ActionsContainer",
+    names: str,
+    text: str = argparse.SUPPRESS,
+    metavar: str = "",
+    **how: Any,
+) -> None:
+    """Add an option; without a metavar it is a switch.
+
+    It also has torchrun's spelling with underscores, which help leaves out.
+    """
+    if metavar:
+        how = {"metavar": metavar, "type": values.text, **how}
+    else:
+        how["action"] = "store_true"
+    action = group.add_argument(*names.split(), help=text, **how)
+    for name in names.split():
         if "-" in name[2:]:
-            alias = "--" + name[2:].replace("-", "_")
-            group._option_string_actions[alias] = action
+            group._option_string_actions["--" + name[2:].replace("-", "_")] = action
 
 
-class _Parser(argparse.ArgumentParser):
-    """Has every error in one line."""
+class _Parser(Parser):
+    """Raises UsageError for a mistake."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see --help)")
+        raise UsageError(f"{message.removeprefix('argument ')} (see --help)")
 
 
 class _Refused(argparse.Action):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, Options
+from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.usage_error import UsageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 EMULATION = "hccl_py.lab.emulation.launch"
 """Loaded by its name: the launcher works without it."""
+_SSH_TIMEOUT_S = 60.0
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -51,6 +53,10 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     elastic = fewest < most or not known_backend or needs_elastic(args)
     if emulates is not None and elastic:
         raise UsageError("--emulate: expected a job of fixed size, without torchrun's own options")
+    output = OutputOptions(
+        args.prefix, args.log_dir, args.redirects, args.tee, args.local_ranks_filter
+    )
+    output.check()
     coordinator = None if args.standalone else values.coordinator(args, fewest)
     is_any_port = coordinator is not None and coordinator[1] == 0
     return Options(
@@ -73,7 +79,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         shims_habana=args.habana_shim,
         replaces_gloo=args.replace_gloo,
         bind=Bind(args.bind),
-        output=values.output(args),
+        output=output,
         checks=args.check,
         dry_run=args.dry_run,
         print_sbatch=args.print_sbatch,
@@ -88,11 +94,11 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespa
     made = parser()
     made.set_defaults(**_from_environment(made, environ))
     try:
-        return made.parse_args(argv)
+        return made.read(argv)
     except UsageError:
         if "--check" not in argv:
             raise
-        return made.parse_args([*argv, sys.executable])  # a check needs no program
+        return made.read([*argv, sys.executable])  # a check needs no program
 
 
 def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -129,6 +135,30 @@ def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions
     if not (args.hosts or args.hostfile):
         return None
     # A node that is started by hand imports nothing of it: a thousand start in some seconds.
-    from hccl_py.launcher.command_line.hosts import hosts
+    from hccl_py.launcher.hosts import environment, host_list
+    from hccl_py.launcher.hosts.options import HostOptions, SshOptions
 
-    return hosts(args, environ)
+    for name in ("node_rank", "master_addr", "rdzv_endpoint"):
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--hosts starts every node itself: leave out --{option}")
+    if args.hosts and args.hostfile:
+        raise UsageError("--hosts and --hostfile exclude each other")
+    slots = args.nproc_per_node
+    if args.hosts:
+        listed = host_list.parse_hosts(args.hosts, slots)
+    else:
+        listed = host_list.read_hostfile(args.hostfile, slots)
+    timeout_s = min(_SSH_TIMEOUT_S, args.connect_timeout)
+    return HostOptions(
+        hosts=host_list.choose(
+            listed,
+            num_nodes=None if args.nnodes is None else values.nodes(args.nnodes)[1],
+            ranks_per_node=slots,
+            world_size=args.world_size,
+        ),
+        ssh=SshOptions(args.ssh_port, args.ssh_user, tuple(args.ssh_option or ()), timeout_s),
+        environment=environment.select(environ, args.export or (), args.env_file or ()),
+        python=args.remote_python or sys.executable,
+        directory=args.remote_dir or values.working_directory(),
+    )

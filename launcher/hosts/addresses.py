@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hccl_py.launcher.hosts.host_list import Host
-from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.hosts.options import SshOptions
 from hccl_py.launcher.lookups import in_threads
 from hccl_py.launcher.usage_error import UsageError
 

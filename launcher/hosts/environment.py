@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hccl_py.launcher.hosts.named_file import read_lines
+from hccl_py.launcher.hosts.host_list import read_lines
 from hccl_py.launcher.usage_error import UsageError
 
 ALWAYS = (

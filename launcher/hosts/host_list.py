@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hccl_py.launcher.hosts.named_file import read_lines
 from hccl_py.launcher.usage_error import UsageError
 
 _HOST = re.compile(
@@ -26,6 +25,7 @@ _HOST = re.compile(
 )
 _WORD_FORMS = "HOST, HOST:SLOTS, USER@HOST:SLOTS or [IPV6]:SLOTS"
 _MOST_SLOTS = 1 << 15  # so many processes run on a host by Linux's default
+_MOST_BYTES = 1 << 20  # of a file: ten thousand hosts need less
 _LINE_FORMS = "HOST, HOST slots=N [max_slots=N] or HOST:N"
 
 
@@ -83,6 +83,22 @@ def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, .
     if not mentions:
         raise UsageError(f"--hostfile {path}: expected a line for each host, found none")
     return _combine(mentions, default_slots)
+
+
+def read_lines(path: Path, option: str) -> list[str]:
+    """Return the lines of a file that the user named.
+
+    Raises:
+        UsageError: it cannot be read, or is no text; the message has the option.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UsageError(f"{option} {path}: expected {_MOST_BYTES >> 20} MiB at most, got more")
+        return content.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {path}: {getattr(error, 'strerror', error)}") from error
 
 
 def choose(

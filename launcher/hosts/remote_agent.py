@@ -14,19 +14,16 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from hccl_py.launcher.hosts import remote_shell
 from hccl_py.launcher.hosts.host_list import Host
-from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.usage_error import UsageError
 
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 7
 _END_S = 5.0  # from the end of its stderr to that of ssh
-_READ_BYTES = 1 << 16
 _TAIL_BYTES = 4096
 _SSH_FAILED = 255
 _REMEDIES = {
@@ -38,60 +35,40 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True)
-class RemoteSettings:
-    """What is the same for the agents of all hosts.
-
-    Attributes:
-        ssh: port, user and options.
-        working_directory: an absolute path, of the ranks.
-        python: a path, which may start in the working directory, or a name in the host's PATH.
-        environment: of the ranks, on top of what the host itself sets.
-        connect_timeout_s: for ssh to reach the host.
-        module: what `python -m` runs.
-    """
-
-    ssh: SshOptions = SshOptions()
-    working_directory: str = field(default_factory=os.getcwd)
-    python: str = sys.executable
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    connect_timeout_s: float = 60.0
-    module: str = "hccl_py.launcher.agent_main"
-
-
 class RemoteAgent:
     """The agent of one host. A context manager: leaving it ends the agent.
 
     Attributes:
         host: where it runs.
-        stdout: descriptor to wait for; `read_stdout` reads it.
-        stderr: descriptor to wait for; `read_stderr` reads it.
+        stdout: descriptor of what it prints, owned by the caller.
+        stderr: the same, for `agents_part`.
     """
 
-    def __init__(self, host: Host, settings: RemoteSettings, message: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        options: HostOptions,
+        message: Mapping[str, object],
+        module: str = "hccl_py.launcher.agent_main",
+    ) -> None:
         """Start the agent, and return before ssh has connected.
 
         Args:
             host: where to.
-            settings: the same for all hosts.
-            message: what the agent is told, next to "environment" and "working_directory", as a
-                line of JSON. It may hold secrets.
+            options: the same for all hosts.
+            message: a line of JSON for the agent, with "environment" and "directory" of the options
+                added. It may contain secrets.
+            module: what `python -m` runs.
 
         Raises:
             UsageError: ssh cannot be started, or the environment is too large.
         """
-        self.host = host
-        self._settings = settings
-        self._held, self._tail, self._has_begun = b"", b"", False
-        self._ssh_words = settings.ssh.words(host)
-        sent = {
-            **message,
-            "environment": dict(settings.environment),
-            "working_directory": settings.working_directory,
-        }
-        line = remote_shell.script(
-            settings.working_directory, settings.python, settings.module, settings.environment
-        )
+        self.host, self._options = host, options
+        self._unseen, self._tail, self._has_begun = b"", b"", False
+        self._ssh_words = options.ssh.words(host)
+        environment = dict(options.environment)
+        sent = {**message, "environment": environment, "directory": options.directory}
+        line = remote_shell.script(options.directory, options.python, module, environment)
         reader, self._stdin = _filled_pipe(os.fsencode(f"{line}\n{json.dumps(sent)}\n"))
         try:
             self._process = self._start(reader)
@@ -100,11 +77,12 @@ class RemoteAgent:
             raise UsageError(f"cannot start ssh: {error.strerror}") from error
         finally:
             os.close(reader)
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self.stdout, self.stderr = self._process.stdout.fileno(), self._process.stderr.fileno()
-        for descriptor in (self.stdout, self.stderr):
-            os.set_blocking(descriptor, False)
+        pipes = []
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            with pipe:
+                pipes.append(os.dup(pipe.fileno()))
+        self.stdout, self.stderr = pipes
 
     def __enter__(self) -> "RemoteAgent":
         return self
@@ -117,24 +95,17 @@ class RemoteAgent:
         """Process id of ssh."""
         return self._process.pid
 
-    def read_stdout(self) -> bytes | None:
-        """Return what the agent wrote to stdout: b"" for nothing new, None at the end."""
-        return _read(self.stdout)
-
-    def read_stderr(self) -> bytes | None:
-        """Return what the agent wrote to stderr, as `read_stdout`.
+    def agents_part(self, data: bytes) -> bytes:
+        """Return the agent's part of what came on stderr.
 
         What ssh and the shell write before the agent begins is kept for `failure`.
         """
-        data = _read(self.stderr)
-        if not data:
-            return data
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         if self._has_begun:
             return data
-        text = self._held + data
-        _, mark, rest = text.partition(remote_shell.BEGINS)
-        self._has_begun, self._held = bool(mark), text[-len(remote_shell.BEGINS) :]
+        _, mark, rest = (self._unseen + data).partition(remote_shell.BEGINS)
+        self._has_begun = bool(mark)
+        self._unseen = (self._unseen + data)[-len(remote_shell.BEGINS) :]
         return rest
 
     def poll(self) -> int | None:
@@ -157,9 +128,7 @@ class RemoteAgent:
             remedies = (text for sign, text in _REMEDIES.items() if re.search(sign, last))
             remedy = next(remedies, "try `{ssh}` by hand").format(ssh=ssh)
             return f"{name}: ssh failed: {last}; {remedy}"
-        lack = remote_shell.explain(
-            code, last, self._settings.working_directory, self._settings.python
-        )
+        lack = remote_shell.explain(code, last, self._options.directory, self._options.python)
         return f"{name}: {lack or f'its shell ended with exit code {code}: {last}'}"
 
     def hang_up(self) -> None:
@@ -178,7 +147,7 @@ class RemoteAgent:
     def _start(self, stdin: int) -> subprocess.Popen[bytes]:
         alive = [f"ServerAliveInterval={_ALIVE_INTERVAL_S}", f"ServerAliveCountMax={_ALIVE_COUNT}"]
         options = [
-            *("BatchMode=yes", f"ConnectTimeout={math.ceil(self._settings.connect_timeout_s)}"),
+            *("BatchMode=yes", f"ConnectTimeout={math.ceil(self._options.ssh.connect_timeout_s)}"),
             # ssh tells at this level why it ends. A shared connection would outlive its first user.
             *(*alive, "LogLevel=INFO", "ControlMaster=no"),
             *("ClearAllForwardings=yes", "ForwardX11=no"),
@@ -198,13 +167,6 @@ class RemoteAgent:
     def _last_line(self) -> str:
         lines = self._tail.decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
-
-
-def _read(descriptor: int) -> bytes | None:
-    try:
-        return os.read(descriptor, _READ_BYTES) or None
-    except BlockingIOError:
-        return b""
 
 
 def _filled_pipe(content: bytes) -> tuple[int, int]:

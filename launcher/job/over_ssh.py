@@ -2,27 +2,21 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from hccl_py.launcher.exit_codes import MISSING_NODE
-from hccl_py.launcher.hosts.host_list import Host
-from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
+from hccl_py.launcher.hosts.options import HostOptions
+from hccl_py.launcher.hosts.remote_agent import RemoteAgent
 from hccl_py.launcher.job.coordinator.coordinator import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
+from hccl_py.launcher.output.lines import MAX_LINE_BYTES, LineReader
 from hccl_py.launcher.output.screen import Screen
 from hccl_py.launcher.usage_error import UsageError
 
-_SILENT_S, _LOOK_S = 15.0, 1.0
-
-
-@dataclass(frozen=True)
-class RemotePart:
-    """The part of a host: its number, and what its agent is told."""
-
-    index: int
-    host: Host
-    message: Mapping[str, object]
+_SILENT_S, _PERIOD_S = 15.0, 1.0
+# The pieces of a long line come with the prefix of their rank, and marked as pieces.
+_MAX_LINE_BYTES = MAX_LINE_BYTES + (1 << 10)
 
 
 class SshAgents:
@@ -32,17 +26,20 @@ class SshAgents:
         self,
         loop: JobLoop,
         server: JobServer,
-        parts: Sequence[RemotePart],
-        settings: RemoteSettings,
+        messages: Mapping[int, Mapping[str, Any]],
+        options: HostOptions,
     ) -> None:
-        """Start all at once; none has connected when this returns."""
-        self._agents: list[_SshAgent] = []
+        """Start all at once; none has connected when this returns. `messages` is by agent."""
+        self._agents: dict[int, _SshAgent] = {}
         self._server = server
         server.has_started_agents = True
         loop.add(self)
         try:
-            for part in parts:
-                self._agents.append(_SshAgent(loop, server, part, settings))
+            for index, message in messages.items():
+                remote = RemoteAgent(options.hosts[index], options, message)
+                loop.spared.add(remote.pid)
+                has_prompts = index == 0 and message["has_user"]
+                self._agents[index] = _SshAgent(server, index, remote, has_prompts)
         except UsageError as error:
             server.coordinator.stop(f"error: {error}", MISSING_NODE, time.monotonic())
 
@@ -50,29 +47,26 @@ class SshAgents:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for agent in self._agents:
+        for agent in self._agents.values():
             agent.close()
 
     def next_s(self) -> float:
         """See `loop.Service`."""
         is_over = self._server.coordinator.phase is Phase.ENDED
-        return time.monotonic() + _LOOK_S if is_over else float("inf")
+        return time.monotonic() + _PERIOD_S if is_over else float("inf")
 
     def turn(self) -> None:
         """See `loop.Service`: after the job, wait for lines no longer than some come."""
-        now_s, coordinator, streams = (
-            time.monotonic(),
-            self._server.coordinator,
-            self._server.streams,
-        )
-        for agent in self._agents:
-            if coordinator.phase is not Phase.ENDED or streams.is_full:
-                agent.received_s = now_s
-            if coordinator.phase is not Phase.ENDED or not agent.is_open:
+        coordinator, streams = self._server.coordinator, self._server.streams
+        now_s, is_over = time.monotonic(), coordinator.phase is Phase.ENDED
+        for index, agent in self._agents.items():
+            if not is_over or streams.is_full:
+                agent.waited_since_s = now_s
+            elif not agent.is_open:
                 continue
-            if agent.index not in coordinator.agents:
+            elif index not in coordinator.agents:
                 agent.close()  # it started no rank
-            elif now_s - agent.received_s > _SILENT_S:
+            elif now_s - max(agent.waited_since_s, agent.read_s) > _SILENT_S:
                 streams.say(
                     f"hccl-launch: {agent.name} does not end its connection: its last lines may "
                     "be missing"
@@ -80,83 +74,65 @@ class SshAgents:
                 agent.close()
 
 
-class _AgentStream:
-    """Whole lines of an agent, which have their prefixes already."""
-
-    def __init__(
-        self,
-        descriptor: int,
-        read: Callable[[], bytes | None],
-        screen: Screen,
-        agent: "_SshAgent",
-    ) -> None:
-        self._descriptor, self._read = descriptor, read
-        self._screen, self._agent = screen, agent
-        self.prompt = b""  # a line without an end
-        self.read_s = 0.0
-        self.is_open = True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def on_readable(self) -> None:
-        data = self._read()
-        self.read_s = self._agent.received_s = time.monotonic()
-        if data is not None:
-            whole, end, self.prompt = (self.prompt + data).rpartition(b"\n")
-            if whole or end:
-                self._screen.write(whole + end, self)
-            return
-        if self.prompt:
-            self._screen.write(self.prompt + b"\n", self)
-        self.is_open = False
-        self._agent.on_end_of_stream()
-
-    def take_unfinished(self) -> bytes:
-        text, self.prompt = self.prompt, b""
-        return text
-
-
 class _SshAgent:
+    """One agent; its lines have their prefixes already."""
+
     def __init__(
-        self, loop: JobLoop, server: JobServer, part: RemotePart, settings: RemoteSettings
+        self, server: JobServer, index: int, remote: RemoteAgent, has_prompts: bool
     ) -> None:
-        self._server, self.index = server, part.index
-        self._remote = RemoteAgent(part.host, settings, part.message)
-        loop.spared.add(self._remote.pid)
-        self.name, self.received_s = part.host.name, 0.0
-        streams = server.streams
-        self._out = _AgentStream(self._remote.stdout, self._remote.read_stdout, streams.out, self)
-        self._err = _AgentStream(self._remote.stderr, self._remote.read_stderr, streams.err, self)
-        for stream, screen in ((self._out, streams.out), (self._err, streams.err)):
-            streams.read(stream)
-            if part.index == 0 and part.message["has_user"]:
-                streams.show_prompts(stream, screen, b"", stream)
+        self._server, self._index, self._remote = server, index, remote
+        self.name, self.waited_since_s = remote.host.name, 0.0
+        self._is_closed = False
+        out, err = server.streams.out, server.streams.err
+        self._readers = [
+            self._reader(remote.stdout, out, bytes, has_prompts),
+            self._reader(remote.stderr, err, remote.agents_part, has_prompts),
+        ]
 
     @property
     def is_open(self) -> bool:
-        return self._out.is_open or self._err.is_open
+        return any(reader.is_open for reader in self._readers)
+
+    @property
+    def read_s(self) -> float:
+        """When something came last."""
+        return max(reader.read_s for reader in self._readers)
 
     def close(self) -> None:
-        for stream in (self._out, self._err):
-            self._server.streams.forget(stream)
-            stream.is_open = False
+        self._is_closed = True
         self._remote.close()
+        for reader in self._readers:
+            self._server.streams.forget(reader)
+            reader.close()
 
-    def on_end_of_stream(self) -> None:
-        # ssh may have more to write to the other one, and would not end before.
-        if not self.is_open:
-            self._on_end()
+    def _reader(
+        self,
+        descriptor: int,
+        screen: Screen,
+        part: Callable[[bytes], bytes],
+        has_prompts: bool,
+    ) -> LineReader:
+        def take(lines: Sequence[bytes]) -> None:
+            screen.write(b"".join(lines), self)
 
-    def _on_end(self) -> None:
+        reader = LineReader(descriptor, take, self._keep, part, _MAX_LINE_BYTES)
+        self._server.streams.read(reader)
+        if has_prompts:
+            self._server.streams.show_prompts(reader, screen, b"", self)
+        return reader
+
+    def _keep(self, data: bytes) -> None:
+        # ssh may have more to write to the other stream, and would not end before.
+        if not (data or self.is_open or self._is_closed):
+            self._note_end()
+
+    def _note_end(self) -> None:
         now_s, coordinator = time.monotonic(), self._server.coordinator
         failure = self._remote.failure()
-        if failure is None and coordinator.phase is Phase.GATHERING:
-            code = self._remote.poll()
-            failure = f"{self._remote.host.name}: its agent ended with exit code {code}"
-        if failure is None:
-            return
-        if coordinator.phase is Phase.GATHERING:
+        is_early = coordinator.phase is Phase.GATHERING
+        if failure is None and is_early:
+            failure = f"{self.name}: its agent ended with exit code {self._remote.poll()}"
+        if failure is not None and is_early:
             coordinator.stop(f"error: {failure}", MISSING_NODE, now_s)
-        else:
-            coordinator.lose(self.index, failure, now_s)
+        elif failure is not None:
+            coordinator.lose(self._index, failure, now_s)

@@ -25,7 +25,7 @@ _NO_TEXT = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 class LineReader:
     """Hands on what a pipe brings, in whole lines with their ends, some at a time.
 
-    Bytes stay as they are, valid UTF-8 or not. A line of more than MAX_LINE_BYTES comes in pieces
+    Bytes stay as they are, valid UTF-8 or not. A line of more than `max_line_bytes` comes in pieces
     that end in MARK, so a rank that never ends its line takes no more memory.
     """
 
@@ -34,11 +34,22 @@ class LineReader:
         descriptor: int,
         take: Callable[[Sequence[bytes]], None],
         keep: Callable[[bytes], None] = lambda _: None,
+        part: Callable[[bytes], bytes] = lambda data: data,
+        max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        """Take over a descriptor; `take` gets the lines, `keep` every byte, and b"" at the end."""
+        """Take over a descriptor.
+
+        Args:
+            descriptor: of the pipe.
+            take: gets the lines.
+            keep: gets every byte, and b"" at the end.
+            part: returns the part of the bytes that came which belongs to lines.
+            max_line_bytes: longest line that is not cut.
+        """
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._take, self._keep = take, keep
+        self._take, self._keep, self._part = take, keep, part
+        self._max_bytes = max_line_bytes
         self._begun = b""  # the line that has no end yet; of a progress bar, its newest state
         self._shown = b""  # the state of this bar that was last handed on
         self._next_state_s = 0.0
@@ -76,7 +87,7 @@ class LineReader:
             return 0
         if data:
             self.read_s = time.monotonic()
-            self._hand_on(data)
+            self._hand_on(self._part(data))
             self._keep(data)
         else:
             self._finish()
@@ -111,9 +122,9 @@ class LineReader:
         *whole, self._begun = (self._begun + data).split(b"\n")
         lines = [piece for line in whole for piece in self._ended(line)]
         lines += self._newest()
-        while len(self._begun) > MAX_LINE_BYTES:
-            lines.append(self._begun[:MAX_LINE_BYTES] + MARK + b"\n")
-            self._begun = self._begun[MAX_LINE_BYTES:]
+        while len(self._begun) > self._max_bytes:
+            lines.append(self._begun[: self._max_bytes] + MARK + b"\n")
+            self._begun = self._begun[self._max_bytes :]
         if lines:
             self._take(lines)
 
@@ -122,9 +133,9 @@ class LineReader:
         line = _newest_state(line) if _is_bar(line) else line
         is_repeat = line != b"" and line == self._shown
         self._shown = b""
-        cuts = range(MAX_LINE_BYTES, len(line), MAX_LINE_BYTES)
-        pieces = [line[cut - MAX_LINE_BYTES : cut] + MARK + b"\n" for cut in cuts]
-        rest = line[len(pieces) * MAX_LINE_BYTES :]
+        cuts = range(self._max_bytes, len(line), self._max_bytes)
+        pieces = [line[cut - self._max_bytes : cut] + MARK + b"\n" for cut in cuts]
+        rest = line[len(pieces) * self._max_bytes :]
         return [] if is_repeat else [*pieces, rest + b"\n"]
 
     def _newest(self) -> list[bytes]:

@@ -5,10 +5,7 @@
 and not to the screen, one with a tee to both.
 """
 
-import os
-import socket
 from enum import Flag
-from pathlib import Path
 from typing import NamedTuple
 
 from hccl_py.launcher.usage_error import UsageError
@@ -31,34 +28,9 @@ class OutputOptions(NamedTuple):
     local_ranks_filter: str = ""
 
     def check(self) -> None:
-        """Raise UsageError where an option makes no sense."""
-        for name, text in (("redirects", self.redirects), ("tee", self.tee)):
-            try:
-                parse_streams(text)
-            except ValueError as error:
-                raise UsageError(f"--{name}: {error}") from None
-        shown = self.local_ranks_filter
-        if shown and not all(part.strip().isdecimal() for part in shown.split(",")):
-            raise UsageError(f"--local-ranks-filter: expected numbers, such as 0,1, got {shown!r}")
+        """Raise UsageError where there is no folder for what files should have."""
         if self.log_dir is None and not self._prints_all:
             raise UsageError("--redirects and --tee need --log-dir, where the files go")
-
-    def check_folder(self) -> None:
-        """Make the folder of log files; raise UsageError where files cannot be kept there."""
-        if self.log_dir is None:
-            return
-        from hccl_py.launcher.output.rank_output import attempt_folder
-
-        folder = Path(self.log_dir).absolute()
-        try:
-            with attempt_folder(folder, 0) as its:
-                if not os.access(f"/proc/self/fd/{its}", os.W_OK | os.X_OK):
-                    raise PermissionError(None, "Permission denied")
-        except OSError as error:
-            raise UsageError(
-                f"--log-dir: expected a folder for files, cannot make {folder}/attempt_0 on "
-                f"{socket.gethostname()}: {error.strerror}"
-            ) from error
 
     def prefix_of(self, host: str, rank: int, world_size: int) -> bytes:
         """Return what stands before each line of a rank."""

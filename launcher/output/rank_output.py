@@ -1,6 +1,7 @@
 """One rank's lines: prefixed on the screen, in its log file, and the last ones for a report."""
 
 import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.options import Route
+from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.own_files import create_file, open_folder, open_private_folder
 
 if TYPE_CHECKING:
@@ -37,6 +39,22 @@ def attempt_folder(folder: Path, attempt: int) -> Iterator[int]:
         yield its
     finally:
         os.close(its)
+
+
+def check_folder(log_dir: str | None) -> None:
+    """Make the folder of log files; raise UsageError where files cannot be kept there."""
+    if log_dir is None:
+        return
+    folder = Path(log_dir).absolute()
+    try:
+        with attempt_folder(folder, 0) as its:
+            if not os.access(f"/proc/self/fd/{its}", os.W_OK | os.X_OK):
+                raise PermissionError(None, "Permission denied")
+    except OSError as error:
+        raise UsageError(
+            f"--log-dir: expected a folder for files, cannot make {folder}/attempt_0 on "
+            f"{socket.gethostname()}: {error.strerror}"
+        ) from error
 
 
 class LogFile:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.parts.settings import (
@@ -47,7 +48,7 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
 
     check_secret()
     run.check_options(options)
-    options.output.check_folder()
+    check_folder(options.output.log_dir)
     if options.by_arrival and options.coordinator is not None:
         several_nodes.resolve(options.coordinator)
     return partial(run.run, options, folder, words)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.options import HostOptions
-from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import Options
@@ -22,8 +21,6 @@ from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
 from hccl_py.transport.network.secret import SECRET
-
-_SSH_TIMEOUT_S = 60.0
 
 
 def locations(remote: HostOptions) -> tuple[Location, ...]:
@@ -56,49 +53,39 @@ def part(
             mine = program_of(options, folder, [Slot(index, i) for i in range(location.host.slots)])
             address = address_of_this(found)
             local.append((index, mine, address, options.master_port or free_port()))
-    on_hosts = RemoteSettings(
-        ssh=remote.ssh,
-        working_directory=remote.directory,
-        python=remote.python,
-        environment={**remote.environment, SECRET: secret},
-        connect_timeout_s=min(_SSH_TIMEOUT_S, options.connect_timeout_s),
-    )
+    remote = replace(remote, environment={**remote.environment, SECRET: secret})
+    common = {
+        "num_agents": len(found),
+        "program": options.program,
+        "is_python": options.is_python,
+        "bind": options.bind.value,
+        "output": options.output,
+        "has_user": has_user(),
+        "port": bound.getsockname()[1],
+        "secret": secret,
+        "stop_s": options.stop_s,
+        "connect_timeout_s": options.connect_timeout_s,
+    }
+    messages = {
+        index: {
+            **common,
+            "index": index,
+            "ranks": location.host.slots,
+            "coordinator": _source(location, found),
+        }
+        for index, location in enumerate(found)
+        if not location.is_here
+    }
 
     def body() -> int:
         from hccl_py.launcher.job import serve
-        from hccl_py.launcher.job.over_ssh import RemotePart, SshAgents
+        from hccl_py.launcher.job.over_ssh import SshAgents
 
-        common = {
-            "num_agents": len(found),
-            "program": options.program,
-            "is_python": options.is_python,
-            "bind": options.bind.value,
-            "output": options.output,
-            "has_user": has_user(),
-            "port": bound.getsockname()[1],
-            "secret": secret,
-            "stop_s": options.stop_s,
-            "connect_timeout_s": options.connect_timeout_s,
-        }
-        parts = [
-            RemotePart(
-                index,
-                location.host,
-                {
-                    **common,
-                    "index": index,
-                    "ranks": location.host.slots,
-                    "coordinator": _source(location, found),
-                },
-            )
-            for index, location in enumerate(found)
-            if not location.is_here
-        ]
         return serve.run(
             settings,
             local,
             (bound, secret),
-            lambda loop, server: SshAgents(loop, server, parts, on_hosts),
+            lambda loop, server: SshAgents(loop, server, messages, remote),
         )
 
     return body

@@ -13,6 +13,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
@@ -42,7 +43,7 @@ def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
 def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
     """Return what this host runs; raise UsageError where so many ranks cannot, or keep no logs."""
     program = planned_program(options, folder, slots)
-    program.output.check_folder()
+    check_folder(program.output.log_dir)
     return program
 
 

@@ -44,7 +44,7 @@ APART = "launcher"
 lab, a part of which `hccl-launch --emulate` loads by its name, imports it."""
 
 FOR_LAUNCHER = {
-    "hccl_py.schedulers",
+    *("hccl_py.schedulers", "hccl_py.command_line"),
     *("hccl_py.transport.errors", "hccl_py.transport.deadline", "hccl_py.transport.own_files"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     *("hccl_py.transport.network.agreed", "hccl_py.transport.network.secret"),
@@ -60,7 +60,8 @@ FOR_LAUNCHER = {
     "hccl_py.integrations.habana",
 }
 """What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated
-sockets, files in folders of several users, and what a rank of a program for Gaudi begins with."""
+sockets, files in folders of several users, what a rank of a program for Gaudi begins
+with, and the parser of every command."""
 
 TORCH_BACKEND = ORDER.index("torch_backend")
 """From this room on, torch may be imported."""

@@ -23,7 +23,7 @@ import namespaces
 from namespaces import Hosts
 
 from hccl_py.launcher.hosts.host_list import Host
-from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.hosts.options import SshOptions
 
 _START_S = 10.0
 _SSHD_OPTIONS = (

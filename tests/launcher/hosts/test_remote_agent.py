@@ -20,8 +20,8 @@ import ssh_hosts
 from namespaces import call_inside
 
 from hccl_py.launcher.hosts.host_list import Host
-from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
-from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.hosts.options import HostOptions, SshOptions
+from hccl_py.launcher.hosts.remote_agent import RemoteAgent
 
 pytestmark = pytest.mark.nightly("launchers")
 
@@ -39,13 +39,16 @@ def hosts() -> Iterator[ssh_hosts.SshHosts]:
 
 
 @pytest.fixture
-def settings(hosts: ssh_hosts.SshHosts) -> RemoteSettings:
-    return RemoteSettings(ssh=hosts.ssh, environment={"PYTHONPATH": HERE}, module="stand_in_agent")
+def settings(hosts: ssh_hosts.SshHosts) -> HostOptions:
+    return HostOptions((), hosts.ssh, {"PYTHONPATH": HERE}, sys.executable, os.getcwd())
 
 
-def start(hosts: ssh_hosts.SshHosts, settings: RemoteSettings, host: Host) -> RemoteAgent:
+def start(hosts: ssh_hosts.SshHosts, settings: HostOptions, host: Host) -> RemoteAgent:
     """Start an agent from the first host."""
-    return call_inside(hosts.names[0], lambda: RemoteAgent(host, settings, {"secret": SECRET}))
+    message = {"secret": SECRET}
+    return call_inside(
+        hosts.names[0], lambda: RemoteAgent(host, settings, message, "stand_in_agent")
+    )
 
 
 def read_line(agent: RemoteAgent) -> dict[str, Any]:
@@ -64,11 +67,12 @@ def read_line(agent: RemoteAgent) -> dict[str, Any]:
 def read_stderr_to_end(agent: RemoteAgent) -> bytes:
     """Read until ssh has ended."""
     told, deadline_s = b"", time.monotonic() + LIMIT_S
-    while (data := agent.read_stderr()) is not None:
-        told += data
-        assert time.monotonic() < deadline_s, "ssh did not end"
-        select.select([agent.stderr], [], [], 1.0)
-    return told
+    while True:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        assert select.select([agent.stderr], [], [], left_s)[0], "ssh did not end"
+        if not (data := os.read(agent.stderr, 1 << 16)):
+            return told
+        told += agent.agents_part(data)
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 5.0) -> None:
@@ -79,13 +83,13 @@ def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 5.0) -
 
 
 def test_agent_gets_its_settings_and_ends_with_its_stdin(
-    hosts: ssh_hosts.SshHosts, settings: RemoteSettings, tmp_path: Path
+    hosts: ssh_hosts.SshHosts, settings: HostOptions, tmp_path: Path
 ) -> None:
     large = {**settings.environment, "HCCL_LARGE": "x" * 200_000}
-    settings = replace(settings, working_directory=str(tmp_path), environment=large)
+    settings = replace(settings, directory=str(tmp_path), environment=large)
     with start(hosts, settings, hosts.host(1)) as agent:
         printed = read_line(agent)
-        rest = {"environment": large, "working_directory": str(tmp_path)}
+        rest = {"environment": large, "directory": str(tmp_path)}
         assert printed["told"] == {"secret": SECRET, **rest}
         assert printed["pid"] in hosts.processes(1)
         for index in (0, 1):
@@ -101,7 +105,7 @@ def test_agent_gets_its_settings_and_ends_with_its_stdin(
     [("ssh", "ssh was ended by SIGKILL"), ("sshd", "the ssh connection broke: Connection to ")],
 )
 def test_agent_ends_when_its_connection_is_killed(
-    hosts: ssh_hosts.SshHosts, settings: RemoteSettings, killed: str, told: str
+    hosts: ssh_hosts.SshHosts, settings: HostOptions, killed: str, told: str
 ) -> None:
     index = 0 if killed == "ssh" else 1
     before = set(hosts.processes(index))
@@ -119,12 +123,11 @@ def test_nothing_stays_when_the_launcher_is_killed(hosts: ssh_hosts.SshHosts) ->
     program = (
         "import os, sys, time\n"
         "from hccl_py.launcher.hosts.host_list import Host\n"
-        "from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings\n"
-        "from hccl_py.launcher.hosts.ssh_options import SshOptions\n"
-        "settings = RemoteSettings(\n"
-        f"    ssh={hosts.ssh!r}, environment={{'PYTHONPATH': {HERE!r}}}, module='stand_in_agent')\n"
-        "agent = RemoteAgent(Host('node-b', 1), settings, {})\n"
-        "os.set_blocking(agent.stdout, True)\n"
+        "from hccl_py.launcher.hosts.options import HostOptions, SshOptions\n"
+        "from hccl_py.launcher.hosts.remote_agent import RemoteAgent\n"
+        f"environment = {{'PYTHONPATH': {HERE!r}}}\n"
+        f"options = HostOptions((), {hosts.ssh!r}, environment, sys.executable, '/')\n"
+        "agent = RemoteAgent(Host('node-b', 1), options, {}, 'stand_in_agent')\n"
         "os.write(1, os.read(agent.stdout, 65536))\n"
         "time.sleep(100)\n"
     )
@@ -141,7 +144,7 @@ def test_nothing_stays_when_the_launcher_is_killed(hosts: ssh_hosts.SshHosts) ->
         )
 
 
-def test_silent_network_ends_ssh(hosts: ssh_hosts.SshHosts, settings: RemoteSettings) -> None:
+def test_silent_network_ends_ssh(hosts: ssh_hosts.SshHosts, settings: HostOptions) -> None:
     with start(hosts, settings, hosts.host(1)) as agent:
         read_line(agent)
         hosts.cut(0)
@@ -165,7 +168,7 @@ def test_silent_network_ends_ssh(hosts: ssh_hosts.SshHosts, settings: RemoteSett
 )
 def test_failure_of_ssh_is_one_line(
     hosts: ssh_hosts.SshHosts,
-    settings: RemoteSettings,
+    settings: HostOptions,
     change: SshOptions,
     address: str,
     expected: str,
@@ -180,8 +183,8 @@ def test_failure_of_ssh_is_one_line(
         assert "\n" not in told
 
 
-def test_lack_of_a_host_is_one_line(hosts: ssh_hosts.SshHosts, settings: RemoteSettings) -> None:
-    broken = replace(settings, working_directory="/missing")
+def test_lack_of_a_host_is_one_line(hosts: ssh_hosts.SshHosts, settings: HostOptions) -> None:
+    broken = replace(settings, directory="/missing")
     with start(hosts, broken, hosts.host(1)) as agent:
         assert read_stderr_to_end(agent) == b""
         assert str(agent.failure()).startswith(
@@ -190,7 +193,7 @@ def test_lack_of_a_host_is_one_line(hosts: ssh_hosts.SshHosts, settings: RemoteS
 
 
 def test_agents_of_many_hosts_start_together(
-    hosts: ssh_hosts.SshHosts, settings: RemoteSettings
+    hosts: ssh_hosts.SshHosts, settings: HostOptions
 ) -> None:
     with ExitStack() as stack:
         agents = [
