@@ -75,6 +75,12 @@ class Page:
         prefix = "- " if self.markdown else "  "
         self.lines += [prefix + line for line in lines or filter(None, [none])]
 
+    def failures(self, document: Document, title: str = "What failed") -> None:
+        """Add the steps that failed, if any."""
+        if document["failures"]:
+            self.heading(title)
+            self.items(document["failures"])
+
 
 @dataclass(frozen=True)
 class Recorded:

@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import forkserver
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
-from benchmarks.overlap.contenders import CONTENDERS, MODELS, time_training, train
+from benchmarks.overlap.contenders import CONTENDERS, MODELS, choose, train
 from benchmarks.overlap.report import introduce, report
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.command_line.read import parse
+from hccl_py.bench.collective.rank import time_each
 from hccl_py.bench.collective.ranks import PRELOAD, RankFailure, Ranks
 from hccl_py.command_line import (
     Parser,
@@ -27,9 +28,6 @@ from hccl_py.command_line import (
     parse_positive,
     parse_seconds,
 )
-
-if TYPE_CHECKING:
-    from benchmarks.overlap.models import Digits
 
 _ROUND_S = 0.2
 _MIN_ROUNDS = 3
@@ -84,7 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
     """Start ranks afresh for each number of them, and train all models."""
-    data = _digits() if "digits" in given.models else None
     for start, ranks in product(range(given.starts), given.ranks):
         what = f"start {start + 1} of {given.starts}, {ranks} ranks"
         asked = ["--nproc", str(ranks // given.nnodes), "--nnodes", str(given.nnodes)]
@@ -94,7 +91,7 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
             with Ranks(options, list(CONTENDERS.values())) as crew:
                 for model in given.models:
                     yield f"{what}, {model}"
-                    measured = _measure(crew, model, given, data)
+                    measured = _measure(crew, model, given)
                     where = {"model": model, "ranks": ranks, "start": start}
                     document["results"] += [{**where, **each} for each in measured]
                     document["failures"] += [
@@ -107,36 +104,38 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
             failed(document, what, failure)
 
 
-def _measure(
-    crew: Ranks, model: str, given: argparse.Namespace, data: Digits | None
-) -> list[dict[str, Any]]:
+def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what came of one model, an object for each contender."""
     found: list[dict[str, Any]] = []
     batch = given.batch or MODELS[model]
     for index, (name, way) in enumerate(CONTENDERS.items()):
         what = f"preparing {model} with {way.title}"
-        answers = crew.ask(train, index, model, batch, data, what=what)
+        answers = crew.ask(train, index, model, batch, what=what)
         difference = max(each[1] for each in answers)
         found.append({"contender": name, "gradient_bytes": answers[0][0], "batch": batch})
         found[-1] |= {"difference": difference, "step_ms": [], "reduce_ms": []}
     ways = list(CONTENDERS.values())
 
-    def ask(index: int, timed: str, warmup: int, calls: int) -> float:
+    def time_ms(index: int, warmup: int, calls: int) -> float:
         """Return milliseconds, of the slowest rank of each call, in the mean."""
         what = f"training {model} with {ways[index].title}"
-        times = np.array(crew.ask(time_training, index, timed, warmup, calls, what=what))
+        times = np.array(crew.ask(time_each, index, calls, warmup, False, what=what))
         return float(times.max(axis=0).mean() * 1e3)
 
-    step_ms = max(ask(index, "step", _SLOW_WARMUP_STEPS, 2) for index in range(len(found)))
+    def in_turns(timed: str) -> Iterator[int]:
+        crew.ask(choose, timed, what=f"turning to the {timed}")
+        yield from ((number + offset) % len(found) for offset in range(len(found)))
+
+    number = 0
+    step_ms = max(time_ms(index, _SLOW_WARMUP_STEPS, 2) for index in in_turns("step"))
     steps = min(_MAX_STEPS, max(1, round(_ROUND_S * 1e3 / step_ms)))
     before, end = Load.now(crew.pids), time.monotonic() + given.seconds
-    number = 0
     while number < _MIN_ROUNDS or time.monotonic() < end:
-        for offset in range(len(found)):
-            index = (number + offset) % len(found)
-            found[index]["step_ms"].append(ask(index, "step", _WARMUP_STEPS, steps))
+        for index in in_turns("step"):
+            found[index]["step_ms"].append(time_ms(index, _WARMUP_STEPS, steps))
+        for index in in_turns("all_reduce"):
             if ways[index].silent:
-                found[index]["reduce_ms"].append(ask(index, "all_reduce", 1, _ALL_REDUCES))
+                found[index]["reduce_ms"].append(time_ms(index, 1, _ALL_REDUCES))
         number += 1
     doubts = load_doubts(before, Load.now(crew.pids))
     return [{**each, "steps_per_round": steps, "doubts": doubts} for each in found]
@@ -144,16 +143,9 @@ def _measure(
 
 def _preload() -> None:
     """Start the server that ranks are forked from, with what DDP imports at its first use."""
-    modules = [*PRELOAD, "benchmarks.overlap.training", "torch._dynamo"]
+    modules = [*PRELOAD, "benchmarks.overlap.training", "torch._dynamo", "sklearn.datasets"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
-
-
-def _digits() -> Digits:
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    return (images / 16).astype(np.float32), labels.astype(np.int64)
 
 
 def _parser() -> Parser:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from hccl_py.bench.collective.contender import Contender, Endpoint, Timed
+from hccl_py.bench.collective.contender import Contender, Endpoint
 from hccl_py.bench.collective.rank import Rank
 
 
@@ -50,32 +48,15 @@ MODELS = {"digits": 64, "transformer": 2}
 """What is trained, and how many samples a rank takes in a step."""
 
 
-def train(rank: Rank, contender: int, model: str, batch: int, data: Any) -> tuple[int, float]:
+def train(rank: Rank, contender: int, model: str, batch: int) -> tuple[int, float]:
     """Have a contender make a model, in a rank; see `TrainingContender.train`."""
     trained: Any = rank.contenders[contender]
-    found: tuple[int, float] = trained.train(model, batch, data)
+    found: tuple[int, float] = trained.train(model, batch)
     return found
 
 
-def time_training(rank: Rank, contender: int, what: str, warmup: int, calls: int) -> list[float]:
-    """Time what follows the first `warmup` calls, in a rank; return the seconds of each.
-
-    Args:
-        rank: this one.
-        contender: whose calls.
-        what: step or all_reduce, of `TrainingContender`.
-        warmup: untimed calls.
-        calls: timed ones.
-    """
-    call: Timed = getattr(rank.contenders[contender], what)
-    rank.barriers[contender]()
-    for _ in range(warmup):
-        call()
-    clock, times = time.perf_counter, []
-    gc.disable()
-    for _ in range(calls):
-        begin = clock()
-        call()
-        times.append(clock() - begin)
-    gc.enable()
-    return times
+def choose(rank: Rank, what: str) -> None:
+    """Have `time_each` time the step or the all_reduce of every contender, in a rank."""
+    trained: Any = rank.contenders
+    rank.calls = [getattr(one, what) for one in trained]
+    rank.call = trained[0].gradients

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,9 +12,6 @@ _NUM_BATCHES = 8
 _WIDTH, _DEPTH = 1024, 3
 _VOCABULARY, _LENGTH = 1000, 32
 _CHANNELS, _HEADS, _LAYERS = 256, 4, 4
-
-Digits = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
-"""scikit-learn's images of 64 pixels and their labels."""
 
 
 @dataclass(frozen=True)
@@ -31,27 +26,28 @@ class Task:
     batches: list[tuple[Tensor, Tensor]]
 
 
-def make_task(model: str, batch: int, data: Digits | None) -> Task:
+def make_task(model: str, batch: int) -> Task:
     """Make a model and its batches.
 
     Args:
-        model: digits, a perceptron of wide layers for handwritten digits, which needs `data`; or
-            transformer, which predicts the next of random tokens.
+        model: digits, a perceptron of wide layers for scikit-learn's images of handwritten digits;
+            or transformer, which predicts the next of random tokens.
         batch: samples of all ranks together.
-        data: more images than one batch needs.
     """
     torch.manual_seed(_SEED)
     if model != "digits":
         tokens = torch.randint(_VOCABULARY, (_NUM_BATCHES, batch, _LENGTH + 1))
         return Task(_Transformer(), [(some[:, :-1], some[:, 1:]) for some in tokens])
-    assert data is not None
-    widths = [data[0].shape[1], *[_WIDTH] * _DEPTH]
+    from sklearn.datasets import load_digits
+
+    pixels, numbers = load_digits(return_X_y=True)
+    images, labels = torch.from_numpy(pixels / 16).float(), torch.from_numpy(numbers)
+    widths = [images.shape[1], *[_WIDTH] * _DEPTH]
     hidden = [
         layer
         for before, after in zip(widths, widths[1:], strict=False)
         for layer in (nn.Linear(before, after), nn.ReLU())
     ]
-    images, labels = map(torch.from_numpy, data)
     rows = (torch.arange(_NUM_BATCHES * batch) % len(labels)).view(_NUM_BATCHES, batch)
     perceptron = nn.Sequential(*hidden, nn.Linear(_WIDTH, 10))
     return Task(perceptron, [(images[some], labels[some]) for some in rows])

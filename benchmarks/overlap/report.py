@@ -123,9 +123,7 @@ def report(document: Document, page: Page) -> None:
     page.heading("Where hccl loses")
     losses = [line for cell in all_cells for line in cell.losses()]
     page.items(losses, none="nowhere" if all_cells else "unknown")
-    if document["failures"]:
-        page.heading("What failed")
-        page.items(document["failures"])
+    page.failures(document)
 
 
 def _row(cell: Cell, name: str) -> Sequence[str]:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.overlap.contenders import Way
-from benchmarks.overlap.models import Digits, Task, make_task
+from benchmarks.overlap.models import Task, make_task
 from hccl_py.bench.collective.contender import Endpoint, Timed
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.over_torch import TorchContender
@@ -32,10 +32,12 @@ class TrainingContender(TorchContender):
 
     Attributes:
         step: one step of the training.
-        all_reduce: one all_reduce of as many bytes as there are gradients.
+        gradients: an all_reduce of as many bytes as there are gradients.
+        all_reduce: it, bound.
     """
 
     step: Timed
+    gradients: Call
     all_reduce: Timed
 
     def __init__(self, way: Way, endpoint: Endpoint) -> None:
@@ -43,19 +45,18 @@ class TrainingContender(TorchContender):
         super().__init__(way.backend, endpoint)
         self._way = way
 
-    def train(self, model: str, batch: int, data: Digits | None) -> tuple[int, float]:
+    def train(self, model: str, batch: int) -> tuple[int, float]:
         """Make a model, and compare its first steps with those of one process on whole batches.
 
         Args:
             model: one of `MODELS`.
             batch: samples of each rank.
-            data: for the digits.
 
         Returns:
             Bytes of all gradients; the largest difference of a parameter, relative to the largest
             parameter; 0 of a silent contender, whose ranks learn on their own.
         """
-        task = make_task(model, batch * self.world_size, data)
+        task = make_task(model, batch * self.world_size)
         mine = slice(self.rank * batch, (self.rank + 1) * batch)
         training = _Training(task, mine, *self._averaged(task.model))
         self.step = training.step
@@ -63,12 +64,14 @@ class TrainingContender(TorchContender):
         # As fast_ddp has them: in one buffer.
         make = empty if self._way.model == "fast_ddp" else torch.empty
         gradients: Tensor = make(num_elements, dtype=torch.float32).zero_()
-        call = Call("all_reduce", self.world_size, 0, "avg", "float32", num_elements, in_place=True)
-        self.all_reduce = self.bind(call, gradients, gradients)
+        self.gradients = Call(
+            "all_reduce", self.world_size, 0, "avg", "float32", num_elements, in_place=True
+        )
+        self.all_reduce = self.bind(self.gradients, gradients, gradients)
         num_bytes = num_elements * gradients.itemsize
         if self._way.silent is None:
             return num_bytes, 0.0
-        whole = make_task(model, batch * self.world_size, data)
+        whole = make_task(model, batch * self.world_size)
         alone = _Training(whole, slice(None), whole.model, nullcontext)
         for _ in range(_CHECKED_STEPS):
             alone.step()

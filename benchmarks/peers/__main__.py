@@ -11,7 +11,6 @@ from benchmarks.harness import Document, Recorded, failed, parser_of_command
 from benchmarks.peers.cells import cells
 from benchmarks.peers.contenders import (
     COMMUNICATOR,
-    COPIES,
     OPS,
     TORCH,
     Contender,
@@ -19,7 +18,6 @@ from benchmarks.peers.contenders import (
     at_home,
     find,
 )
-from benchmarks.peers.copies import may_copy
 from benchmarks.peers.environments import TITLES, add_environments, program_of
 from benchmarks.peers.machine import pin, probe, probe_cores
 from benchmarks.peers.picture import draw
@@ -128,9 +126,6 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     if "communicator" not in given.api:
         return ours, []
     found, missing = at_home(COMMUNICATOR, given.hosts), []
-    if given.hosts == 1 and not may_copy():
-        found = [each for each in found if each.name != COPIES]
-        missing.append("without bare copies: no process may read another's memory here")
     for name, title in TITLES.items():
         try:
             found.append(find(name, program_of(name, given)))

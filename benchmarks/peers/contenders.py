@@ -91,7 +91,7 @@ class Contender:
 
 def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
     """Return those that need no environment of their own: ours, the limit, and gloo."""
-    mine, kernel = version("hccl-py"), f"of the kernel and numpy {version('numpy')}"
+    mine, plain = version("hccl-py"), f"of numpy {version('numpy')}"
     limit = COPIES if num_hosts == 1 else SOCKETS
     found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]] = [
         ("hccl", mine, functools.partial(_measure_here, "torch hccl")),
@@ -100,7 +100,7 @@ def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
     if group == COMMUNICATOR:
         found = [
             (OURS[group], mine, functools.partial(_measure_here, "communicator")),
-            (limit, kernel, functools.partial(_measure_limit, limit)),
+            (limit, plain, functools.partial(_measure_limit, limit)),
         ]
     return [Contender(name, group, its_version, measure) for name, its_version, measure in found]
 

@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -30,6 +31,7 @@ class Library(NamedTuple):
         slowest: replaces each float64 by the maximum over ranks, in place.
         barrier: its own.
         close: leaves the group.
+        zeros: makes a buffer of so many float32.
         settle: waits until the calls of all ranks have ended, where a call does not see to that.
         has_result: False where a call moves as many bytes as the collective, but not its data.
     """
@@ -40,6 +42,7 @@ class Library(NamedTuple):
     slowest: Callable[[Array], object]
     barrier: Call
     close: Call
+    zeros: Callable[[int], Array] = partial(np.zeros, dtype=np.float32)
     settle: Call = lambda: None
     has_result: bool = True
 

@@ -65,8 +65,8 @@ def _measure(library: Library, op: str, counts: list[int], seconds: float) -> di
     its slowest rank. Single calls are timed too, but a rank may run ahead (the root of a broadcast)
     and then find the next calls done: their median says little where ranks share cores.
     """
-    input = np.zeros(counts[0], np.float32)
-    output = np.zeros(counts[1], np.float32) if counts[1] else input
+    input = library.zeros(counts[0])
+    output = library.zeros(counts[1]) if counts[1] else input
     call = library.bind(op, input, output)
     _check(library, op, call, input, output)
     call_s = _call_s(library, call, 2)

@@ -45,9 +45,7 @@ def report(document: Document, page: Page) -> None:
     page.heading("Where ours loses")
     page.items(losses(all_cells), none="nowhere")
     page.items(_out_of_reach(all_cells))
-    if document["failures"]:
-        page.heading("Starts that failed")
-        page.items(document["failures"])
+    page.failures(document, "Starts that failed")
 
 
 def _summary(all_cells: Sequence[Cell]) -> list[str]:

@@ -1,5 +1,4 @@
 """How fast ranks start, and what each holds open: `python -m benchmarks.startup`.
 
-`__main__` has the command line, the fresh starts and the table, `rank` what each rank does and
-measures.
+`__main__` has the command line, the fresh starts and the tables, `rank` what each rank does.
 """

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
-from multiprocessing.connection import Connection, wait
-from statistics import fmean
 from typing import Any
 
-from benchmarks.harness import Document, Recorded, failed, parser_of_command
+import numpy as np
+
+from benchmarks.harness import Document, Page, Recorded, failed, parser_of_command
 from benchmarks.startup.rank import (
     COMMUNICATOR,
     CONTENDERS,
-    MOMENTS,
-    SUBGROUPS,
-    Assignment,
     Reading,
-    run,
+    call,
+    close,
+    connect,
+    imports,
+    split,
 )
-from benchmarks.startup.report import COUNTED, introduce, report
 from hccl_py import get_unique_id
+from hccl_py.bench.collective.command_line.read import parse
+from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.collective.results import Spread
 from hccl_py.command_line import Parser, names_of, parse_natural
 from hccl_py.schedulers.ports import free_port
 
-_START_S = 300.0
 _IMPORTS = ("import hccl_py", "from hccl_py import Communicator")
 _TIMED = (
     "import time; begin = time.perf_counter(); {}; print(time.perf_counter() - begin); "
@@ -53,13 +53,14 @@ columns:
 
 rows: ms of the step; open descriptors, threads, and memory (PSS) that came since the imports"""
 
-Start = list[list[Reading]]
-"""By rank, a reading for each moment."""
+_COUNTED = ("fds", "threads", "mib")
+Start = dict[str, list[Reading]]
+"""By moment, a reading of each rank."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    recorded = Recorded(_parser(), introduce, report)
+    recorded = Recorded(_parser(), _introduce, _report)
     given = recorded.read(argv, starts=5)
     return recorded.carry_out(given, lambda document: _measure(given, document), imports={})
 
@@ -72,17 +73,16 @@ def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
     for (nodes, per_node), contender in product(given.layouts, given.contenders):
         layout, starts = f"{nodes}x{per_node}", []
         subgroups = given.subgroups if contender == COMMUNICATOR else 0
-        moments = [*MOMENTS, *([SUBGROUPS] if subgroups else [])]
         for number in range(given.starts):
             what = f"{layout}, {contender}, start {number + 1} of {given.starts}"
             yield what
             try:
                 starts.append(_start(nodes, per_node, contender, subgroups))
-            except (TimeoutError, EOFError) as error:
-                failed(document, what, error or "a rank ended")
+            except RankFailure as failure:
+                failed(document, what, failure)
         if starts:
             where = {"layout": layout, "contender": contender}
-            document["results"].append(where | _record(starts, moments))
+            document["results"].append(where | _record(starts))
 
 
 def _import_s(statement: str) -> float:
@@ -92,79 +92,67 @@ def _import_s(statement: str) -> float:
 
 
 def _start(nodes: int, per_node: int, contender: str, subgroups: int) -> Start:
-    """Start all ranks afresh; return what they read."""
-    size = nodes * per_node
+    """Start all ranks afresh; return what they read after each step."""
+    (options,) = parse(["-g", str(per_node), "--nnodes", str(nodes), "--timeout", "300"])
     unique_id = bytes(get_unique_id()) if contender == COMMUNICATOR else b""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
-    assignments = []
-    for rank in range(size):
-        node = str(rank // per_node) if nodes > 1 else ""
-        environment = shared | {"RANK": str(rank), "HCCL_NODE_ID": node}
-        assignments.append(Assignment(contender, environment, unique_id, subgroups))
-    with _processes(assignments) as pipes:
-        moments = [_receive(pipes)]
-        for _ in range(len(MOMENTS) - 1 + bool(subgroups)):
-            _let_go(pipes)
-            moments.append(_receive(pipes))
-        _let_go(pipes)
-    return [list(readings) for readings in zip(*moments, strict=True)]
-
-
-def _let_go(pipes: Sequence[Connection]) -> None:
-    for pipe in pipes:
-        pipe.send(None)
-
-
-@contextmanager
-def _processes(assignments: Sequence[Assignment]) -> Iterator[list[Connection]]:
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    try:
-        for assignment in assignments:
-            here, there = context.Pipe()
-            processes.append(context.Process(target=run, args=(there, assignment), daemon=True))
-            processes[-1].start()
-            there.close()
-            pipes.append(here)
-        yield pipes
-        for process in processes:
-            process.join(_START_S)
-    finally:
-        for process in processes:
-            process.kill()
-
-
-def _receive(pipes: Sequence[Connection]) -> list[Any]:
-    """Take one message from every rank; EOFError: a rank ended, and says why on stderr."""
-    found: dict[Connection, Any] = {}
-    while missing := [pipe for pipe in pipes if pipe not in found]:
-        ready = wait(missing, _START_S)
-        if not ready:
-            raise TimeoutError(f"{len(missing)} ranks sent nothing in {_START_S:g} s")
-        for pipe in ready:
-            assert isinstance(pipe, Connection)
-            found[pipe] = pipe.recv()
-    return [found[pipe] for pipe in pipes]
-
-
-def _record(starts: Sequence[Start], moments: Sequence[str]) -> dict[str, Any]:
-    """Return the seconds of each step of each start, and the means of what was counted."""
-    seconds = []
-    for start in starts:
-        steps = list(zip(moments, zip(*start, strict=True), strict=True))[1:]
-        seconds.append(
-            {
-                moment: max(one.at_s for one in readings) - min(one.began_s for one in readings)
-                for moment, readings in steps
-            }
-        )
-    counted: dict[str, Any] = {}
-    for what in COUNTED:
-        counted[what] = {
-            moment: fmean(getattr(rank[number], what) for start in starts for rank in start)
-            for number, moment in enumerate(moments)
+    meeting = contender, options.world_size, unique_id, free_port()
+    # Forked ranks would share the memory of what they import.
+    with Ranks(options, [], method="spawn") as ranks:
+        start = {
+            "before": ranks.ask(imports, contender, what="importing"),
+            "connected": ranks.ask(connect, *meeting, what="connecting"),
         }
+        for op in ("all_reduce", "all_to_all"):
+            start[op] = ranks.ask(call, op, what=f"in the first {op}")
+        if subgroups:
+            start["subgroups"] = ranks.ask(split, subgroups, what="making subcommunicators")
+        ranks.ask(close, what="closing")
+    return start
+
+
+def _record(starts: Sequence[Start]) -> dict[str, Any]:
+    """Return the seconds of each step of each start, and the means of what was counted."""
+    seconds = [
+        {
+            moment: max(one.at_s for one in ranks) - min(one.began_s for one in ranks)
+            for moment, ranks in list(start.items())[1:]
+        }
+        for start in starts
+    ]
+    counted = {
+        what: {
+            moment: np.mean([[getattr(one, what) for one in start[moment]] for start in starts])
+            for moment in starts[0]
+        }
+        for what in _COUNTED
+    }
     return {"seconds": seconds, **counted}
+
+
+def _introduce(document: Document, page: Page) -> None:
+    page.introduction(document, "times: milliseconds, median (p10-p90) over the starts")
+
+
+def _report(document: Document, page: Page) -> None:
+    """Add the imports, then a row for each layout and contender, then what failed."""
+    page.heading("Imports in ms")
+    page.items([f"{each}: {_ms(times)}" for each, times in document["imports"].items()])
+    for found in document["results"]:
+        moments = list(found["fds"])
+        steps = {step: [start[step] for start in found["seconds"]] for step in moments[1:]}
+        rows = [["", *moments, ""], ["ms", "", *map(_ms, steps.values()), ""]]
+        for what in ("fds", "threads"):
+            rows.append([what, *(f"{found[what][moment]:.0f}" for moment in moments), ""])
+        since = [found["mib"][moment] - found["mib"][moments[0]] for moment in moments]
+        rows.append(["MiB more", *(f"{value:.1f}" for value in since), ""])
+        page.heading(f"{found['layout']}, {found['contender']}", level=3)
+        page.table(rows)
+    page.failures(document)
+
+
+def _ms(times_s: Sequence[float]) -> str:
+    spread = Spread.of([1e3 * time_s for time_s in times_s])
+    return f"{spread.median:.0f} ({spread.p10:.0f}-{spread.p90:.0f})"
 
 
 def _parser() -> Parser:

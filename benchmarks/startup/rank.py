@@ -1,4 +1,4 @@
-"""One rank of one fresh start: imports, waits for all others, connects, and calls two collectives.
+"""What a rank of a fresh start does: it imports, connects, and calls two collectives, when asked.
 
 Moments are of `time.monotonic`, which all processes of a machine share.
 """
@@ -7,106 +7,85 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.peers.library import Library, of_communicator, open_torch
 from hccl_py import Communicator
+from hccl_py.bench.collective.rank import Rank
 
 COMMUNICATOR = "communicator"
 CONTENDERS = (COMMUNICATOR, "torch hccl", "torch gloo")
-
-BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL = "before", "connected", "all_reduce", "all_to_all"
-SUBGROUPS = "subgroups"
-MOMENTS = (BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL)
 
 _TIMEOUT_S = 120.0
 _STILL_S = 0.2
 _SETTLING_S = 5.0
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What a rank is to do.
+class Reading(NamedTuple):
+    """What a rank has when a step is done."""
 
-    Attributes:
-        contender: one of `CONTENDERS`.
-        environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and HCCL_NODE_ID.
-        unique_id: of the communicator.
-        subgroups: how many subcommunicators of all ranks a communicator makes at the end.
-    """
-
-    contender: str
-    environment: dict[str, str]
-    unique_id: bytes
-    subgroups: int
+    began_s: float  # when this rank began the step
+    at_s: float  # when it was done
+    fds: int  # descriptors, open in this process soon after
+    threads: int  # of this process
+    mib: float  # its share of memory, with what it shares divided by its sharers (PSS)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a rank has at one moment.
+class _Opened:
+    """What this process has connected."""
 
-    Attributes:
-        began_s: when this rank began the step before it; of the first moment, as `at_s`.
-        at_s: when that step was done.
-        fds: descriptors, open in this process soon after.
-        threads: of this process.
-        mib: its share of memory, with what it shares divided by its sharers (PSS).
-    """
-
-    began_s: float
-    at_s: float
-    fds: int
-    threads: int
-    mib: float
+    library: Library
+    communicator: Communicator
+    subgroups: tuple[Communicator, ...] = ()
 
 
-def run(pipe: Connection, assignment: Assignment) -> None:
-    """Send a reading when all imports are done, and one after each step that a message lets go.
-
-    A rank that went on by itself would dial another that has still to read what it has.
-    """
-    os.environ.update(assignment.environment)
+def imports(rank: Rank, contender: str) -> Reading:
+    """Import what a contender needs."""
+    began_s = time.monotonic()
     for module in ("communicator", "torch"):
-        if module == "communicator" or assignment.contender != COMMUNICATOR:
+        if module == "communicator" or contender != COMMUNICATOR:
             import_module(f"hccl_py.bench.collective.over_{module}")
-    pipe.send(_read(time.monotonic()))
-    began_s = _wait(pipe)
-    library, communicator = _open(assignment)
-    pipe.send(_read(began_s))
-    for op in (ALL_REDUCE, ALL_TO_ALL):
-        data = np.zeros(library.world_size, np.float32)
-        call = library.bind(op, data, data if op == ALL_REDUCE else data.copy())
-        began_s = _wait(pipe)
-        call()
-        pipe.send(_read(began_s))
-    kept = []
-    if assignment.subgroups and communicator is not None:
-        began_s = _wait(pipe)
-        names = (f"subgroup-{number}" for number in range(assignment.subgroups))
-        kept = [communicator.subset(range(library.world_size), name) for name in names]
-        pipe.send(_read(began_s))
-    _wait(pipe)  # nobody leaves while another is still at work
-    for subgroup in kept:
+    return _read(began_s)
+
+
+def connect(rank: Rank, contender: str, world_size: int, unique_id: bytes, port: int) -> Reading:
+    """Connect with the other ranks."""
+    began_s = time.monotonic()
+    if contender == COMMUNICATOR:
+        joined = Communicator(unique_id, rank.rank, world_size, timeout_s=_TIMEOUT_S)
+        _Opened.communicator, _Opened.library = joined, of_communicator(joined)
+    else:
+        os.environ["MASTER_PORT"] = str(port)
+        _Opened.library = open_torch(contender.partition(" ")[2])
+    return _read(began_s)
+
+
+def call(rank: Rank, op: str) -> Reading:
+    """Call a collective for the first time, with 4 bytes for each rank."""
+    data = np.zeros(_Opened.library.world_size, np.float32)
+    bound = _Opened.library.bind(op, data, data if op == "all_reduce" else data.copy())
+    began_s = time.monotonic()
+    bound()
+    return _read(began_s)
+
+
+def split(rank: Rank, subgroups: int) -> Reading:
+    """Make so many subcommunicators of all ranks."""
+    began_s, everyone = time.monotonic(), range(_Opened.library.world_size)
+    names = (f"subgroup-{number}" for number in range(subgroups))
+    _Opened.subgroups = tuple(_Opened.communicator.subset(everyone, name) for name in names)
+    return _read(began_s)
+
+
+def close(rank: Rank) -> None:
+    """Close what was connected."""
+    for subgroup in _Opened.subgroups:
         subgroup.close()
-    library.close()
-
-
-def _wait(pipe: Connection) -> float:
-    pipe.recv()
-    return time.monotonic()
-
-
-def _open(assignment: Assignment) -> tuple[Library, Communicator | None]:
-    if assignment.contender != COMMUNICATOR:
-        return open_torch(assignment.contender.partition(" ")[2]), None
-    rank, world_size = (int(assignment.environment[name]) for name in ("RANK", "WORLD_SIZE"))
-    communicator = Communicator(assignment.unique_id, rank, world_size, timeout_s=_TIMEOUT_S)
-    return of_communicator(communicator), communicator
+    _Opened.library.close()
 
 
 def _read(began_s: float) -> Reading:

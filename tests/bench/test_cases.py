@@ -8,7 +8,7 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.oracle import PERIOD, Call, contribution
 
 Array = npt.NDArray[np.int64]
-_WORLD_SIZES = (2, 3, 5, 8, 16)
+_WORLD_SIZES = (2, 3, 8)
 _COUNTS = (1, 7, PERIOD, 2 * PERIOD + 3)
 
 

@@ -26,11 +26,10 @@ from thread_ranks import wait_until
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import Api
+from hccl_py.bench.collective.contender import Api, Open
 from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.output.counters import describe
-from hccl_py.bench.collective.rank import Assignment, serve
+from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
 
 _SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", str(HANG_S)]
@@ -81,40 +80,28 @@ def test_main_measures_what_reproducible_reductions_cost(
     assert [(row["by"], row["wrong"]) for row in rows] == [("hccl", "0"), ("reproducible", "0")]
 
 
-BESIDE_GLOO = ["--api", "torch", "--compare", "gloo"]
-
-
 @pytest.mark.parametrize(
-    ("op", "api"),
+    "way",
     [
-        *(pytest.param(op, ["--api", "communicator"], id=op) for op in CASES),
-        *(
-            pytest.param(
-                *(op, BESIDE_GLOO),
-                id=f"{op}-torch",
-                marks=() if op in ("all_reduce", "barrier") else MORE,
-            )
-            for op in CASES
-        ),
+        ["--api", "communicator"],
+        pytest.param(["--api", "torch", "--compare", "gloo"], marks=MORE),
     ],
 )
 def test_main_measures_every_op_and_finds_nothing_wrong(
-    op: str, api: list[str], capsys: pytest.CaptureFixture[str]
+    way: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = [] if op == "barrier" else ["--sizes", "4,4099"]
-    assert main([*_SHORT, "--test", op, "--nproc", "3", *sizes, *api, "--place", "both"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
-    header, *rows = lines
-    ends = {name: header.index(f" {name} ") + len(name) + 1 for name in ("by", "wrong")}
-    found = [{name: row[:end].split()[-1] for name, end in ends.items()} for row in rows]
-    names = ["hccl", "gloo"] if "gloo" in api else ["hccl"]
-    sizes_and_places = (1 if op == "barrier" else 2) * len(CASES[op].places)
-    assert [row["by"] for row in found] == names * sizes_and_places
-    assert {row["wrong"] for row in found} == {"0"}
-
-
-def test_main_on_two_emulated_nodes_finds_nothing_wrong() -> None:
-    assert main([*_SHORT, "--nnodes", "2", "--sizes", "4,4099,1M"]) == 0
+    arguments = ["--test", "all", "--nproc", "3", "--sizes", "4,4099", "--place", "both", "--csv"]
+    assert main([*_SHORT, *arguments, *way]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    names = ["hccl", "gloo"] if "gloo" in way else ["hccl"]
+    expected = []
+    for op, case in CASES.items():
+        expected += [(op, name) for name in names] * len(case.places) * (2 if case.has_data else 1)
+    assert [(row["collective"], row["by"]) for row in rows] == expected
+    assert {row["wrong"] for row in rows} == {"0"}
+    # Beside it may stand that the machine was busy.
+    assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
+    assert all(float(row["time us"]) > 0 for row in rows)
 
 
 def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path) -> None:
@@ -144,6 +131,7 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
         assert size["ratio"]["gloo"]["median"] == pytest.approx(medians[1] / medians[0])
 
 
+@MORE
 def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
     png, table = tmp_path / "both.png", tmp_path / "both.csv"
     arguments = ["--test", "broadcast,barrier", "--sizes", "4,4K", "--plot", str(png)]
@@ -158,7 +146,9 @@ def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
 
 
 # 64K takes its steps on the board, with payloads that do not fit there.
-@pytest.mark.parametrize(("nodes", "size"), [(1, "64K"), (1, "1M"), (2, "1M")])
+@pytest.mark.parametrize(
+    ("nodes", "size"), [pytest.param(1, "64K", marks=MORE), (1, "1M"), (2, "1M")]
+)
 def test_profile_splits_the_time_of_a_call_into_its_parts(
     nodes: int, size: str, tmp_path: Path
 ) -> None:
@@ -247,7 +237,7 @@ def test_rank_whose_command_is_gone_ends_in_silence(capfd: pytest.CaptureFixture
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     here.close()
-    rank = context.Process(target=serve, args=(there, Assignment(0, None, {}, ())))
+    rank = context.Process(target=serve, args=(there, 0, None, {}, ()))
     rank.start()
     rank.join(HANG_S)
     assert (rank.exitcode, capfd.readouterr().err) == (1, "")
@@ -269,18 +259,6 @@ def test_wrong_algorithm_is_told_in_one_line() -> None:
     assert ended.returncode == 1
     assert line.startswith("hccl-bench: rank ")
     assert "there is no 'all_reduce=fastest'; there are all_reduce: one_shot, " in line
-
-
-def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main([*_SHORT, "--test", "all", "--sizes", "4K", "--csv", "--api", "communicator"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [row["collective"] for row in rows] == list(CASES)
-    # Beside it may stand that the machine was busy.
-    assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
-    assert {row["wrong"] for row in rows} == {"0"}
-    assert all(float(row["time us"]) > 0 for row in rows)
 
 
 def test_latency_is_that_of_the_slowest_rank_of_each_call(

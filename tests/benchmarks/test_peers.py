@@ -22,7 +22,7 @@ from ranks import run_ranks
 
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Start, at_home
-from benchmarks.peers.copies import may_copy, open_copies
+from benchmarks.peers.copies import open_copies
 from benchmarks.peers.machine import pin, probe_cores
 from benchmarks.peers.processes import run_all
 from hccl_py.bench import _perftest
@@ -185,6 +185,7 @@ def test_sockets_move_what_each_end_was_told() -> None:
             exchange(here, 0, 8)
 
 
+@pytest.mark.nightly("bench")
 def test_sockets_are_measured_beside_ours_from_64_kib_on() -> None:
     (sockets,) = (each for each in at_home(COMMUNICATOR, 2) if each.name == SOCKETS)
     assert sockets.measure(Start("reduce", ranks=2, sizes=(4,), seconds=0.01)) == []
@@ -261,51 +262,47 @@ def test_main_starts_ours_and_its_peers_afresh(
     peers = _given_mpis()
     assert main([*wanted, "--starts", "1", *peers, "--json", str(path)]) == 0
     written = json.loads(path.read_text())
-    copies = ["copies"] if may_copy() else []
-    names = ["hccl-py", *copies, *(option[2:] for option in peers[::2]), "hccl", "gloo"]
+    names = ["hccl-py", "copies", *(option[2:] for option in peers[::2]), "hccl", "gloo"]
     assert [each["contender"] for each in written["results"]] == names
     assert all(0 < min(each["blocks_us"]) <= each["time_us"] for each in written["results"])
     assert all(len(each["cores"]) == 2 for each in written["results"])
-    assert len(written["missing"]) == 3 - len(peers) // 2 + (not copies)
+    assert len(written["missing"]) == 3 - len(peers) // 2
     out = capsys.readouterr().out
     assert "# reduce_scatter, 2 ranks, torch.distributed" in out
 
 
-def copy_as(rank: int, n: int, op: str) -> None:
+def copy_as_every_collective(rank: int, n: int) -> None:
     """Blocks of several tiles; those of the ops in place are not equally long."""
-    library = open_copies()
-    block = 2 * 32768 + 5
-    counts = {"all_gather": (block, n * block), "reduce_scatter": (n * block, block)}
-    num_in, num_out = counts.get(op, (n * block, n * block))
-    in_place = op in ("broadcast", "reduce", "all_reduce")
-    if in_place:
-        num_in += 1
-    of_all = [np.random.default_rng(peer).integers(0, 999, num_in) for peer in range(n)]
-    input = of_all[rank].astype(np.float32)
-    output = input if in_place else np.zeros(num_out, np.float32)
-    call = library.bind(op, input, output)
-    library.barrier()
-    call()
-    library.settle()
+    library, block = open_copies(), 2 * 32768 + 5
     mine = slice(rank * block, (rank + 1) * block)
-    total = np.sum(of_all, axis=0)
-    expected = {
-        "all_gather": np.concatenate(of_all),
-        "all_to_all": np.concatenate([one[mine] for one in of_all]),
-        "broadcast": of_all[0],
-        "reduce_scatter": total[mine],
-        "reduce": total if rank == 0 else of_all[rank],
-        "all_reduce": total,
-    }
-    np.testing.assert_array_equal(output, expected[op])
+    for op in [op for op in OPS if op != "barrier"]:
+        counts = {"all_gather": (block, n * block), "reduce_scatter": (n * block, block)}
+        num_in, num_out = counts.get(op, (n * block, n * block))
+        in_place = op in ("broadcast", "reduce", "all_reduce")
+        num_in += in_place
+        of_all = [np.random.default_rng(peer).integers(0, 999, num_in) for peer in range(n)]
+        input = library.zeros(num_in)
+        output = input if in_place else library.zeros(num_out)
+        input[:] = of_all[rank]
+        call = library.bind(op, input, output)
+        library.barrier()
+        call()
+        library.settle()
+        total = np.sum(of_all, axis=0)
+        expected = {
+            "all_gather": np.concatenate(of_all),
+            "all_to_all": np.concatenate([one[mine] for one in of_all]),
+            "broadcast": of_all[0],
+            "reduce_scatter": total[mine],
+            "reduce": total if rank == 0 else of_all[rank],
+            "all_reduce": total,
+        }
+        np.testing.assert_array_equal(output, expected[op], op)
     library.close()
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op != "barrier"])
-def test_copies_give_what_the_collective_gives(op: str) -> None:
-    if not may_copy():
-        pytest.skip("processes may not read each other here")
-    run_ranks(copy_as, 3, op)
+def test_copies_give_what_the_collective_gives() -> None:
+    run_ranks(copy_as_every_collective, 3)
 
 
 def test_small_blocks_are_not_copied_bare() -> None:

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.startup.__main__ import main
 
 
+@pytest.mark.nightly("bench")
 def test_startup_measures_a_start_on_two_emulated_nodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,13 +13,12 @@ from hccl_py.bench.carry_out import carry_out
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile, start_profile
 from hccl_py.bench.collective.analysis.validate_command import validate, validate_job
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import contenders_of
+from hccl_py.bench.collective.contender import Open, contenders_of
 from hccl_py.bench.collective.job_ranks import is_rank
 from hccl_py.bench.collective.measure import measure
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output.document import document, facts, write
-from hccl_py.bench.collective.output.live import Lines, choose
+from hccl_py.bench.collective.output.live import Screen
 from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.rank import statistics
@@ -77,11 +76,11 @@ def run(
     found, options, names = facts(), cases[0], list(contenders)
     measured: list[tuple[Options, list[Row]]] = []
     if not options.csv:
-        Lines().lines(introduction(cases, command, found, names))
+        print("\n".join(introduction(cases, command, found, names)), flush=True)
     with ExitStack() as opened:
         hosts = hosts or open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
-        screen = opened.enter_context(choose(options))
+        screen = opened.enter_context(Screen(options))
         ranks.on_ask = screen.status
         if options.profile:
             ranks.ask(start_profile, what="starting the profile")

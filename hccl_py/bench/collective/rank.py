@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from typing import Any, TypeVar
@@ -35,23 +35,6 @@ _INT8_ERROR = 2.01 / 253 * 127
 """Of sums of the oracle's data, which are at most 127; bf16 holds these exactly."""
 
 _Seconds = TypeVar("_Seconds", float, npt.NDArray[np.float64])
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Who a rank process is and what it works with.
-
-    Attributes:
-        rank: its rank.
-        namespace: network namespace to work in; None: the command's own.
-        environment: what a launcher would set.
-        contenders: what to measure, and where each one's ranks connect.
-    """
-
-    rank: int
-    namespace: str | None
-    environment: dict[str, str]
-    contenders: tuple[tuple[Open, Endpoint], ...]
 
 
 @dataclass(frozen=True)
@@ -228,27 +211,39 @@ def _tensor(pattern: npt.NDArray[Any], dtype: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(pattern)).to(dtype)
 
 
-def serve(pipe: connection.Connection, assignment: Assignment) -> None:
-    """Be a rank process: answer requests until the pipe closes."""
+def serve(
+    pipe: connection.Connection,
+    rank: int,
+    namespace: str | None,
+    environment: dict[str, str],
+    contenders: Sequence[tuple[Open, Endpoint]],
+) -> None:
+    """Be a rank process: answer requests until the pipe closes.
+
+    Args:
+        pipe: to the command.
+        rank: its rank.
+        namespace: network namespace to work in; None: the command's own.
+        environment: what a launcher would set.
+        contenders: what to measure, and where each one's ranks connect.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle
     try:
-        if assignment.namespace is not None:
-            enter(assignment.namespace)  # before there is any other thread
+        if namespace is not None:
+            enter(namespace)  # before there is any other thread
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        os.environ.update(assignment.environment)
-        import torch
+        os.environ.update(environment)
+        if contenders:
+            import torch
 
-        torch.set_num_threads(1)
+            torch.set_num_threads(1)
         with ExitStack() as opened:
-            contenders = []
-            for open_contender, endpoint in assignment.contenders:
-                contenders.append(open_contender(endpoint))
-                opened.callback(contenders[-1].close)
-            rank = Rank(assignment.rank, contenders)
+            found = [opened.enter_context(closing(make(at))) for make, at in contenders]
+            served = Rank(rank, found)
             pipe.send(None)
             while (request := pipe.recv()) is not None:
                 function, arguments = request
-                pipe.send(function(rank, *arguments))
+                pipe.send(function(served, *arguments))
         pipe.send(None)
     except BaseException as error:
         with suppress(OSError):  # nobody reads it once the command was killed

@@ -7,14 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from hccl_py.bench.collective.contender import Endpoint, Open
 from hccl_py.bench.collective.options import Options
-from hccl_py.bench.collective.rank import Assignment, Failed, serve
+from hccl_py.bench.collective.rank import Failed, serve
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.schedulers.ports import free_port
 
@@ -53,7 +53,11 @@ class Ranks:
     """
 
     def __init__(
-        self, options: Options, contenders: Sequence[Open], hosts: Hosts | None = None
+        self,
+        options: Options,
+        contenders: Sequence[Open],
+        hosts: Hosts | None = None,
+        method: str = "forkserver",
     ) -> None:
         """Start every rank and wait until it has opened its contenders.
 
@@ -61,6 +65,7 @@ class Ranks:
             options: what to measure.
             contenders: what to measure it with.
             hosts: one for each node; None: the nodes are emulated where the command runs.
+            method: how processes are started, as multiprocessing names it.
 
         Raises:
             RankFailure: a rank could not.
@@ -74,7 +79,7 @@ class Ranks:
         self._processes: list[BaseProcess] = []
         self._pipes: list[connection.Connection] = []
         try:
-            self._start(options, contenders, hosts)
+            self._start(options, contenders, hosts, method)
             self._collect("while joining")
         except BaseException:
             self._kill()
@@ -112,21 +117,21 @@ class Ranks:
         return self._collect(what)
 
     def _send(self, request: object) -> None:
-        for pipe in self._pipes:
-            try:
+        with suppress(OSError):  # that rank is dead; collecting finds out how it died
+            for pipe in self._pipes:
                 pipe.send(request)
-            except OSError:
-                return  # that rank is dead; collecting finds out how it died
 
     @property
     def pids(self) -> list[int]:
         """Process ids in rank order."""
         return [process.pid for process in self._processes if process.pid is not None]
 
-    def _start(self, options: Options, contenders: Sequence[Open], hosts: Hosts | None) -> None:
+    def _start(
+        self, options: Options, contenders: Sequence[Open], hosts: Hosts | None, method: str
+    ) -> None:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
-        context = multiprocessing.get_context("forkserver")
+        context: Any = multiprocessing.get_context(method)
         context.set_forkserver_preload(PRELOAD)
         address = hosts.address(0) if hosts else "127.0.0.1"
         # The ranks of a collective give up before the run does: their message says more than ours.
@@ -136,16 +141,11 @@ class Ranks:
             ports.add(free_port())
         for rank in range(options.world_size):
             here, there = context.Pipe()
-            endpoints = [
-                Endpoint(rank, options.world_size, address, port, timeout_s) for port in ports
-            ]
-            assignment = Assignment(
-                rank,
-                hosts.names[hosts.host_of(rank, options.world_size)] if hosts else None,
-                _environment(options, rank, hosts),
-                tuple(zip(contenders, endpoints, strict=True)),
-            )
-            process = context.Process(target=serve, args=(there, assignment), daemon=True)
+            ends = [Endpoint(rank, options.world_size, address, port, timeout_s) for port in ports]
+            namespace = hosts.names[options.node(rank)] if hosts else None
+            opens = list(zip(contenders, ends, strict=True))
+            arguments = (there, rank, namespace, _environment(options, rank, hosts), opens)
+            process = context.Process(target=serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
@@ -153,55 +153,46 @@ class Ranks:
 
     def _collect(self, what: str) -> list[Any]:
         """Wait for one answer of every rank."""
+        n, deadline = len(self._pipes), self._deadline
         answers: dict[int, Any] = {}
-        while len(answers) < len(self._pipes):
-            arrived = self._receive(set(answers), self._deadline)
+        while len(answers) < n and not any(answer is _DIED for answer in answers.values()):
+            pending = {self._pipes[rank]: rank for rank in range(n) if rank not in answers}
+            arrived: Any = connection.wait(list(pending), max(0.0, deadline - time.monotonic()))
             if not arrived:
-                late = ", ".join(str(r) for r in range(len(self._pipes)) if r not in answers)
-                raise RankFailure(
-                    f"no answer from rank {late} {what}: "
-                    f"the {self._timeout_s:g} s of the run (--timeout) are over"
-                )
-            for rank, answer in arrived.items():
-                if answer is _DIED or isinstance(answer, Failed):
-                    raise RankFailure(self._first_cause(set(answers), arrived, what))
-                answers[rank] = answer
-        return [answers[rank] for rank in range(len(self._pipes))]
-
-    def _receive(self, answered: set[int], deadline: float) -> dict[int, Any]:
-        """Wait for answers of the other ranks; return those that came, none after the deadline."""
-        pending = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answered}
-        arrived: dict[int, Any] = {}
-        for pipe in connection.wait(list(pending), max(0.0, deadline - time.monotonic())):
-            assert isinstance(pipe, connection.Connection)
-            try:
-                arrived[pending[pipe]] = pipe.recv()
-            except (EOFError, ConnectionError):
-                arrived[pending[pipe]] = _DIED
-        return arrived
-
-    def _first_cause(self, answered: set[int], arrived: dict[int, Any], what: str) -> str:
-        """Name the first cause: a rank that died, before those that noticed and complained."""
-        reports = dict(arrived)
-        deadline = time.monotonic() + _GRACE_S
-        while _DIED not in reports.values() and len(answered | set(reports)) < len(self._pipes):
-            more = self._receive(answered | set(reports), deadline)
-            if not more:
                 break
-            reports.update(more)
-        for rank, report in reports.items():
-            if report is _DIED:
-                return f"rank {rank} died {what}: {self._ending(rank)}"
-        first, failed = next((r, f) for r, f in reports.items() if isinstance(f, Failed))
-        return f"rank {first} failed {what}: {failed.error}\n{failed.traceback}".rstrip()
+            for pipe in arrived:
+                try:
+                    answers[pending[pipe]] = pipe.recv()
+                except (EOFError, ConnectionError):
+                    answers[pending[pipe]] = _DIED
+            if any(isinstance(answer, Failed) for answer in answers.values()):
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+        self._raise_first_cause(answers, what)
+        return [answers[rank] for rank in range(n)]
+
+    def _raise_first_cause(self, answers: dict[int, Any], what: str) -> None:
+        """Raise for a rank that died, before those that noticed and complained, or for a late one.
+
+        Raises:
+            RankFailure: there is such a rank.
+        """
+        for rank, answer in answers.items():
+            if answer is _DIED:
+                raise RankFailure(f"rank {rank} died {what}: {self._ending(rank)}")
+        for rank, answer in answers.items():
+            if isinstance(answer, Failed):
+                failure = f"rank {rank} failed {what}: {answer.error}\n{answer.traceback}"
+                raise RankFailure(failure.rstrip())
+        late = ", ".join(str(rank) for rank in range(len(self._pipes)) if rank not in answers)
+        if late:
+            over = f"the {self._timeout_s:g} s of the run (--timeout) are over"
+            raise RankFailure(f"no answer from rank {late} {what}: {over}")
 
     def _ending(self, rank: int) -> str:
         process = self._processes[rank]
         process.join(_GRACE_S)
         code = process.exitcode
-        if code is not None and code < 0:
-            return f"signal {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        return f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
 
     def _kill(self) -> None:
         """End what still runs, and wait until it has ended."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
@@ -22,27 +21,17 @@ _CALLS = 200
 _LEAST_US = 50_000
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The parts of one call on one rank, in us.
+Profile = dict[str, float]
+"""The parts of one call on one rank, in us:
 
-    Attributes:
-        late: waiting for ranks that came late to the call (`statistics()`).
-        copy: in shared memory, what a rank copies in and out.
-        reduce: adding up what came.
-        wire: inside the kernel's calls that send and receive, between nodes.
-        transit: the rest of the call: waiting for data under way, and the engine's own work.
-        python: from the caller's clock, outside the engine.
-        total: all of it.
-    """
-
-    late: float
-    copy: float
-    reduce: float
-    wire: float
-    transit: float
-    python: float
-    total: float
+    late     waiting for ranks that came late to the call (`statistics()`)
+    copy     in shared memory, what a rank copies in and out
+    reduce   adding up what came
+    wire     inside the kernel's calls that send and receive, between nodes
+    transit  the rest of the call: waiting for data under way, and the engine's own work
+    python   from the caller's clock, outside the engine
+    total    all of it
+"""
 
 
 def start_profile(rank: Rank) -> None:
@@ -58,14 +47,13 @@ def profile(ranks: Ranks, options: Options, call_us: float, least_calls: int) ->
 
 def lines(profiles: Sequence[Profile]) -> list[str]:
     """Render the mean over the ranks, and its share of a rank's time, least and most."""
-    measured = np.array([astuple(one) for one in profiles])
-    parts = measured[:, :-1]
-    shares = parts / measured[:, -1:]
+    measured = np.array([list(one.values()) for one in profiles])
+    shares = measured / measured[:, -1:]
     cells = [
-        f"{field.name} {part.mean():.3g} us {of.mean():.0%} ({of.min():.0%}-{of.max():.0%})"
-        for field, part, of in zip(fields(Profile), parts.T, shares.T, strict=False)
+        f"{name} {part.mean():.3g} us {of.mean():.0%} ({of.min():.0%}-{of.max():.0%})"
+        for name, part, of in zip(profiles[0], measured.T, shares.T, strict=True)
     ]
-    return [f"#   of {measured[:, -1].mean():.3g} us: {', '.join(cells)}"]
+    return [f"#   of {measured[:, -1].mean():.3g} us: {', '.join(cells[:-1])}"]
 
 
 def is_profiled(options: Options) -> bool:
@@ -84,8 +72,9 @@ def _profile(rank: Rank, calls: int) -> Profile:
         call()
     total = (time.perf_counter() - start) * 1e6 / calls
     late, moving, copy, reduce, wire = map(float, (_counted_us(rank) - before) / calls)
-    transit = max(0.0, moving - copy - reduce - wire)
-    return Profile(late, copy, reduce, wire, transit, max(0.0, total - late - moving), total)
+    parts = {"late": late, "copy": copy, "reduce": reduce, "wire": wire}
+    parts["transit"] = max(0.0, moving - copy - reduce - wire)
+    return parts | {"python": max(0.0, total - late - moving), "total": total}
 
 
 def _counted_us(rank: Rank) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

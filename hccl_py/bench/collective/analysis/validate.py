@@ -37,8 +37,12 @@ class Link:
     """One direction between two ranks.
 
     Attributes:
+        crosses: whether it is between nodes.
         gb_per_s: what it carried in each measurement.
         latency_us: half of a ping-pong of 4 bytes, the same in both directions.
+        was_suspicious: whether it was measured again.
+        class_median: in GB/s, of the links that it was compared with; None: it is as fast as they.
+        error: noise of the difference between its median and theirs, in GB/s.
     """
 
     source: int
@@ -46,6 +50,9 @@ class Link:
     crosses: bool
     gb_per_s: list[float]
     latency_us: float
+    was_suspicious: bool = False
+    class_median: float | None = None
+    error: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -55,37 +62,18 @@ class Link:
     @property
     def noise(self) -> float:
         """Half of the span from the 10th to the 90th percentile, in GB/s."""
-        p10, p90 = np.percentile(self.gb_per_s, (10, 90))
-        return float(p90 - p10) / 2
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A link that is below the limit, and why; rates in GB/s."""
-
-    link: Link
-    class_median: float
-    noise: float
-    """Of the difference between the link's median and that of those it was compared with."""
+        return _noise(self.gb_per_s)
 
     @property
-    def is_certain(self) -> bool:
-        """Whether the link is below the limit by more than the noise."""
-        return self.link.rate < LEAST_SHARE * self.class_median - self.noise
+    def is_slow(self) -> bool:
+        """Whether it is below the limit by more than the noise."""
+        median = self.class_median
+        return median is not None and self.rate < LEAST_SHARE * median - self.error
 
-
-@dataclass(frozen=True)
-class Validation:
-    """All links, those that are slow, and those that noise hides."""
-
-    num_bytes: int
-    links: tuple[Link, ...]
-    slow: tuple[Slow, ...]
-    hidden: tuple[Slow, ...]
-    """Below the limit by less than the noise."""
-
-    slow_once: int
-    """How many were slow at first and not when measured again."""
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is below the limit by less than the noise."""
+        return self.class_median is not None and not self.is_slow
 
 
 class Asked(Protocol):
@@ -109,7 +97,7 @@ class Validator:
         self._ranks, self._nodes, self._num_bytes = ranks, nodes, num_bytes
         self._blocks = _BLOCKS_IN_ALL
 
-    def run(self) -> Validation:
+    def run(self) -> list[Link]:
         """Measure every link, and suspicious ones again."""
         n = len(self._nodes)
         latency_us = {(a, b): self._latency_us(a, b) for a, b in permutations(range(n), 2) if a < b}
@@ -118,22 +106,19 @@ class Validator:
             crosses = self._nodes[a] != self._nodes[b]
             latency = latency_us[min(a, b), max(a, b)]
             links.append(Link(a, b, crosses, self._rates(a, b, _FIRST_REPEATS), latency))
-        below: list[Slow] = []
-        suspects = 0
         for crosses in (False, True):
             alike = [link for link in links if link.crosses == crosses]
-            suspicious = [link for link in alike if link.rate < LEAST_SHARE * _median(alike)]
-            suspects += len(suspicious)
-            below += filter(None, [self._measure_again(link, alike) for link in suspicious])
-        slow = tuple(one for one in below if one.is_certain)
-        hidden = tuple(one for one in below if not one.is_certain)
-        return Validation(self._num_bytes, tuple(links), slow, hidden, suspects - len(below))
+            limit = LEAST_SHARE * _median(alike) if alike else 0.0
+            for link in [link for link in alike if link.rate < limit]:
+                self._measure_again(link, alike)
+        return links
 
-    def _measure_again(self, link: Link, alike: Sequence[Link]) -> Slow | None:
+    def _measure_again(self, link: Link, alike: Sequence[Link]) -> None:
         """Measure a suspicious link and those nearest to the median in turns."""
         median = _median(alike)
         others = [other for other in alike if other is not link]
         typical = sorted(others, key=lambda other: abs(other.rate - median))[:3]
+        link.was_suspicious = True
         link.gb_per_s.clear()
         reference: list[float] = []
         for block in range(_MOST_BLOCKS):
@@ -142,16 +127,14 @@ class Validator:
                 other = typical[turn % len(typical)]
                 reference += self._rates(other.source, other.target, 1)
             self._blocks -= 1
-            p10, now, p90 = np.percentile(reference, (10, 50, 90))
-            lower = min(median, float(now))
+            link.class_median = min(median, float(np.median(reference)))
             # Three times the error of a median, which falls with the root of the number of repeats.
-            noise = float(np.hypot(link.noise, (p90 - p10) / 2)) / float(np.sqrt(block + 1))
-            found = Slow(link, lower, noise)
-            if link.rate >= LEAST_SHARE * lower:
-                return None
-            if found.is_certain or self._blocks <= 0:
-                break
-        return found
+            link.error = float(np.hypot(link.noise, _noise(reference)) / np.sqrt(block + 1))
+            if link.rate >= LEAST_SHARE * link.class_median:
+                link.class_median = None
+                return
+            if link.is_slow or self._blocks <= 0:
+                return
 
     def _rates(self, source: int, target: int, repeats: int) -> list[float]:
         """Send for a while from one rank to the other; the time is the slower side's."""
@@ -176,3 +159,8 @@ class Validator:
 
 def _median(links: Sequence[Link]) -> float:
     return float(np.median([link.rate for link in links]))
+
+
+def _noise(rates: Sequence[float]) -> float:
+    p10, p90 = np.percentile(rates, (10, 90))
+    return float(p90 - p10) / 2

@@ -2,6 +2,5 @@
 
 read          a command line in, one `Options` out for each case; start reading here
 option_text   the options, as --help shows them; parser: what they read
-sizes         the sizes that a range asks for
-combinations  checks of how options go together
+combinations  sizes of a range, and checks of how options go together
 """

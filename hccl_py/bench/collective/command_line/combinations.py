@@ -1,4 +1,4 @@
-"""Checks of how options go together, after argparse found each well-formed."""
+"""How options go together, after argparse found each well-formed: sizes, and what is wrong."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import argparse
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.command_line.sizes import MOST_SIZES, sizes_of
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
+from hccl_py.command_line import parse_size
+
+_DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
+_DEFAULT_FACTOR = 16
+_VALIDATE_SIZE = parse_size("1M")
+_MOST_SIZES = 1000
+_TUNED_SIZES = (8, 256, *(1 << exponent for exponent in range(10, 25, 2)))
 
 _OF_RANKS = {"nproc", "nnodes", "veth_links", "rate_mbit", "timeout_s"}
 _OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
@@ -24,6 +30,29 @@ _ALONE = {
 """Options that are a measurement of their own: what goes with them, and what they do."""
 
 _PAIRED = ("send_recv", "ping_pong")
+
+
+def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
+    """The sizes asked for, smallest first where a range was given, no more than 1001."""
+    if given.sizes:
+        return tuple(given.sizes)
+    if not (given.minbytes or given.maxbytes or given.size_range):
+        if given.validate:
+            return (_VALIDATE_SIZE,)
+        if given.tune_path and not (given.stepfactor or given.stepbytes):
+            return _TUNED_SIZES
+    factor = given.stepfactor or _DEFAULT_FACTOR
+    least, most = _DEFAULT_RANGE
+    if given.size_range:
+        least, most = given.size_range
+        factor = 2 ** (given.size_range_inc or 1)
+    least = given.minbytes or least
+    most = given.maxbytes or (max(least, most) if given.minbytes else most)
+    sizes: list[int] = []
+    while least <= most and len(sizes) <= _MOST_SIZES:
+        sizes.append(least)
+        least = least + given.stepbytes if given.stepbytes else least * factor
+    return tuple(sizes)
 
 
 def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> str | None:
@@ -65,7 +94,7 @@ def _of_sizes(given: argparse.Namespace) -> dict[str, object]:
         f"{', '.join(given.test)} has no sizes": (
             not has_data and (given.sizes or ranged or given.size_range)
         ),
-        f"more than {MOST_SIZES} sizes: give -f, or a larger -i": len(sizes) > MOST_SIZES,
+        f"more than {_MOST_SIZES} sizes: give -f, or a larger -i": len(sizes) > _MOST_SIZES,
         "--validate takes one size: give --sizes 1M": given.validate and len(sizes) > 1,
         "the first size (-b) must not be larger than the last one (-e)": not sizes,
         f"--op {bitwise} needs an integer type (-d int32), got {some_float}": (

@@ -9,9 +9,8 @@ from itertools import product
 from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.command_line.combinations import problem_of
+from hccl_py.bench.collective.command_line.combinations import problem_of, sizes_of
 from hccl_py.bench.collective.command_line.parser import make_parser
-from hccl_py.bench.collective.command_line.sizes import sizes_of
 from hccl_py.bench.collective.options import Options
 
 _NAMES = {field.name for field in fields(Options)}

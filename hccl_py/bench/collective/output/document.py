@@ -74,7 +74,7 @@ def _size_document(row: Row) -> dict[str, Any]:
             }
             for result in row.results
         },
-        **({"profile_us": [asdict(one) for one in row.profiles]} if row.profiles else {}),
+        **({"profile_us": row.profiles} if row.profiles else {}),
         "ratio": {result.contender: asdict(row.ratio(result)) for result in row.results[1:]},
     }
 

@@ -37,7 +37,7 @@ def plot(measured: Measured, title: str, path: Path) -> None:
     if not cases:
         return
     figure = new_figure(12, _ROW_INCHES * len(cases) + 0.4)
-    figure.suptitle(wrapped(title, _TITLE_LETTERS), fontsize=11)
+    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_LETTERS)), fontsize=11)
     axes = figure.subplots(len(cases), 2, squeeze=False)
     for (collective, each), (time_axes, busbw_axes) in zip(cases.items(), axes, strict=True):
         _draw(each, time_axes, busbw_axes)
@@ -55,11 +55,6 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def wrapped(title: str, letters: int) -> str:
-    """Break lines that would not fit above a figure."""
-    return "\n".join(textwrap.fill(line, letters) for line in title.splitlines())
 
 
 def _draw(cases: Measured, time_axes: Axes, busbw_axes: Axes) -> None:
@@ -82,23 +77,12 @@ def _draw(cases: Measured, time_axes: Axes, busbw_axes: Axes) -> None:
             time_axes.fill_between(sizes, *band, color=style["color"], alpha=0.15, linewidth=0)
             busbw = [row.busbw(result) for row, result in zip(rows, results, strict=True)]
             busbw_axes.plot(sizes, busbw, **style)
-            _mark_doubtful(rows, results, time_axes, busbw_axes)
-    if any(row.doubts for _, rows in cases for row in rows):
-        for axes in (time_axes, busbw_axes):
-            axes.plot([], [], "o", mfc="white", mec="gray", label="doubtful (noisy machine)")
     rows = cases[0][1]
     limits = [(row.size, _limit(row)) for row in rows if _limit(row)]
     if limits:
         busbw_axes.plot(
             *zip(*limits, strict=True), color="black", lw=1, ls=(0, (1, 2)), label="measured limit"
         )
-
-
-def _mark_doubtful(rows: Sequence[Row], results: Sequence[Result], *both: Axes) -> None:
-    for row, result in zip(rows, results, strict=True):
-        if row.doubts:
-            for axes, value in zip(both, (result.time_us.median, row.busbw(result)), strict=True):
-                axes.plot(row.size, value, "o", mfc="white", mec="gray", markersize=4, zorder=3)
 
 
 def _limit(row: Row) -> float | None:
