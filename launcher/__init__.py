@@ -6,7 +6,7 @@ command_line/  what it may say, checked; options.py is what the other rooms get 
 parts/       which part of the job this process is
 supervisor.py  the process that the user sees: watches the agent, cleans up (processes.py)
 job/         coordinator and agents of a job of fixed size; a Python rank begins with worker.py
-elastic/     jobs whose size may change, on torch.distributed.run; all else imports torch only to
+elastic_job.py  jobs whose size may change, on torch.distributed.run; all else imports torch only to
              count devices
 hosts/       other hosts, over ssh; agent_main.py runs there
 preflight/   what would fail, found before the ranks start

@@ -1,4 +1,7 @@
-"""Exit codes of the launcher's own, from sysexits.h; a job has that of its first failing rank."""
+"""Exit codes of the launcher's own, from sysexits.h, and the error of a command line.
+
+A job has the exit code of its first failing rank.
+"""
 
 USAGE = 2
 """The command line cannot be carried out."""
@@ -16,3 +19,12 @@ CANNOT_RUN = 126
 """The program cannot be executed, as a shell says it."""
 NOT_FOUND = 127
 """There is no such program, as a shell says it."""
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out; the message says why, in one line."""
+
+    def __init__(self, why: str, exit_code: int = USAGE) -> None:
+        """Take the exit code of the launcher as well."""
+        super().__init__(why)
+        self.exit_code = exit_code

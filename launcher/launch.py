@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.command_line.read import parse
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.processes import kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.signals import stop
-from hccl_py.launcher.usage_error import UsageError
 
 _STOPS = signal.SIGINT, signal.SIGTERM
 _KILL_S = 0.5
@@ -41,7 +41,7 @@ def launch(words: Sequence[str]) -> int:
             print(text, end="")
             return 0
         with scratch_folder() as folder:
-            part = choose.elastic if options.elastic else choose.part
+            part = choose.elastic_part if options.elastic else choose.part
             body = part(options, folder, words)
             return supervisor.run(body, options.stop_s, folder)
     except UsageError as error:

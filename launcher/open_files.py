@@ -5,7 +5,7 @@ Ranks inherit that limit, so it is raised only where it is too low.
 
 import resource
 
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 
 _LEAST_OWN_FILES, _OWN_FILES = 32, 128  # preflight judges what ranks need
 _FILES_PER_RANK = 3

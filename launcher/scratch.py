@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 
 
 @contextmanager

@@ -28,7 +28,7 @@ BUDGET = {
     "hccl_py/csrc": 10_070,
     "hccl_py/torch_backend": 4_080,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 9_030,
+    "launcher": 8_920,
     "hccl_py/bench": 5_380,
     "hccl_py/lab": 7_060,
     "hccl_py/horovod": 3_210,

@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 from hccl_py.command_line import Parser
 from hccl_py.launcher.command_line import values
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT
 from hccl_py.launcher.placement.binding import Bind
-from hccl_py.launcher.usage_error import UsageError
 
 _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, Options
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
-from hccl_py.launcher.usage_error import UsageError
 
 if TYPE_CHECKING:
     from hccl_py.launcher.hosts.options import HostOptions

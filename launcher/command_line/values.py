@@ -9,10 +9,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hccl_py.command_line import reader, whole
-from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND
+from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND, UsageError
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT
 from hccl_py.launcher.output.options import parse_streams
-from hccl_py.launcher.usage_error import UsageError
 
 _MOST = 1_000_000_000
 _MOST_NODES = 1 << 16

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import SshOptions
 from hccl_py.launcher.lookups import in_threads
-from hccl_py.launcher.usage_error import UsageError
 
 _TIMEOUT_S = 10.0
 

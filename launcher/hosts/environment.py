@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.host_list import read_lines
-from hccl_py.launcher.usage_error import UsageError
 
 ALWAYS = (
     "HCCL_*",  # what ranks must agree on

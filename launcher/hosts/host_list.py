@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 
 _HOST = re.compile(
     r"(?:(?P<user>\w[\w.-]*)@)?"

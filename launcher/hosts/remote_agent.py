@@ -17,10 +17,10 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts import remote_shell
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import HostOptions
-from hccl_py.launcher.usage_error import UsageError
 
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 7
 _END_S = 5.0  # from the end of its stderr to that of ssh

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 
 COMMAND = "exec sh -c 'IFS= read -r line && eval \"$line\"'"
 """The command that ssh runs. `read` takes single bytes from a pipe, so the agent gets the rest."""

@@ -1,8 +1,8 @@
 """A job of fixed size: one coordinator, and an agent on each host that starts the ranks there.
 
-layout.py    which rank runs where, and what its environment says
+layout.py    which rank runs where, what it runs, and what its environment says
 coordinator/        the coordinator: waits for agents, starts, stops, restarts and ends the ranks
-agent.py     the ranks of one host (program.py), started when the coordinator says so
+agent.py     the ranks of one host, started when the coordinator says so
 ranks.py     their processes
 loop.py      the event loop of both
 channel.py   messages between agents and coordinator on other hosts; the agent's end of them

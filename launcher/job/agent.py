@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
-from hccl_py.launcher.job.layout import Attempt
+from hccl_py.launcher.job.layout import Attempt, Program
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.rank_input import RankInput
 from hccl_py.launcher.job.ranks import Ranks
 from hccl_py.launcher.job.reasons import OutOfMemory
@@ -149,7 +148,7 @@ class Agent:
         pid = self._ranks.pid(rank) if self._ranks is not None else None
         if pid is None:
             return
-        from hccl_py.launcher.progress.stack import stack_of
+        from hccl_py.launcher.progress.rank_progress import stack_of
 
         def dump() -> None:
             text = stack_of(pid)

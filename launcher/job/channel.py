@@ -183,10 +183,6 @@ def unpack(message: bytes) -> tuple[str, Any, int, int]:
     """Return kind, body and numbers of a message, its records made anew."""
     kind, body, number, num_received = json.loads(message)
     if kind == "hello":
-        for name in ("num_agents", "protocol", "num_received"):
-            body[name] = int(body[name])
-        body["session"] = str(body["session"])
-        body["index"] = None if body["index"] is None else int(body["index"])
         hello = Hello(*body["hello"])
         body["hello"] = hello._replace(slots=tuple(Slot(*slot) for slot in hello.slots))
     elif kind == "start":
@@ -194,15 +190,7 @@ def unpack(message: bytes) -> tuple[str, Any, int, int]:
         slots = tuple(Slot(*slot) for slot in attempt.slots)
         body = attempt._replace(slots=slots, node_sizes=tuple(attempt.node_sizes))
     elif kind == "ended":
-        number, failures, port = body
-        body = [int(number), tuple(Failure(*each) for each in failures), int(port)]
-    elif kind == "answer":
-        body = [int(body[0]), body[1]]
-    elif kind == "failed":
-        number, rank, exit_code = map(int, body)
-        body = [number, rank, exit_code]
+        body[1] = tuple(Failure(*each) for each in body[1])
     elif kind == "progress":
-        body = [int(body[0]), tuple(map(RankProgress.of, body[1]))]
-    elif kind == "stack":
-        body = [int(body[0]), int(body[1]), str(body[2])]
+        body[1] = tuple(RankProgress(*each) for each in body[1])
     return kind, body, int(number), int(num_received)

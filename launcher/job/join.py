@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, TRY_AGAIN
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL, RETURN_S, CoordinatorLink
-from hccl_py.launcher.job.layout import Hello
+from hccl_py.launcher.job.layout import Hello, Program
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import PRINT_S, Streams
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port

@@ -1,8 +1,14 @@
-"""Which rank runs where: from what the agents bring to the environment of each rank."""
+"""What a job is: which rank runs where, what it runs, and what its environment says."""
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.placement.binding import Bind
+from hccl_py.launcher.placement.topology import framework_variables
 
 
 class Slot(NamedTuple):
@@ -101,3 +107,86 @@ def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(attempt.number),
         "TORCHELASTIC_MAX_RESTARTS": str(attempt.max_restarts),
     }
+
+
+class JobSettings(NamedTuple):
+    """What the coordinator has to know of a job before any agent comes.
+
+    Attributes:
+        hosts: of the agents, as many as there are; empty where a host is not known yet.
+        address: where agents of other hosts connect, for messages.
+        connect_timeout_s: how long to wait for all of them.
+        stop_s: between SIGTERM and SIGKILL of a rank.
+        job_id: what ranks see; restarts keep it.
+        master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
+        min_ranks: how many ranks have to go on when others fail; 0: all.
+        stall_s: a rank without progress is named after so long; 0: none is.
+        aliases: those of `hosts` that mean nothing on other hosts.
+        only_checks: the job is preflight, in full, and no rank is started.
+    """
+
+    hosts: tuple[str, ...]
+    address: str
+    connect_timeout_s: float
+    stop_s: float
+    job_id: str
+    max_restarts: int = 0
+    min_ranks: int = 0
+    master_addr: str = ""
+    master_port: int = 0
+    only_checks: bool = False
+    stall_s: float = 0.0
+    aliases: frozenset[str] = frozenset()
+
+
+WORKER = str(Path(__file__).parents[1] / "worker.py")
+"""What a Python rank begins with."""
+
+
+class Program(NamedTuple):
+    """What to run on this host.
+
+    Attributes:
+        command: of every rank.
+        environment: of every rank, before its own variables.
+        slots: for the ranks, in their order.
+        emulates_nodes: whether this host plays several nodes.
+        stop_s: between SIGTERM and SIGKILL.
+        folder: for records of exceptions; owner-only.
+        bind: which cores each rank gets.
+        output: where the lines of ranks go.
+        is_alone: the job is a single rank, which gets this terminal itself.
+        has_stdin: the standard input of this process is the user's, for rank 0.
+        has_user: rank 0 may ask the user something: its prompts are shown at once.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    slots: tuple[Slot, ...]
+    emulates_nodes: bool
+    stop_s: float
+    folder: Path
+    bind: Bind
+    output: OutputOptions
+    is_alone: bool = False
+    has_stdin: bool = True
+    has_user: bool = False
+
+
+def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
+    """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
+    return (sys.executable, WORKER, *words) if is_python else tuple(words)
+
+
+def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, str]:
+    """Return what the `index`-th rank of an agent finds on top of the program's environment."""
+    own = rank_environment(attempt, index)
+    if program.emulates_nodes:
+        own["HCCL_NODE_ID"] = f"emulated-node-{attempt.slots[index].node}"
+    if "PYTHONUNBUFFERED" not in program.environment:
+        # A pipe would hold lines back until a buffer is full.
+        own["PYTHONUNBUFFERED"] = "1"
+    for name in ("HCCL_REPLACE", "HCCL_HABANA_SHIM"):
+        if name in program.environment:
+            own[name] = program.environment[name]  # for --dry-run to show
+    return {**own, **framework_variables(program.environment)}

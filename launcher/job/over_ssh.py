@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hccl_py.launcher.exit_codes import MISSING_NODE
+from hccl_py.launcher.exit_codes import MISSING_NODE, UsageError
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent
 from hccl_py.launcher.job.coordinator.coordinator import Phase
@@ -12,7 +12,6 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.output.lines import MAX_LINE_BYTES, LineReader
 from hccl_py.launcher.output.screen import Screen
-from hccl_py.launcher.usage_error import UsageError
 
 _SILENT_S, _PERIOD_S = 15.0, 1.0
 # The pieces of a long line come with the prefix of their rank, and marked as pieces.

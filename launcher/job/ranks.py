@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.layout import Attempt, Slot
+from hccl_py.launcher.job.layout import Attempt, Program, Slot, rank_variables
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.placement.binding import Place, bound_to

@@ -14,10 +14,8 @@ from hccl_py.launcher.job.agent import Agent, watch_signals
 from hccl_py.launcher.job.channel import COORDINATOR_RETURN_S, PROTOCOL, Session, pack
 from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
 from hccl_py.launcher.job.coordinator.server import CoordinatorServer
-from hccl_py.launcher.job.coordinator.settings import JobSettings
-from hccl_py.launcher.job.layout import Hello
+from hccl_py.launcher.job.layout import Hello, JobSettings, Program
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.rank_input import UserInput
 from hccl_py.launcher.job.streams import PRINT_S, Streams
 

@@ -8,7 +8,7 @@ and not to the screen, one with a tee to both.
 from enum import Flag
 from typing import NamedTuple
 
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 
 
 class Route(Flag):

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.options import Route
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.own_files import create_file, open_folder, open_private_folder
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import check_folder
@@ -17,7 +18,6 @@ from hccl_py.launcher.parts.settings import (
     settings_of,
     slots_of,
 )
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
@@ -27,14 +27,10 @@ from hccl_py.transport.network.secret import SECRET
 
 def text(options: Options) -> str:
     """Return what an option that starts nothing prints; empty without such an option."""
-    if options.print_sbatch:
-        from hccl_py.launcher.manifests import sbatch
+    if options.print_sbatch or options.print_k8s:
+        from hccl_py.launcher.manifests import texts
 
-        return sbatch.text(options)
-    if options.print_k8s:
-        from hccl_py.launcher.manifests import kubernetes
-
-        return kubernetes.text(options)
+        return texts.sbatch(options) if options.print_sbatch else texts.k8s(options)
     if options.dry_run:
         from hccl_py.launcher.parts import dry_run
 
@@ -42,16 +38,16 @@ def text(options: Options) -> str:
     return ""
 
 
-def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
+def elastic_part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
-    from hccl_py.launcher.elastic import run
+    from hccl_py.launcher import elastic_job
 
     check_secret()
-    run.check_options(options)
+    elastic_job.check_options(options)
     check_folder(options.output.log_dir)
     if options.by_arrival and options.coordinator is not None:
         several_nodes.resolve(options.coordinator)
-    return partial(run.run, options, folder, words)
+    return partial(elastic_job.run, options, folder, words)
 
 
 def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:

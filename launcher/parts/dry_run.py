@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.options import HostOptions
-from hccl_py.launcher.job.layout import Attempt, Slot
-from hccl_py.launcher.job.program import Program, rank_variables
+from hccl_py.launcher.job.layout import Attempt, Program, Slot, rank_variables
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options
 from hccl_py.launcher.parts import over_ssh, scheduled, several_nodes
 from hccl_py.launcher.parts.settings import planned_program, settings_of, slots_of
-from hccl_py.launcher.placement.accelerators import USE_CPU
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.dry_run import PlannedRank, render
-from hccl_py.launcher.placement.topology import read_machine
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.placement.topology import USE_CPU, read_machine
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.network.secret import SECRET
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Slot
@@ -17,7 +18,6 @@ from hccl_py.launcher.parts.settings import (
     program_of,
     settings_of,
 )
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
 from hccl_py.transport.network.secret import SECRET
@@ -43,8 +43,7 @@ def part(
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
     secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
-    settings = replace(
-        settings_of(options, tuple(host.name for host in remote.hosts), where),
+    settings = settings_of(options, tuple(host.name for host in remote.hosts), where)._replace(
         aliases=frozenset(location.host.name for location in found if location.is_alias),
     )
     local = []

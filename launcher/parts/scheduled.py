@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hccl_py.launcher.exit_codes import MISSING_NODE
+from hccl_py.launcher.exit_codes import MISSING_NODE, UsageError
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.scratch import remove
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import NODE_OPTIONS, Scheduled, Task
 from hccl_py.transport.errors import HcclError

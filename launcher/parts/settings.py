@@ -6,22 +6,17 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hccl_py.launcher.command_line.values import check_number_here
-from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.exit_codes import UsageError
+from hccl_py.launcher.job.layout import JobSettings, Program, Slot, rank_command
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.interfaces import address_family, describe_target
 from hccl_py.transport.network.secret import read_secret, weakness
-
-if TYPE_CHECKING:
-    from hccl_py.launcher.job.coordinator.settings import JobSettings
 
 
 def check_secret() -> None:
@@ -71,10 +66,8 @@ def has_user() -> bool:
         return False
 
 
-def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "JobSettings":
+def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> JobSettings:
     """Return what the coordinator has to know; `address` is what the others should reach."""
-    from hccl_py.launcher.job.coordinator.settings import JobSettings
-
     anywhere = options.coordinator is None or options.by_arrival
     return JobSettings(
         hosts=hosts,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hccl_py.launcher.exit_codes import TRY_AGAIN
+from hccl_py.launcher.exit_codes import TRY_AGAIN, UsageError
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.open_files import allow_connections
@@ -25,7 +25,6 @@ from hccl_py.launcher.parts.settings import (
     settings_of,
     slots_of,
 )
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.secret import SECRET

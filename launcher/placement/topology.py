@@ -1,11 +1,11 @@
 """This machine as a rank may use it: its CPUs with their core, last-level cache and NUMA node.
 
 Everything is read below a root folder, so tests read trees of machines that they do not have.
-Containers hide parts of /sys. `Machine.unread` says what is missing and what is assumed instead.
+Containers hide parts of /sys: without them there is one NUMA node, and each CPU is a core.
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +31,6 @@ class Machine(NamedTuple):
     cpus: tuple[Cpu, ...]  # in ascending order
     quota: float | None  # cores that the cgroup pays for; None: no limit
     memory_bytes: int | None  # limit of the cgroup; None: no limit
-    unread: tuple[str, ...] = ()  # a line for each thing that /sys does not show
 
     @property
     def cores(self) -> tuple[tuple[Cpu, ...], ...]:
@@ -54,12 +53,7 @@ def read_machine(root: Path = Path("/"), affinity: Collection[int] | None = None
         usable = (usable & (allowed or usable)) or usable
     numas = dict(_numas(system / "node"))
     cpus = tuple(sorted(_cpu(system / "cpu", number, numas.get(number, 0)) for number in usable))
-    unread = []
-    if not numas:
-        unread.append(f"{system}/node is missing: one NUMA node is assumed")
-    if not (system / f"cpu/cpu{min(usable)}/topology").is_dir():
-        unread.append(f"{system}/cpu/cpu*/topology is missing: each CPU counts as a core")
-    return Machine(cpus, limits.num_cores, limits.memory_bytes, tuple(unread))
+    return Machine(cpus, limits.num_cores, limits.memory_bytes)
 
 
 def _cpu(folder: Path, number: int, numa: int) -> Cpu:
@@ -91,3 +85,29 @@ def _list(path: Path) -> frozenset[int]:
     with suppress(OSError, ValueError):
         return parse_ranges(path.read_text())
     return frozenset()
+
+
+USE_CPU = "ACCELERATE_USE_CPU"
+"""Accelerate, and the Trainer of transformers with it, take a rank without it for a job alone."""
+_DEVICES = (
+    *("nvidia[0-9]*", "nvidiactl", "dxg"),  # CUDA; dxg under WSL
+    "kfd",  # ROCm
+    *("accel/*", "hl[0-9]*", "davinci[0-9]*", "neuron[0-9]*"),  # Gaudi, Ascend, Trainium
+)
+_DRIVERS_OF_XPU = ("i915", "xe")
+
+
+def has_accelerator(root: Path = Path("/")) -> bool:
+    """Return whether torch might find an accelerator here. The answer needs no torch."""
+    if any(any((root / "dev").glob(pattern)) for pattern in _DEVICES):
+        return True
+    for node in (root / "dev/dri").glob("renderD*"):  # which display adapters have too
+        driver = root / "sys/class/drm" / node.name / "device/driver"
+        if driver.resolve().name in _DRIVERS_OF_XPU:
+            return True
+    return False
+
+
+def framework_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the ranks' environment lacks; a setting of the user stays."""
+    return {} if USE_CPU in environ or has_accelerator() else {USE_CPU: "true"}

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.launcher.lookups import MOST_THREADS
-from hccl_py.launcher.preflight.finding import Finding, render
-from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, compare
+from hccl_py.launcher.preflight.finding import Finding, Nodes, render
+from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, compare, overview
 from hccl_py.launcher.preflight.judge.links import link_findings
-from hccl_py.launcher.preflight.judge.nodes import Nodes
-from hccl_py.launcher.preflight.judge.overview import overview
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import PROBE_S, Target
 from hccl_py.launcher.preflight.node.responder import Introduction

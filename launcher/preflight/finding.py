@@ -1,10 +1,11 @@
-"""A finding: what is wrong on which node, and the command that mends it."""
+"""A finding: what is wrong on which node, and the command that mends it; nodes compared."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hccl_py.launcher.number_ranges import ranges
+from hccl_py.launcher.preflight.node.facts import Facts
 
 Severity = Literal["error", "warning"]
 _MOST_NAMES = 8
@@ -57,3 +58,35 @@ def name_nodes(nodes: Iterable[int], names: Sequence[str]) -> str:
     listed = ", ".join([*shown[:_MOST_NAMES], *more])
     text = f"node{'s' * (len(chosen) > 1)} {ranges(chosen)}"
     return f"{text} ({listed})" if listed else text
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What is compared.
+
+    Attributes:
+        names: what the user calls each node; "" where there is no name.
+        sizes: ranks on each node.
+        facts: of each node that answered.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    facts: Mapping[int, Facts]
+
+    def name(self, node: int) -> str:
+        """Render a node for a text."""
+        return name_nodes([node], self.names)
+
+
+def unlike(
+    nodes: Nodes, what: str, values: Mapping[int, str], severity: Severity, remedy: str
+) -> Iterator[Finding]:
+    """Find the nodes whose value is not the most frequent one; USUAL in the remedy is that one."""
+    every = list(values.values())
+    usual = max(every, key=every.count, default="")
+    those = name_nodes([node for node in values if values[node] == usual], nodes.names)
+    for node, value in values.items():
+        if value != usual:
+            text = f"has {what} {value}; {those}: {usual}"
+            yield Finding(node, severity, text, remedy.replace("USUAL", usual))

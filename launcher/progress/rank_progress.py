@@ -1,4 +1,4 @@
-"""How far one rank is, as the agent on its host sees it.
+"""How far one rank is, as the agent on its host sees it, and where it is, by py-spy.
 
 A rank that uses hccl writes a file (`hccl_py/progress_file.py`). Any rank shows progress by
 its lines and its CPU time, too.
@@ -7,6 +7,7 @@ its lines and its CPU time, too.
 import json
 import os
 import socket
+import sys
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,16 +39,7 @@ class RankProgress(NamedTuple):
     num_bytes: int
     idle_s: float
     call: str
-    waiting_for: tuple[int, ...]
-
-    @classmethod
-    def of(cls, packed: Sequence[Any]) -> "RankProgress":
-        """Unpack a message; raise ValueError or TypeError if it is none."""
-        rank, host, pid, steps, collectives, num_bytes, idle_s, call, waiting_for = packed
-        return cls(
-            *(int(rank), str(host), int(pid), int(steps), int(collectives), int(num_bytes)),
-            *(float(idle_s), str(call), tuple(map(int, waiting_for))),
-        )
+    waiting_for: Sequence[int]
 
 
 class RankWatch:
@@ -119,3 +111,43 @@ def _cpu_s(pid: int) -> float:
             ticks += sum(map(int, fields[11:15]))
             wait_ns += int(Path(f"/proc/{each}/schedstat").read_text().split()[1])
     return ticks / _TICKS_PER_S + wait_ns / 1e9
+
+
+_TIMEOUT_S = 20.0
+_MAX_LINES = 30
+_MARK = "\0"
+
+
+def stack_of(pid: int) -> str:
+    """Return the stack of a Python process, or why there is none; empty: there is no py-spy."""
+    import shutil  # they cost every agent
+    import subprocess
+
+    # Beside this Python first: PATH need not lead to the virtual environment.
+    program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which(
+        "py-spy"
+    )
+    if program is None:
+        return ""
+    command = [program, "dump", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"py-spy failed: {error}"
+    if done.returncode:
+        return f"py-spy failed: {(done.stderr.strip() or 'it said nothing').splitlines()[0]}"
+    return _shortened(done.stdout)
+
+
+def _shortened(dump: str) -> str:
+    """Leave out the header, the threads of hccl, and what is beyond the limit."""
+    threads = dump.replace("\nThread ", _MARK + "Thread ").split(_MARK)[1:]
+    lines = [
+        line
+        for thread in threads
+        if '"hccl-' not in thread.partition("\n")[0]
+        for line in thread.strip().splitlines()
+    ]
+    left_out = len(lines) - _MAX_LINES
+    more = [f"... {left_out} more lines"] if left_out > 0 else []
+    return "\n".join([*lines[:_MAX_LINES], *more])

@@ -21,8 +21,7 @@ from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE, U
 from hccl_py.launcher.failure import how_ended
 from hccl_py.launcher.job.coordinator.agents import Agents, AgentState
 from hccl_py.launcher.job.coordinator.ending import Ending, outcome
-from hccl_py.launcher.job.coordinator.settings import JobSettings
-from hccl_py.launcher.job.layout import Attempt, Hello
+from hccl_py.launcher.job.layout import Attempt, Hello, JobSettings
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, sample_s

@@ -75,7 +75,7 @@ class CoordinatorServer:
         for _, route, message in self._listener.receive(missing):
             try:
                 kind, body, number, num_received = unpack(message)
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, LookupError) as error:
                 logger.warning("a message of an agent was dropped: %s", error)
                 continue
             self._on_message(route, kind, body, number, num_received)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from hccl_py.launcher.preflight.finding import Finding
-from hccl_py.launcher.preflight.judge.nodes import Nodes, unlike
+from hccl_py.launcher.preflight.finding import Finding, Nodes, unlike
 from hccl_py.transport.network.interfaces import address_family, is_loopback
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hccl_py.launcher.preflight.finding import Finding, name_nodes
-from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.finding import Finding, Nodes, name_nodes
 from hccl_py.launcher.preflight.node.probe import CONNECT_S, Outcome, PairResult
 
 _MOST_SOURCES = 8

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from hccl_py.launcher.preflight.finding import Finding
-from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.finding import Finding, Nodes
 
 # What Python, torch, the library and a program have open beside connections with other ranks.
 _OWN_DESCRIPTORS = 64

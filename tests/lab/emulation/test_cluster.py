@@ -8,7 +8,7 @@ import pytest
 
 from hccl_py.lab.emulation.cluster import Cluster, Cut, Kill, Speed, read
 from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.usage_error import UsageError
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
 
 NETWORK = '[network]\nbandwidth = "1 Gbit/s"\n'

@@ -13,8 +13,8 @@ from launching import launch
 
 from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.command_line.read import parse
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.main import main
-from hccl_py.launcher.usage_error import UsageError
 
 SCRIPT = __file__
 SCREEN_LINES = 40

@@ -9,11 +9,11 @@ import threading
 import pytest
 from quiet_clock import Moment
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts import addresses
 from hccl_py.launcher.hosts.addresses import locate
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import SshOptions
-from hccl_py.launcher.usage_error import UsageError
 
 NEEDS_SSH = pytest.mark.skipif(shutil.which("ssh") is None, reason="apt-get install openssh-client")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.environment import read_env_file, select
-from hccl_py.launcher.usage_error import UsageError
 
 HERE = {
     "HCCL_DEBUG": "1",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.environment import read_env_file
 from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
-from hccl_py.launcher.usage_error import UsageError
 
 
 @pytest.mark.parametrize(

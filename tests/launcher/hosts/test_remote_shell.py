@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts import remote_shell
-from hccl_py.launcher.usage_error import UsageError
 
 HERE = {"PYTHONPATH": str(Path(__file__).parent)}
 AWKWARD = 'it\'s "a" $HOME `id` \\ folder; exit 5 #'

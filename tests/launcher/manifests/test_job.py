@@ -8,8 +8,7 @@ import pytest
 
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.main import main
-from hccl_py.launcher.manifests import kubernetes, sbatch
-from hccl_py.launcher.manifests.job import name_of
+from hccl_py.launcher.manifests.texts import k8s, name_of, sbatch
 
 SCRIPT = __file__
 
@@ -29,7 +28,7 @@ def test_name_is_one_that_dns_takes(program: str, name: str) -> None:
 
 def test_pod_gets_sizes_as_variables_and_the_other_words_as_they_are() -> None:
     words = ["--print_k8s", "--nnodes=4", "--nproc", "8", "--master-port", "300", "--bind", "core"]
-    text = kubernetes.text(parse([*words, "train.py", "--print-k8s", 'a "b" $(X)'], {}))
+    text = k8s(parse([*words, "train.py", "--print-k8s", 'a "b" $(X)'], {}))
     command = text.partition("command:\n")[2].partition("          env:")[0].splitlines()
     assert [line.strip() for line in command] == [
         '- "hccl-launch"',
@@ -49,7 +48,7 @@ def test_batch_script_has_all_options_and_makes_its_own_secret(
 ) -> None:
     monkeypatch.setenv("HCCL_SECRET", "c0ffee")
     words = ["--nnodes", "4", "--nproc", "8", SCRIPT, "two words"]
-    text = sbatch.text(parse(["--print-sbatch", *words], os.environ))
+    text = sbatch(parse(["--print-sbatch", *words], os.environ))
     assert "#SBATCH --nodes=4\n" in text
     assert text.endswith(f"-m hccl_py.launcher.main --nnodes 4 --nproc 8 {SCRIPT} 'two words'\n")
     assert "c0ffee" not in text

@@ -9,7 +9,13 @@ import pytest
 from machine_trees import Shape, write_cgroup, write_machine
 
 from hccl_py.launcher.number_ranges import parse_ranges, ranges
-from hccl_py.launcher.placement.topology import Cpu, read_machine
+from hccl_py.launcher.placement import topology
+from hccl_py.launcher.placement.topology import (
+    Cpu,
+    framework_variables,
+    has_accelerator,
+    read_machine,
+)
 
 V2 = "30 23 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 
@@ -31,7 +37,7 @@ def test_siblings_of_a_core_stay_together(tmp_path: Path) -> None:
         [2, 6],
         [3, 7],
     ]
-    assert (machine.quota, machine.memory_bytes, machine.unread) == (None, None, ())
+    assert (machine.quota, machine.memory_bytes) == (None, None)
 
 
 def test_two_packages_have_their_numa_nodes_and_caches(tmp_path: Path) -> None:
@@ -107,14 +113,44 @@ def test_cgroup_version_1_is_read(tmp_path: Path, limit: str, memory_bytes: int 
     assert [cpu.number for cpu in machine.cpus] == [1, 5, 3]
 
 
-def test_without_sys_each_cpu_is_a_core_and_the_user_can_be_told(tmp_path: Path) -> None:
+def test_without_sys_each_cpu_is_a_core(tmp_path: Path) -> None:
     machine = read_machine(tmp_path, {2, 3})
     assert [[cpu.number for cpu in core] for core in machine.cores] == [[2], [3]]
-    assert [line.partition(" is missing: ")[2] for line in machine.unread] == [
-        "one NUMA node is assumed",
-        "each CPU counts as a core",
-    ]
 
 
 def test_this_machine_is_read() -> None:
     assert {cpu.number for cpu in read_machine().cpus} == os.sched_getaffinity(0)
+
+
+def machine(root: Path, *devices: str, driver: str = "") -> Path:
+    for device in devices:
+        path = root / "dev" / device
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        if driver:
+            node = root / "sys/class/drm" / path.name / "device"
+            node.mkdir(parents=True)
+            (node / "driver").symlink_to(root / "sys/bus/pci/drivers" / driver)
+    return root
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "nvidiactl", "dxg", "kfd", "accel/accel0"])
+def test_device_file_is_an_accelerator(tmp_path: Path, device: str) -> None:
+    assert has_accelerator(machine(tmp_path, device))
+
+
+@pytest.mark.parametrize(("driver", "found"), [("xe", True), ("i915", True), ("ast", False)])
+def test_render_node_is_one_of_an_xpu_driver(tmp_path: Path, driver: str, found: bool) -> None:
+    assert has_accelerator(machine(tmp_path, "dri/renderD128", driver=driver)) is found
+
+
+def test_others_are_none(tmp_path: Path) -> None:
+    assert not has_accelerator(machine(tmp_path, "null", "nvram", "dri/card0"))
+
+
+def test_setting_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "has_accelerator", lambda: False)
+    assert framework_variables({}) == {"ACCELERATE_USE_CPU": "true"}
+    assert framework_variables({"ACCELERATE_USE_CPU": "false"}) == {}
+    monkeypatch.setattr(topology, "has_accelerator", lambda: True)
+    assert framework_variables({}) == {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hccl_py.launcher.preflight.check import Answers, Ask, Job, Report, check
-from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.finding import Nodes
 from hccl_py.launcher.preflight.node.facts import Facts, Interface, Rdma
 from hccl_py.launcher.preflight.node.probe import PairResult, Target
 

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from quiet_clock import HANG_S
 
-from hccl_py.launcher.progress.rank_progress import RankWatch
-from hccl_py.launcher.progress.stack import stack_of
+from hccl_py.launcher.progress.rank_progress import RankWatch, stack_of
 
 COMPUTE = "while True: pass"
 CHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTE!r}])"

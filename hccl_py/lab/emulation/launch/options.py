@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hccl_py.lab.emulation.cluster import read
+from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import EmulatedCluster
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.settings import EMULATED_NETWORK, NetworkSettings
 

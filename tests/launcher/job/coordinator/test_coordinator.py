@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
-from hccl_py.launcher.job.coordinator.settings import JobSettings
-from hccl_py.launcher.job.layout import Hello, Slot
+from hccl_py.launcher.job.layout import Hello, JobSettings, Slot
 
 SETTINGS = JobSettings(
     hosts=("a", "b", ""),
@@ -44,7 +42,7 @@ class Job:
         self.sent: list[tuple[int, str, Any]] = []
         self.said: list[str] = []
         self.coordinator = JobCoordinator(
-            replace(SETTINGS, **changed),
+            SETTINGS._replace(**changed),
             0.0,
             lambda *message: self.sent.append(message),
             self.said.append,

@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.launcher.command_line.parser import parser
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
+from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE, UsageError
 from hccl_py.launcher.failure import how_ended
-from hccl_py.launcher.job.program import WORKER
+from hccl_py.launcher.job.layout import WORKER
 from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import Options
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts.settings import bind
-from hccl_py.launcher.placement.accelerators import framework_variables
 from hccl_py.launcher.placement.binding import Bind, place
-from hccl_py.launcher.placement.topology import read_machine
+from hccl_py.launcher.placement.topology import framework_variables, read_machine
 from hccl_py.launcher.processes import children, takes
 from hccl_py.launcher.signals import WARNINGS, stop
 from hccl_py.launcher.supervisor import stop_signals
-from hccl_py.launcher.usage_error import UsageError
 from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 
 _PROBE_S = 2.0
