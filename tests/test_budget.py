@@ -30,7 +30,7 @@ BUDGET = {
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 8_920,
     "hccl_py/bench": 5_380,
-    "hccl_py/lab": 7_060,
+    "hccl_py/lab": 6_610,
     "hccl_py/horovod": 3_210,
     "benchmarks": 3_360,
 }

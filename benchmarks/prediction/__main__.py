@@ -19,8 +19,7 @@ from hccl_py.command_line import (
     parse_rate,
     parse_sizes,
 )
-from hccl_py.lab.simulation.costs import Costs, costs_from
-from hccl_py.lab.simulation.presets import PRESETS
+from hccl_py.lab.simulation.costs import PRESETS, Costs, costs_from
 from hccl_py.transport.errors import InvalidArgumentError
 
 _DESCRIPTION = """\

@@ -2,14 +2,12 @@
 
 cluster      the file: nodes, links, faults; the launcher reads it too
 server       serves the ranks: takes their connections, steps and calls, and makes the faults
-faults       what happens at which step
 record       what the ranks reported: times of steps, and of calls
 steps        what the network cost per step
-forecast     the recorded calls, simulated on more nodes
-report       the lines at the end
+report       the lines at the end, with the recorded calls simulated on more nodes
 __main__     the process
-network      a rank's way to it        rank    what a rank loads, and reports
-launch       the launcher's part
+network      a rank's way to it        rank             what a rank loads, and reports
+launch       the launcher's option     launch_network   starts and watches the process
 
 The wires themselves are C++: `csrc/emulation/`.
 """

@@ -2,7 +2,7 @@
 
 hccl-launch starts it with a listening socket and a pipe of these numbers, and closes its standard
 input when the job has ended. Then it prints the report. Into the pipe goes a line every second, and
-one before every kill: `launch/watch.py` reads them.
+one before every kill: `launch_network.py` reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> int:
 
     for line in lines(cluster, int(ranks_per_node), steps_of(server.record)):
         print(line, flush=True)
-    for fault in server.faults.waiting:
+    for fault in server.faults:
         print(f"  not reached: {fault}", flush=True)
     return 0
 

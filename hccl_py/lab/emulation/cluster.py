@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,33 +22,23 @@ else:
 
 _MOST_NODES = 256
 
-
-_Unit = tuple[Kind, tuple[str, str]]
+_Bounded = tuple[Kind, tuple[str, str]]
 """A kind of quantity and its bounds.
 
 Beyond them a time, or what a wire sends in a time, would not fit into its numbers.
 """
 
-_BANDWIDTH: _Unit = RATE, ("1 kbit/s", "1000 Gbit/s")
-_LATENCY: _Unit = TIME, ("0 s", "10 s")
-_CUT: _Unit = TIME, ("1 us", "86400 s")
-_BURST: _Unit = SIZE, ("1 B", "1024 MiB")
+_BANDWIDTH: _Bounded = RATE, ("1 kbit/s", "1000 Gbit/s")
+_LATENCY: _Bounded = TIME, ("0 s", "10 s")
+_CUT: _Bounded = TIME, ("1 us", "86400 s")
+_BURST: _Bounded = SIZE, ("1 B", "1024 MiB")
 _DEFAULT_BURST = "16 KB"
-_KEYS = {"nodes", "ranks_per_node", "faults", "network", "link"}
 _FAULT = "expected 'at step N: cut A-B for TIME' (nodes) or 'at step N: kill rank R'"
 _EXAMPLE = 'nodes = 2 and [network] with bandwidth = "1 Gbit/s" and latency = "50 us"'
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Of a card or a link, in each direction."""
-
-    bytes_per_s: float
-    burst_bytes: float
-
-
-@dataclass(frozen=True)
-class Cut:
+class LinkCut:
     """Nothing passes between two nodes for a time, from the end of a step on."""
 
     step: int
@@ -61,7 +51,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Kill:
+class RankKill:
     """A rank is killed at the end of one of its steps."""
 
     step: int
@@ -72,36 +62,38 @@ class Kill:
         return f"at step {self.step}: kill rank {self.rank}"
 
 
-Pair = tuple[int, int]
+NodePair = tuple[int, int]
 """Two nodes, lower first."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a file says.
+    """The content of a file.
 
     Attributes:
         num_nodes: of the job.
         ranks_per_node: None: the launcher's option says it.
-        card: of every node.
-        latency_s: from the last bit that leaves until it is there.
-        links: speeds of pairs that have a slower link between them.
+        bytes_per_s: of the network card of every node, in each direction.
+        burst_bytes: what a card or link that stood still sends at once.
+        latency_s: from the last bit that leaves until it arrives.
+        links: bytes per second of pairs that have a slower link between them.
         latencies_s: of pairs where it is another one.
         faults: in the order of the file.
     """
 
     num_nodes: int
     ranks_per_node: int | None
-    card: Speed
+    bytes_per_s: float
+    burst_bytes: float
     latency_s: float
-    links: Mapping[Pair, Speed]
-    latencies_s: Mapping[Pair, float]
-    faults: tuple[Cut | Kill, ...]
+    links: Mapping[NodePair, float]
+    latencies_s: Mapping[NodePair, float]
+    faults: tuple[LinkCut | RankKill, ...]
 
     def check_ranks(self, world_size: int) -> None:
         """Raise InvalidArgumentError if a fault names a rank that the job does not have."""
         for fault in self.faults:
-            if isinstance(fault, Kill) and fault.rank >= world_size:
+            if isinstance(fault, RankKill) and fault.rank >= world_size:
                 raise InvalidArgumentError(
                     f"faults: kill rank {fault.rank}: expected a rank from 0 to {world_size - 1}"
                 )
@@ -116,18 +108,17 @@ def read(path: Path) -> Cluster:
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
+        return _cluster(content)
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"{path}: expected TOML, such as {_EXAMPLE}: {error}") from error
-    try:
-        return _cluster(content)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{path}: {error}") from None
 
 
 def _cluster(content: dict[str, Any]) -> Cluster:
-    _check_keys("", content, _KEYS)
+    _check_keys("", content, {"nodes", "ranks_per_node", "faults", "network", "link"})
     for name in ("nodes", "network"):
         if name not in content:
             raise InvalidArgumentError(f"{name}: expected it, as in {_EXAMPLE}")
@@ -136,73 +127,62 @@ def _cluster(content: dict[str, Any]) -> Cluster:
     network = _table("network", content["network"], {"bandwidth", "latency", "burst"})
     if "bandwidth" not in network:
         raise InvalidArgumentError('network.bandwidth: expected it, such as "1 Gbit/s"')
-    burst = _quantity("network.burst", network.get("burst", _DEFAULT_BURST), _BURST)
-    bits_per_s = _quantity("network.bandwidth", network["bandwidth"], _BANDWIDTH)
-    latency_s = _quantity("network.latency", network.get("latency", "0 us"), _LATENCY)
-    links, latencies_s = _links(content.get("link", []), count, burst)
+    links, latencies_s = _links(content.get("link", []), count)
     faults = content.get("faults", [])
     if not isinstance(faults, list):
         raise InvalidArgumentError(f"faults: expected a list of texts, got {faults!r}; {_FAULT}")
     return Cluster(
         num_nodes=count,
         ranks_per_node=None if ranks is None else _count("ranks_per_node", ranks, 1, 1 << 16),
-        card=Speed(bits_per_s / 8, burst),
-        latency_s=latency_s,
+        bytes_per_s=_quantity("network.bandwidth", network["bandwidth"], _BANDWIDTH) / 8,
+        burst_bytes=_quantity("network.burst", network.get("burst", _DEFAULT_BURST), _BURST),
+        latency_s=_quantity("network.latency", network.get("latency", "0 us"), _LATENCY),
         links=links,
         latencies_s=latencies_s,
         faults=tuple(_fault(text, count) for text in faults),
     )
 
 
-def _links(
-    content: Any, num_nodes: int, burst_bytes: float
-) -> tuple[dict[Pair, Speed], dict[Pair, float]]:
+def _links(content: Any, num_nodes: int) -> tuple[dict[NodePair, float], dict[NodePair, float]]:
     if not isinstance(content, list):
         raise InvalidArgumentError("link: expected [[link]], in double brackets")
-    links: dict[Pair, Speed] = {}
-    latencies_s: dict[Pair, float] = {}
+    links: dict[NodePair, float] = {}
+    latencies_s: dict[NodePair, float] = {}
     for number, entry in enumerate(content, 1):
         where = f"link {number}"
         link = _table(where, entry, {"nodes", "bandwidth", "latency"})
         nodes = link.get("nodes")
         if not isinstance(nodes, list) or len(nodes) != 2:
             raise InvalidArgumentError(f"{where}: expected nodes = [A, B], got {nodes!r}")
-        pair = _pair(where, nodes[0], nodes[1], num_nodes)
+        pair = _pair(where, nodes, num_nodes)
         if pair in links or pair in latencies_s:
-            raise InvalidArgumentError(
-                f"{where}: nodes {pair[0]} and {pair[1]} have a link already"
-            )
+            raise InvalidArgumentError(f"{where}: nodes {pair[0]} and {pair[1]} have one already")
         if not link.keys() & {"bandwidth", "latency"}:
             raise InvalidArgumentError(f"{where}: expected a bandwidth, a latency or both")
         if "bandwidth" in link:
-            bits = _quantity(f"{where}: bandwidth", link["bandwidth"], _BANDWIDTH)
-            links[pair] = Speed(bits / 8, burst_bytes)
+            links[pair] = _quantity(f"{where}: bandwidth", link["bandwidth"], _BANDWIDTH) / 8
         if "latency" in link:
             latencies_s[pair] = _quantity(f"{where}: latency", link["latency"], _LATENCY)
     return links, latencies_s
 
 
-def _fault(text: Any, num_nodes: int) -> Cut | Kill:
-    if isinstance(text, str):
-        if found := re.fullmatch(
-            r"at step (\d{1,9}): cut (\d{1,9})-(\d{1,9}) for (.+)", text.strip()
-        ):
-            nodes = _pair(f"faults: {text!r}", int(found[2]), int(found[3]), num_nodes)
-            seconds = _quantity(f"faults: {text!r}", found[4], _CUT)
-            return Cut(_step(text, found[1]), nodes, seconds)
-        if found := re.fullmatch(r"at step (\d{1,9}): kill rank (\d{1,9})", text.strip()):
-            return Kill(_step(text, found[1]), int(found[2]))
-    raise InvalidArgumentError(f"faults: {_FAULT}, got {text!r}")
+def _fault(text: Any, num_nodes: int) -> LinkCut | RankKill:
+    found = re.fullmatch(
+        r"at step ([1-9]\d{0,8}): (?:cut (\d{1,9})-(\d{1,9}) for (.+)|kill rank (\d{1,9}))",
+        text.strip() if isinstance(text, str) else "",
+    )
+    if found is None:
+        raise InvalidArgumentError(f"faults: {_FAULT}, N from 1 on, got {text!r}")
+    step, one, other, seconds, rank = found.groups()
+    if rank is not None:
+        return RankKill(int(step), int(rank))
+    pair = _pair(f"faults: {text!r}", (int(one), int(other)), num_nodes)
+    return LinkCut(int(step), pair, _quantity(f"faults: {text!r}", seconds, _CUT))
 
 
-def _step(text: str, number: str) -> int:
-    if int(number) < 1:
-        raise InvalidArgumentError(f"faults: {text!r}: expected a step of 1 or more")
-    return int(number)
-
-
-def _pair(where: str, one: Any, other: Any, num_nodes: int) -> Pair:
-    for node in (one, other):
+def _pair(where: str, nodes: Sequence[Any], num_nodes: int) -> NodePair:
+    one, other = nodes
+    for node in nodes:
         if type(node) is not int or not 0 <= node < num_nodes or one == other:
             raise InvalidArgumentError(
                 f"{where}: expected two different nodes from 0 to {num_nodes - 1}, "
@@ -230,9 +210,9 @@ def _count(where: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-def _quantity(where: str, text: Any, unit: _Unit) -> float:
+def _quantity(where: str, text: Any, bounded: _Bounded) -> float:
     """Return it in seconds, bytes, or bits per second."""
     try:
-        return read_quantity(text, *unit)
+        return read_quantity(text, *bounded)
     except ValueError as error:
         raise InvalidArgumentError(f"{where}: {error}") from None

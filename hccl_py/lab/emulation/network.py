@@ -19,6 +19,8 @@ from hccl_py.transport.process_lifecycle import Stage, register
 _ANSWER_S = 10.0
 _CONNECT_S = 1.0  # to an address of this machine: its kernel answers at once, or its queue is full
 MAX_MESSAGE_BYTES = 1 << 16
+NEVER_NS = 1 << 63
+"""Until when a communicator that closes has reported its calls."""
 
 
 class EmulatedNetwork:
@@ -114,7 +116,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
             theirs, address = listener.accept()
             if address == mine.getsockname():
                 return mine, theirs
-            theirs.close()  # a stranger was faster
+            theirs.close()  # another process was faster
 
 
 NETWORK = EmulatedNetwork()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from hccl_py.fingerprint import unpack
-from hccl_py.lab.emulation.network import NETWORK
+from hccl_py.lab.emulation.network import NETWORK, NEVER_NS
 from hccl_py.observe import flight_recorder
 from hccl_py.observe.flight_recorder import FlightRecorder, recorders_of_process
 from hccl_py.transport import _core
@@ -22,8 +22,6 @@ from hccl_py.transport.errors import HcclError
 _PERIOD_S = 0.5
 _CALLS_PER_MESSAGE = 200
 _COMPLETED = 2
-NEVER_NS = 1 << 63
-"""No call of a communicator that closes is still to come."""
 
 
 class EmulatedCalls:
@@ -33,12 +31,12 @@ class EmulatedCalls:
         self._next_s = 0.0
         self._next_ids: weakref.WeakKeyDictionary[FlightRecorder, int] = weakref.WeakKeyDictionary()
         self._steps = 0
-        self._looking = threading.Lock()  # a thread may close what the control thread reads
+        self._reporting = threading.Lock()  # a thread may close what the control thread reads
 
     def follow(self, coordination: Coordination) -> None:
         """Report from now on."""
-        if self._look_last not in flight_recorder.BEFORE_CLOSE:
-            flight_recorder.BEFORE_CLOSE.append(self._look_last)
+        if self._report_last not in flight_recorder.BEFORE_CLOSE:
+            flight_recorder.BEFORE_CLOSE.append(self._report_last)
         coordination.serve(self)
 
     def note_step(self, *_: object) -> None:
@@ -56,16 +54,16 @@ class EmulatedCalls:
         if now_s >= self._next_s:
             self._next_s = now_s + _PERIOD_S
             for recorder in recorders_of_process():
-                self._look(recorder)
+                self._report(recorder)
 
-    def _look_last(self, recorder: FlightRecorder) -> None:
-        self._look(recorder, is_last=True)
+    def _report_last(self, recorder: FlightRecorder) -> None:
+        self._report(recorder, is_last=True)
 
-    def _look(self, recorder: FlightRecorder, is_last: bool = False) -> None:
+    def _report(self, recorder: FlightRecorder, is_last: bool = False) -> None:
         core, member = recorder.engine, recorder.member
         if core is None or len(member.processes) == 1:
             return
-        with self._looking:
+        with self._reporting:
             ended, until_ns = self._ended(core, recorder)
         about = {
             "communicator": [member.id.hex(), member.rank, len(member.processes)],
@@ -81,11 +79,11 @@ class EmulatedCalls:
     def _ended(
         self, core: _core.Communicator, recorder: FlightRecorder
     ) -> tuple[list[list[Any]], int]:
-        """Return the calls that have ended since the last look, and until when these are all."""
+        """Return the calls that have ended since the last report, and until when these are all."""
         until_ns = time.monotonic_ns()
         first = self._next_ids.get(recorder, 0)
         ended: list[list[Any]] = []
-        # Calls end in no order: the first that has not is where the next look begins.
+        # Calls end in no order: the first that has not is where the next report begins.
         for call in map(flight_recorder.Call._make, core.records()):
             if call.id < first:
                 continue

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-NEVER_NS = 1 << 63
-
-Traffic = tuple[int, int, bool, int, float]
-"""Of a wire, as `EmulatedNetwork.traffic` returns it."""
+from hccl_py.lab._lab import WireTraffic
+from hccl_py.lab.emulation.network import NEVER_NS
 
 Member = tuple[str, int, int]
 """A communicator, a rank in it, and its size."""
@@ -64,9 +62,9 @@ class Record:
         deaths: of processes that ended without their last report: from that on until they ended.
     """
 
-    def __init__(self, traffic: Callable[[], Sequence[Traffic]]) -> None:
+    def __init__(self, traffic: Callable[[], Sequence[WireTraffic]]) -> None:
         self.steps_ns: defaultdict[int, list[int]] = defaultdict(list)
-        self.counted: list[Sequence[Traffic]] = []
+        self.counted: list[Sequence[WireTraffic]] = []
         self.deaths: list[Span] = []
         self._traffic = traffic
         self._calls: dict[tuple[Any, ...], Call] = {}
@@ -92,7 +90,7 @@ class Record:
             self.counted = [*self.counted[:1], self._traffic()]
 
     def note_calls(self, member: Member, node: int, calls: Iterable[Sequence[Any]]) -> None:
-        """Note calls that a rank has finished, as `observe/emulated_calls.py` reports them."""
+        """Note calls that a rank has finished, as `rank.py` reports them."""
         name, rank, size = member
         self._nodes[name, rank] = node
         for number, collective, num_bytes, peer, begun_ns, ended_ns in calls:

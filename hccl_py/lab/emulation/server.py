@@ -1,7 +1,7 @@
-"""Serves the ranks: takes over their connections between nodes, hears of their steps and calls.
+"""Serves the ranks: takes over their connections between nodes, receives their steps and calls.
 
-A packet is JSON (`network.py`, `rank.py`). A rank gets a byte
-when it connects: whether its steps are answered, because faults belong to some.
+A packet is JSON (`network.py`, `rank.py`). A rank gets a byte when it connects: whether its steps
+are answered, because faults belong to some.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import json
 import os
 import re
 import selectors
+import signal
 import socket
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from hccl_py.lab import _lab
-from hccl_py.lab.emulation.cluster import Cluster
-from hccl_py.lab.emulation.faults import Faults, say
+from hccl_py.lab.emulation.cluster import Cluster, RankKill
 from hccl_py.lab.emulation.network import MAX_MESSAGE_BYTES
 from hccl_py.lab.emulation.record import Member, Record
 from hccl_py.transport.network.sockets import peer_process
@@ -50,16 +51,15 @@ class Server:
         self._launcher = launcher
         os.set_blocking(launcher, False)
         self.network = _lab.EmulatedNetwork(
-            cards=[(cluster.card.bytes_per_s, cluster.card.burst_bytes)] * cluster.num_nodes,
-            links={
-                pair: (speed.bytes_per_s, speed.burst_bytes)
-                for pair, speed in cluster.links.items()
-            },
+            num_nodes=cluster.num_nodes,
+            bytes_per_s=cluster.bytes_per_s,
+            burst_bytes=cluster.burst_bytes,
+            links=cluster.links,
             latency_s=cluster.latency_s,
-            latencies_s=dict(cluster.latencies_s),
+            latencies_s=cluster.latencies_s,
         )
         self.record = Record(self.network.traffic)
-        self.faults = Faults(cluster.faults, self.network, self._announce_kill)
+        self.faults = list(cluster.faults)
         self._answers_steps = bool(self.faults)
         self._selector = selectors.DefaultSelector()
         self._listener = listener
@@ -83,17 +83,30 @@ class Server:
                 return
 
     def _beat(self) -> None:
-        """Tell the launcher that this thread and the one which carries bytes are alive."""
+        """Show the launcher that this thread and the one which carries bytes are alive."""
         self.network.traffic()  # the other thread answers
-        self._tell("alive")
+        self._write_launcher("alive")
 
-    def _announce_kill(self, rank: int, step: int) -> None:
-        self._tell(f"kill {rank} {step}")
-
-    def _tell(self, line: str) -> None:
+    def _write_launcher(self, line: str) -> None:
         # Its pipe is full where the launcher itself stands still.
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._launcher, f"{line}\n".encode())
+
+    def _make_faults(self, step: int, rank: int, pid: int) -> None:
+        """Make the faults that are due when a rank, of a process of this machine, ended a step."""
+        for fault in tuple(self.faults):
+            if fault.step > step or (isinstance(fault, RankKill) and fault.rank != rank):
+                continue
+            self.faults.remove(fault)
+            if isinstance(fault, RankKill):
+                say(f"step {step}: rank {rank} is killed")
+                self._write_launcher(f"kill {rank} {step}")
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            else:
+                one, other = fault.nodes
+                self.network.cut(one, other, fault.seconds)
+                say(f"step {step}: the link {one}-{other} is cut for {fault.seconds:g} s")
 
     def _accept(self) -> None:
         try:
@@ -106,7 +119,7 @@ class Server:
                 raise PermissionError(f"it belongs to user {uid}")
             rank.setblocking(False)
             rank.send(b"1" if self._answers_steps else b"0")
-        except OSError:  # it ended in between, or is a stranger
+        except OSError:  # it ended in between, or is of another user
             rank.close()
             return
         who = _Process(pid)
@@ -147,7 +160,7 @@ class Server:
         elif "step" in message:
             step, who.rank = message["step"], message["rank"]
             self.record.note_step(who.rank, step, message["at_ns"])
-            self.faults.strike(step, who.rank, who.pid)
+            self._make_faults(step, who.rank, who.pid)
             if self._answers_steps:
                 rank.send(b".")
         else:
@@ -163,3 +176,8 @@ def _node(node_id: str) -> int:
     if found is None:
         raise ValueError(f"HCCL_NODE_ID: expected emulated-node-N, got {node_id!r}")
     return int(found[1])
+
+
+def say(text: str) -> None:
+    """Print a line while the job runs."""
+    print(f"hccl-launch: emulated network: {text}", file=sys.stderr, flush=True)

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from hccl_py.lab.emulation.record import NEVER_NS, Call, Kind, Record, Span
+from hccl_py.lab.emulation.network import NEVER_NS
+from hccl_py.lab.emulation.record import Call, Kind, Record, Span
 
 
 class Wire(NamedTuple):
@@ -104,13 +105,14 @@ def _of_all_ranks(calls: Sequence[Call], record: Record) -> Iterator[Call]:
 
 
 def _busiest(record: Record, count: int) -> Wire:
-    before, after = record.counted[0], record.counted[-1]
     wires = []
-    for (node, to, leaves, begun, _), (*_, num_bytes, rate) in zip(before, after, strict=True):
-        way = "sends" if leaves else "receives"
-        name = f"what node {node} {way}" if to < 0 else f"the link from node {node} to {to}"
-        each = (num_bytes - begun) / count
-        wires.append(Wire(name, each, 1e3 * each / rate))
+    for before, after in zip(record.counted[0], record.counted[-1], strict=True):
+        way = "sends" if after.leaves else "receives"
+        name = f"what node {after.from_node} {way}"
+        if after.to_node >= 0:
+            name = f"the link from node {after.from_node} to {after.to_node}"
+        each = (after.num_bytes - before.num_bytes) / count
+        wires.append(Wire(name, each, 1e3 * each / after.bytes_per_s))
     return max(wires, key=lambda wire: wire.busy_ms)
 
 

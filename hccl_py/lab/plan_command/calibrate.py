@@ -12,13 +12,13 @@ import numpy as np
 
 from hccl_py.algorithms.tuning import Tuning, read
 from hccl_py.command_line import parse_seconds
+from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import COSTS, Costs, LinkCosts, written
 from hccl_py.lab.simulation.fitting import Sample, fit
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
-ABOUT = "Find the costs with which simulated times are those that were measured."
 _COLLECTIVE = "all_reduce"
 _LEAST_BYTES = 16 << 10  # smaller calls inside a node take a way that nobody simulates
 _NONE = LinkCosts(0.0, 0.0, 0.0)
@@ -87,11 +87,7 @@ def _machine(content: dict[str, Any], tuning: Tuning) -> tuple[int, int]:
 
 
 def _samples(content: dict[str, Any], tuning: Tuning) -> Iterator[Sample]:
-    first, nodes = 0, []
-    for size in tuning.layout:
-        nodes.append(tuple(range(first, first + size)))
-        first += size
-    topology = Topology(tuple(nodes), tuple(content.get("machines") or ()))
+    topology = Topology(nodes_of(tuning.layout), tuple(content.get("machines") or ()))
     for one in content["measurements"]:
         if one["collective"] == _COLLECTIVE and one["bytes"] >= _LEAST_BYTES:
             # Other work on the machine only adds.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.lab.plan_command.times import Measured
+from hccl_py.lab.simulation.recorded import MeasuredCall
 from hccl_py.plan.contracts import Contract, Contribution
 from hccl_py.plan.history import Duration, Event, History, in_steps
 from hccl_py.plan.language import Buffer, Nodes, Plan
@@ -48,7 +48,9 @@ class Drawing:
         self._first = [self._held(rank) for rank in range(len(plans))]
         self._history.run()
 
-    def content(self, title: str, about: str, measured: Measured | None = None) -> dict[str, Any]:
+    def content(
+        self, title: str, about: str, measured: MeasuredCall | None = None
+    ) -> dict[str, Any]:
         """Return what the script reads, fit for JSON."""
         events = self._history.events
         done = {(event.rank, event.op_index): event for event in events}

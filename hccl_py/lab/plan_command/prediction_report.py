@@ -1,18 +1,20 @@
-"""Predictions as tables and as a picture."""
+"""Predictions as tables, as a chart for the terminal and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_letters
 from typing import TYPE_CHECKING, NamedTuple
 
-from hccl_py.lab.simulation.recorded import Recorded
+from hccl_py.lab.simulation.recorded import RecordedCalls
 from hccl_py.quantities import busbw_factor
-from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_WIDTH = 64
 _UNITS = (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1))
 
 
@@ -22,9 +24,9 @@ class Predicted(NamedTuple):
     collective: str
     world_size: int
     bytes: int
-    times_us: Mapping[str, float]
-    missing: Mapping[str, str]  # algorithms that could not be simulated, and why
-    errors: Mapping[str, float]  # by which part the times of some may be off, see `Simulated`
+    times_us: dict[str, float]
+    missing: dict[str, str]  # algorithms that could not be simulated, and why
+    errors: dict[str, float]  # by which part the times of some may be off, see `Simulated`
 
     @property
     def best(self) -> str:
@@ -52,7 +54,9 @@ def row(predicted: Predicted, names: Sequence[str]) -> str:
     return "  ".join([*cells, predicted.best])
 
 
-def replay_lines(recorded: Sequence[Recorded], predicted: Sequence[Predicted]) -> Iterator[str]:
+def replay_lines(
+    recorded: Sequence[RecordedCalls], predicted: Sequence[Predicted]
+) -> Iterator[str]:
     """Make a line for each kind of recorded call, and the totals."""
     head = ("collective", "bytes", "calls", "took", "would take", "with")
     yield "{:14}  {:>9}  {:>6}  {:>10}  {:>10}  {}".format(*head)
@@ -72,16 +76,43 @@ def replay_lines(recorded: Sequence[Recorded], predicted: Sequence[Predicted]) -
     yield f"# all calls: took {time_text(took_us)}, would take {time_text(would_us)}"
 
 
-def draw(predicted: Sequence[Predicted], names: Sequence[str], title: str, path: Path) -> None:
-    """Draw time and busbw against size.
+def chart_lines(predicted: Sequence[Predicted], names: Sequence[str]) -> Iterator[str]:
+    """Draw time and busbw on logarithmic axes; letters at one place stand side by side."""
+    letters = dict(zip(names, ascii_letters, strict=False))
+    times = [
+        (one.bytes, {letters[name]: us for name, us in one.times_us.items() if name in letters})
+        for one in predicted
+    ]
+    busbw = [
+        (one.bytes, {letters[name]: one.busbw(name) for name in one.times_us if name in letters})
+        for one in predicted
+    ]
+    yield "# " + ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    yield from _chart("time of a call", times, time_text)
+    yield from _chart("busbw", busbw, lambda value: f"{value:.3g} GB/s")
 
-    Raises:
-        InvalidArgumentError: there is no matplotlib.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidArgumentError("--plot needs matplotlib: pip install matplotlib") from None
+
+def _chart(
+    title: str, rows: Sequence[tuple[int, Mapping[str, float]]], text: Callable[[float], str]
+) -> Iterator[str]:
+    values = [value for _, row in rows for value in row.values()]
+    if not values:
+        return
+    least, most = min(values), max(values)
+    yield f"# {title}"
+    yield f"# {'':>7}  {text(least)}{text(most):>{_WIDTH - len(text(least))}}"
+    for num_bytes, row in rows:
+        line = ""
+        for letter, value in sorted(row.items(), key=lambda one: one[1]):
+            share = math.log(value / least) / math.log(most / least) if most > least else 0.0
+            line = line.ljust(round(share * (_WIDTH - 1))) + letter
+        yield f"# {size_text(num_bytes):>7}  {line}"
+
+
+def draw(predicted: Sequence[Predicted], names: Sequence[str], title: str, path: Path) -> None:
+    """Draw time and busbw against size, with matplotlib."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 4.6), layout="constrained")
     figure.suptitle(title, fontsize=11)
     time_axes, busbw_axes = figure.subplots(1, 2)

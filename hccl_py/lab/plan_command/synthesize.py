@@ -13,7 +13,6 @@ from hccl_py.lab.synthesis.network_file import read_network
 from hccl_py.lab.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
 
-ABOUT = "Make proved plans for a network, and say which share of its bound they reach."
 _MOST_SHOWN = 3
 EPILOG = """\
 examples:

@@ -1,11 +1,11 @@
 """Collectives in virtual time: how long would it take, on these nodes, with this network?
 
     run           `simulate`, the function: start reading here
-    topology      where ranks are      costs     what machine and network cost
-    presets       costs of well-known machines   fitting   costs from measurements
+    topology      where ranks are      costs     what machine and network cost; presets
+    fitting       costs from measurements
     candidate     algorithm or plans   folding   whose plans are those of others, moved
     programs      all of it as numbers, for `csrc/simulation`, which runs ranks in virtual time
-    what_if       another world        recorded  the calls of a job
+    recorded      the calls of a job
 
 `hccl-plan predict` and `hccl-plan calibrate` are its commands. Nothing of it is imported by a job
 that does not ask.

@@ -1,16 +1,23 @@
-"""What a machine and its network cost a rank: the numbers that a simulation runs on."""
+"""What a machine and its network cost a rank: the numbers that a simulation runs on.
+
+Of the presets, what is published stands beside its source, the rest is assumed. Gaudi: eight
+devices in a node, every pair joined by ports of its own; three ports of each device lead out (24
+ports of 100 Gbit/s on Gaudi 2, of 200 Gbit/s on Gaudi 3). Habana publishes that an all_reduce of
+256 MiB over eight Gaudi 3 reaches 512.96 of 525 GB/s, hence `_GAUDI_SHARE`. The simulation says
+what the plans of hccl-py would take over these wires; Habana's library has others.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.json_file import read_json
 from hccl_py.algorithms.tuning import read
+from hccl_py.lab._lab import Wiring
 from hccl_py.transport.errors import InvalidArgumentError
 
 COSTS = "simulation_costs"
@@ -19,8 +26,11 @@ _MIB = 1 << 20
 _ETHERNET_FRAME_BYTES = 1538  # on the wire: preamble and gap included
 _TCP_PAYLOAD_BYTES = 1448
 US_PER_MIB_AT_1_GBIT = _MIB * 8e-3
-_LINK_PARTS = ("latency_us", "message_us", "us_per_mib")
-_PARTS = (
+_GAUDI_SHARE = 512.96 / 525
+_LINKS = ("scale_up", "scale_out")
+LINK_NUMBERS = ("latency_us", "message_us", "us_per_mib")
+"""Of each class of link: those that a file holds."""
+_NUMBERS = (
     "reduce_us_per_mib",
     "result_us_per_mib",
     "cold_us_per_mib",
@@ -28,14 +38,6 @@ _PARTS = (
     "cache_bytes",
     "cores_per_machine",
 )
-
-
-class Wiring(Enum):
-    """Whose a wire is. Messages on one wire and in one direction go one after the other."""
-
-    NODE = "node"  # one network card for all ranks of a node
-    RANK = "rank"  # one for each rank
-    PAIR = "pair"  # one for each pair of ranks
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class LinkCosts:
     message_us: float  # of a rank's thread, for each message sent and for each received
     us_per_mib: float  # of a rank's thread, for each MiB sent and for each received
     wire_us_per_mib: float = 0.0  # of the wire, in each direction; 0: no wire limits this class
-    wiring: Wiring = Wiring.NODE
+    wiring: Wiring = Wiring.NODE  # whose a wire is: of a node, a rank or a pair of ranks
     burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
 
 
@@ -58,15 +60,15 @@ class Costs:
         scale_up: messages inside a node.
         scale_out: messages between nodes.
         reduce_us_per_mib: for each MiB copied by a rank, and of each message that it reduces.
-        warm_share: which part of what bytes cost a thread is left where ranks take turns on cores
-            and a call fits `cache_bytes`: what one of them wrote is in the cache of the next.
-        result_us_per_mib: more, for each MiB of a reduction's result: to reduce seven messages at
-            once takes less than seven times as long as to reduce one.
         cores_per_machine: None: a core for each rank.
         memory_us_per_mib: of the memory that all ranks of a machine share, for each MiB that a
             thread moves, in calls whose buffers do not fit `cache_bytes`.
         cold_us_per_mib: of a rank's thread, for each MiB sent, received, reduced or copied in such
             calls, where ranks take turns on cores: each finds the caches full of the others' data.
+        warm_share: which part of what bytes cost a thread is left where ranks take turns on cores
+            and a call fits `cache_bytes`: what one of them wrote is in the cache of the next.
+        result_us_per_mib: more, for each MiB of a reduction's result: to reduce seven messages at
+            once takes less than seven times as long as to reduce one.
         cache_bytes: of a machine.
     """
 
@@ -86,6 +88,49 @@ def wire_us_per_mib(gbit: float) -> float:
     return US_PER_MIB_AT_1_GBIT / gbit * _ETHERNET_FRAME_BYTES / _TCP_PAYLOAD_BYTES
 
 
+def _gaudi(port_gbit: float, memory_gb_per_s: float) -> Costs:
+    wire_us = US_PER_MIB_AT_1_GBIT / (3 * port_gbit * _GAUDI_SHARE)
+    # A network card reads and writes memory by itself; latencies and descriptors are assumed.
+    up = LinkCosts(2.0, 0.02, 0.0, wire_us, Wiring.PAIR)
+    out = LinkCosts(5.0, 0.02, 0.0, wire_us, Wiring.RANK)
+    # A reduction reads two operands and writes one.
+    return Costs(up, out, reduce_us_per_mib=3 * _MIB / (memory_gb_per_s * 1e3))
+
+
+def _cpu(gbit: float, latency_us: float, message_us: float) -> Costs:
+    """A core for each rank; shared memory and kernel as a current server has them (assumed)."""
+    up = LinkCosts(0.5, 0.2, 60.0)
+    out = LinkCosts(latency_us, message_us, 120.0, wire_us_per_mib(gbit))
+    return Costs(up, out, reduce_us_per_mib=60.0)
+
+
+PRESETS = {
+    "gaudi2": _gaudi(100, memory_gb_per_s=2450),
+    "gaudi3": _gaudi(200, memory_gb_per_s=3700),
+    "cloud25": _cpu(25, latency_us=25, message_us=5),
+    "office1": _cpu(1, latency_us=60, message_us=8),
+}
+"""By the value of --preset: Gaudi 2 and 3, CPUs joined by 25 Gbit/s of a cloud, by 1 Gbit/s."""
+
+RANKS_PER_NODE = {"gaudi2": 8, "gaudi3": 8, "cloud25": 4, "office1": 1}
+
+
+def costs_of(what: Costs | str | Path) -> Costs:
+    """Return costs as they are, by the name of a preset, or from a file that `costs_from` reads.
+
+    Raises:
+        InvalidArgumentError: there is no such preset or file, or the file holds no costs.
+    """
+    if isinstance(what, Costs):
+        return what
+    if what in PRESETS:
+        return PRESETS[str(what)]
+    if not Path(what).is_file():
+        names = ", ".join(PRESETS)
+        raise InvalidArgumentError(f"costs: expected {names} or a file, got {str(what)!r}")
+    return costs_from(Path(what))
+
+
 def costs_from(path: Path) -> Costs:
     """Read costs that `hccl-plan calibrate` found, or the numbers of `hccl-bench --tune`.
 
@@ -101,49 +146,42 @@ def costs_from(path: Path) -> Costs:
         return _parsed(path, document[COSTS])
     _, tuning = read(path)
     numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
-    cores = max(1, round(tuning.cores_per_node))
-    links = [_link(numbers, name) for name in ("scale_up", "scale_out")]
-    up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
-    if up is None or out is None:
+    measured = [name for name in _LINKS if numbers[f"{name}_latency_us"] is not None]
+    if not measured:
         raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
-    measured = "scale_out" if links[0] is None else "scale_up"
-    reduce_us_per_mib = numbers[f"{measured}_reduce_us_per_mib"] or 0.0
-    return Costs(up, out, reduce_us_per_mib, cores_per_machine=cores)
+
+    def number(name: str, part: str) -> Any:
+        return numbers[f"{name if name in measured else measured[0]}_{part}"] or 0.0
+
+    up, out = (LinkCosts(*(number(name, part) for part in LINK_NUMBERS)) for name in _LINKS)
+    cores = max(1, round(tuning.cores_per_node))
+    return Costs(up, out, number("scale_up", "reduce_us_per_mib"), cores_per_machine=cores)
 
 
 def written(costs: Costs) -> dict[str, Any]:
     """Return costs as JSON holds them; without wires, which are part of the other numbers."""
     links = {
-        name: {part: getattr(link, part) for part in _LINK_PARTS}
-        for name, link in (("scale_up", costs.scale_up), ("scale_out", costs.scale_out))
+        name: {part: getattr(getattr(costs, name), part) for part in LINK_NUMBERS}
+        for name in _LINKS
     }
-    return links | {part: getattr(costs, part) for part in _PARTS}
+    return links | {part: getattr(costs, part) for part in _NUMBERS}
 
 
 def _parsed(path: Path, content: Any) -> Costs:
     try:
-        up, out = (_parsed_link(content[name]) for name in ("scale_up", "scale_out"))
-        parts = {part: _number(content[part]) for part in _PARTS}
+        up, out = (
+            LinkCosts(*(_number(content[name][part]) for part in LINK_NUMBERS)) for name in _LINKS
+        )
+        numbers = {part: _number(content[part]) for part in _NUMBERS}
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"{path}: expected what hccl-plan calibrate wrote, got {type(error).__name__}: {error}"
         ) from error
-    cores = max(1, round(parts.pop("cores_per_machine")))
-    return Costs(up, out, cores_per_machine=cores, **parts)
+    cores = max(1, round(numbers.pop("cores_per_machine")))
+    return Costs(up, out, cores_per_machine=cores, **numbers)
 
 
-def _parsed_link(content: Any) -> LinkCosts:
-    latency_us, message_us, us_per_mib = (_number(content[part]) for part in _LINK_PARTS)
-    return LinkCosts(latency_us, message_us, us_per_mib)
-
-
-def _number(value: Any) -> float:
+def _number(value: Any) -> Any:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} where a number of 0 or more belongs")
     return float(value)
-
-
-def _link(numbers: dict[str, float | None], name: str) -> LinkCosts | None:
-    parts = [numbers[f"{name}_{part}"] for part in ("latency_us", "message_us", "us_per_mib")]
-    latency_us, message_us, us_per_mib = (part or 0.0 for part in parts)
-    return None if None in parts else LinkCosts(latency_us, message_us, us_per_mib)

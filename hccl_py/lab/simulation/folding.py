@@ -15,21 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
+from hccl_py.lab._lab import Move
 from hccl_py.lab.simulation.candidate import Candidate
 from hccl_py.plan.language import RECV_REDUCE, Nodes, Plan
 
 _MOST_COMPARED = 300_000  # messages
 _FEWEST_GROUPS = 3
-
-
-class Move(Enum):
-    """How group 0 becomes another one; with the numbers of `Move` in C++."""
-
-    NONE = 0
-    ROTATION = 1
-    EXCLUSIVE_OR = 2
 
 
 _TARGETS: dict[Move, Callable[[int, int, int], int]] = {

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.lab._lab import Programs, World
+from hccl_py.lab._lab import Link, Programs, World
 from hccl_py.lab.simulation.candidate import Candidate
-from hccl_py.lab.simulation.costs import Costs, LinkCosts, Wiring, wire_us_per_mib
+from hccl_py.lab.simulation.costs import Costs, LinkCosts, wire_us_per_mib
 from hccl_py.lab.simulation.folding import Fold
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Chunk, Op, Plan, PlanError
@@ -25,19 +24,9 @@ _TCP_CAPACITY, _SHM_CAPACITY = 64, 8
 # Spaces whose chunks an op may overwrite before a send has left; those of `Programs` in C++.
 _NO_SPACE, _SCRATCH = 0, 3
 _SPACES = {Buffer.DATA: 1, Buffer.OUTPUT: 2, Buffer.INPUT: _NO_SPACE}
-_WIRINGS = list(Wiring)
 _MOST_MESSAGES = 64_000_000  # of a tile: about a minute and 4 GB
 
 Numbers = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a call is, and how it is cut."""
-
-    tiles: Tiles
-    num_bytes: int
-    item_bytes: int
 
 
 class _Share(NamedTuple):
@@ -70,42 +59,40 @@ def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
     world.cores = [
         cores if cores is not None and many > cores else 0 for many in population.values()
     ]
+    world.scale_up = _link(costs.scale_up, share, _SHM_CAPACITY)
     # The kernel's buffers between nodes are not warm.
-    world.set_links(
-        _link_row(costs.scale_up, share, _SHM_CAPACITY),
-        _link_row(costs.scale_out, share._replace(warm=1.0), _TCP_CAPACITY),
-    )
-    for (here, there), gbit in topology.links_gbit.items():
-        for ends in ((here, there), (there, here)):
-            world.add_node_link(*ends, wire_us_per_mib(gbit))
+    world.scale_out = _link(costs.scale_out, share._replace(warm=1.0), _TCP_CAPACITY)
+    world.node_links = [
+        (*ends, wire_us_per_mib(gbit))
+        for pair, gbit in topology.links_gbit.items()
+        for ends in (pair, pair[::-1])
+    ]
     world.reduce_us_per_mib = costs.reduce_us_per_mib * share.warm + share.cold_us_per_mib
     world.result_us_per_mib = costs.result_us_per_mib * share.warm
     world.memory_us_per_mib = costs.memory_us_per_mib if uses_memory else 0.0
     return world
 
 
-def _link_row(
-    link: LinkCosts, share: _Share, capacity: int
-) -> tuple[float, float, float, float, float, int, int]:
-    return (
-        link.latency_us,
-        link.message_us,
-        link.us_per_mib * share.warm + share.cold_us_per_mib,
-        link.wire_us_per_mib,
-        link.burst_bytes / _MIB * link.wire_us_per_mib,
-        _WIRINGS.index(link.wiring),
-        capacity,
+def _link(link: LinkCosts, share: _Share, capacity: int) -> Link:
+    return Link(
+        latency_us=link.latency_us,
+        message_us=link.message_us,
+        us_per_mib=link.us_per_mib * share.warm + share.cold_us_per_mib,
+        wire_us_per_mib=link.wire_us_per_mib,
+        burst_us=link.burst_bytes / _MIB * link.wire_us_per_mib,
+        wiring=link.wiring,
+        capacity=capacity,
     )
 
 
-def programs_of(candidate: Candidate, fold: Fold, size: Size) -> Programs:
+def programs_of(candidate: Candidate, fold: Fold, tiles: Tiles, item_bytes: int) -> Programs:
     """Write the plans that are kept: those of the first group, or of all ranks.
 
     Raises:
         InvalidArgumentError: there are too many messages to simulate.
         PlanError: nobody receives a message.
     """
-    programs, lengths = Programs(fold.move.value, fold.groups), _Lengths(size)
+    programs, lengths = Programs(fold.move, fold.groups), _Lengths(tiles, item_bytes)
     num_messages, simulated = 0, len(fold.simulated)
     for at, rank in enumerate(fold.written):
         plan = fold.plans.get(rank) or candidate.write(rank)
@@ -128,8 +115,8 @@ def programs_of(candidate: Candidate, fold: Fold, size: Size) -> Programs:
 class _Lengths:
     """Bytes of chunks in a full tile and in the last one."""
 
-    def __init__(self, size: Size) -> None:
-        self._size = size
+    def __init__(self, tiles: Tiles, item_bytes: int) -> None:
+        self._tiles, self._item_bytes = tiles, item_bytes
         self._known: dict[Chunk, tuple[int, int]] = {}
 
     def of(self, chunk: Chunk) -> tuple[int, int]:
@@ -138,9 +125,11 @@ class _Lengths:
             key = chunk._replace(scratch=None)
         found = self._known.get(key)
         if found is None:
-            tiles, item_bytes = self._size.tiles, self._size.item_bytes
-            full, last = (tiles.elements(at, chunk) for at in (0, tiles.number - 1))
-            found = self._known[key] = full * item_bytes, last * item_bytes
+            full, last = (
+                self._tiles.elements(at, chunk) * self._item_bytes
+                for at in (0, self._tiles.number - 1)
+            )
+            found = self._known[key] = full, last
         return found
 
 

@@ -7,19 +7,18 @@ from functools import lru_cache
 from pathlib import Path
 
 from hccl_py.algorithms.tuner import min_message_bytes
-from hccl_py.lab._lab import VirtualTime
-from hccl_py.lab.simulation.candidate import Candidate, What, candidate_of, count_elements
-from hccl_py.lab.simulation.costs import Costs
-from hccl_py.lab.simulation.folding import Move, fold_of, whole
-from hccl_py.lab.simulation.presets import costs_of
-from hccl_py.lab.simulation.programs import Size, averaged, programs_of, world_of
+from hccl_py.lab._lab import Move, VirtualTime
+from hccl_py.lab.simulation.candidate import Candidate, What, candidate_of
+from hccl_py.lab.simulation.costs import Costs, costs_of
+from hccl_py.lab.simulation.folding import fold_of, whole
+from hccl_py.lab.simulation.programs import averaged, programs_of, world_of
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Nodes, PlanError
 from hccl_py.plan.tiles import Cut
 from hccl_py.transport.errors import InvalidArgumentError
 
 _MANY_RANKS = 256
-_PATIENCE_MESSAGES = 24_000_000  # some ten seconds
+_EXACT_MESSAGES = 24_000_000  # some ten seconds
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,9 @@ def simulate(
     costs = costs_of(costs)
     candidate = _candidate(what, topology.nodes, root)
     first = candidate.write(0)
-    elements = count_elements(first, num_bytes, item_bytes)
+    elements = num_bytes // item_bytes
+    if not first.shape[Buffer.DATA]:  # of a block
+        elements = -(-elements // topology.world_size)
     chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
     world_size, long_messages = topology.world_size, candidate.long_messages
     cut = Cut(chunks, candidate.span, world_size, least, item_bytes, long_messages)
@@ -103,10 +104,10 @@ def simulate(
     fold = _fold(candidate, nodes, topology.is_uniform) if can_fold else whole(nodes)
     if fold.move is not Move.NONE:
         tiles = averaged(tiles)
-    programs = programs_of(candidate, fold, Size(tiles, num_bytes, item_bytes))
+    programs = programs_of(candidate, fold, tiles, item_bytes)
     world = world_of(topology, costs, num_bytes)
-    patience = _PATIENCE_MESSAGES if shorten else 0
-    run = VirtualTime(world, programs, fold.simulated, num_calls, tiles.number, patience)
+    exact = _EXACT_MESSAGES if shorten else 0
+    run = VirtualTime(world, programs, fold.simulated, num_calls, tiles.number, exact)
     if stuck := run.run():
         rank, op, others = stuck
         more = f"waits for ever, as do {others} more ranks"

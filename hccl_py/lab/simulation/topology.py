@@ -1,13 +1,21 @@
-"""Where ranks are, and what is different about some of them."""
+"""Where ranks are, what is different about some of them, and another network: `--what-if`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.lab.algorithms import nodes_of
+from hccl_py.lab.simulation.costs import Costs, wire_us_per_mib
 from hccl_py.plan.language import Nodes
+from hccl_py.quantities import RATE, TIME, Kind, read_quantity
 from hccl_py.transport.errors import InvalidArgumentError
+
+_EXPECTED = (
+    "expected straggler=RANK:TIME (17:2ms), link=NODE-NODE:RATE (3-4:10Gbit) or network=RATE"
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,7 @@ class Topology:
     @classmethod
     def even(cls, num_nodes: int, ranks_per_node: int) -> Topology:
         """Make nodes of equal size, ranks counted node by node."""
-        nodes = tuple(
-            tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node))
-            for node in range(num_nodes)
-        )
-        return cls(nodes)
+        return cls(nodes_of([ranks_per_node] * num_nodes))
 
     @property
     def world_size(self) -> int:
@@ -66,8 +70,34 @@ class Topology:
     def is_uniform(self) -> bool:
         """Whether nodes differ in nothing but their number."""
         even = len({len(node) for node in self.nodes}) == 1
-        return even and not (self.late_us or self.links_gbit) and not self._shares_machines
+        has_own_machines = len(set(self.machines)) == len(self.machines)
+        return even and has_own_machines and not (self.late_us or self.links_gbit)
 
-    @property
-    def _shares_machines(self) -> bool:
-        return len(set(self.machines)) < len(self.machines)
+
+def changed(text: str, topology: Topology, costs: Costs) -> tuple[Topology, Costs]:
+    """Return both changed as in `straggler=17:2ms,link=3-4:10Gbit,network=25Gbit`; or empty.
+
+    Raises:
+        InvalidArgumentError: a part of it is none of what is expected, or names no rank or node.
+    """
+    late_us, links_gbit = dict(topology.late_us), dict(topology.links_gbit)
+    for part in filter(None, text.split(",")):
+        name, _, value = part.strip().partition("=")
+        if name == "straggler" and (found := re.fullmatch(r"(\d+):(.+)", value)):
+            late_us[int(found[1])] = 1e6 * _quantity(part, found[2], TIME)
+        elif name == "link" and (found := re.fullmatch(r"(\d+)-(\d+):(.+)", value)):
+            here, there = sorted((int(found[1]), int(found[2])))
+            links_gbit[here, there] = _quantity(part, found[3], RATE) / 1e9
+        elif name == "network":
+            wire_us = wire_us_per_mib(_quantity(part, value, RATE) / 1e9)
+            costs = replace(costs, scale_out=replace(costs.scale_out, wire_us_per_mib=wire_us))
+        else:
+            raise InvalidArgumentError(f"what-if {part!r}: {_EXPECTED}")
+    return replace(topology, late_us=late_us, links_gbit=links_gbit), costs
+
+
+def _quantity(part: str, text: str, kind: Kind) -> float:
+    try:
+        return read_quantity(text, kind)
+    except ValueError as error:
+        raise InvalidArgumentError(f"what-if {part!r}: {error}; {_EXPECTED}") from None

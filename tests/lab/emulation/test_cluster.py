@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.lab.emulation.cluster import Cluster, Cut, Kill, Speed, read
+from hccl_py.lab.emulation.cluster import Cluster, LinkCut, RankKill, read
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.transport.errors import InvalidArgumentError
@@ -44,11 +44,12 @@ def test_file_says_nodes_links_and_faults(file: Path) -> None:
     assert read(file) == Cluster(
         num_nodes=3,
         ranks_per_node=2,
-        card=Speed(1.25e9, 65536),
+        bytes_per_s=1.25e9,
+        burst_bytes=65536,
         latency_s=50 * 1e-6,
-        links={(0, 2): Speed(62.5e6, 65536)},
+        links={(0, 2): 62.5e6},
         latencies_s={(0, 1): 1.5e-3},
-        faults=(Cut(100, (0, 1), 2.0), Kill(5, 5)),
+        faults=(LinkCut(100, (0, 1), 2.0), RankKill(5, 5)),
     )
 
 
@@ -84,8 +85,11 @@ def test_file_says_nodes_links_and_faults(file: Path) -> None:
         (f"{LINK}nodes = [0, 1]", "link 1: expected a bandwidth, a latency or both"),
         (f"nodes = 2\nlink = 3\n{NETWORK}", "link: expected [[link]], in double brackets"),
         (f'faults = "at step 1: kill rank 0"\n{SMALL}', "faults: expected a list of texts, got"),
-        (f'faults = ["kill rank 0"]\n{SMALL}', "or 'at step N: kill rank R', got 'kill rank 0'"),
-        (f'faults = ["at step 0: kill rank 0"]\n{SMALL}', "expected a step of 1 or more"),
+        (
+            f'faults = ["kill rank 0"]\n{SMALL}',
+            "N from 1 on, got 'kill rank 0'",
+        ),
+        (f'faults = ["at step 0: kill rank 0"]\n{SMALL}', "N from 1 on, got 'at step 0:"),
         (f'faults = ["at step 1: cut 0-0 for 1 s"]\n{SMALL}', "two different nodes from 0 to 1"),
         (f'faults = ["at step 1: cut 0-1 for 1"]\n{SMALL}', "a time such as 50us or 2 ms, got"),
     ],

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hccl_py.lab.emulation import forecast
-from hccl_py.lab.emulation.cluster import Cluster, Speed
-from hccl_py.lab.emulation.forecast import forecasts
-from hccl_py.lab.emulation.record import NEVER_NS, Kind, Record, Span
-from hccl_py.lab.emulation.report import lines
+from hccl_py.lab.emulation import report
+from hccl_py.lab.emulation.cluster import Cluster
+from hccl_py.lab.emulation.network import NEVER_NS
+from hccl_py.lab.emulation.record import Kind, Record, Span
+from hccl_py.lab.emulation.report import forecasts, lines
 from hccl_py.lab.emulation.steps import covered_ns, steps_of
 
 MS = 1_000_000
 SIZE = 1 << 20
-CLUSTER = Cluster(2, 1, Speed(12.5e6, 16e3), 50e-6, {}, {}, ())
+CLUSTER = Cluster(2, 1, 12.5e6, 16e3, 50e-6, {}, {}, ())
 
 
 class Job:
@@ -24,7 +25,11 @@ class Job:
     def __init__(self, num_ranks: int = 2) -> None:
         self.num_bytes = 0
         self.name, self.ranks = "world", list(range(num_ranks))
-        self.record = Record(lambda: [(0, -1, True, self.num_bytes, 12.5e6)])
+        self.record = Record(self.traffic)
+
+    def traffic(self) -> list[Any]:
+        wire = {"from_node": 0, "to_node": -1, "leaves": True}
+        return [SimpleNamespace(**wire, num_bytes=self.num_bytes, bytes_per_s=12.5e6)]
 
     def step(self, number: int, *begun_ms: int, ended_ms: int) -> None:
         origin = 100 * number
@@ -211,7 +216,7 @@ def test_forecast_lets_blocks_keep_their_size() -> None:
 
 
 def test_forecast_that_had_no_time_says_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "_MOST_S", 0.0)
+    monkeypatch.setattr(report, "_MOST_S", 0.0)
     job = Job()
     for number in range(1, 4):
         job.step(number, 0, 0, ended_ms=90)

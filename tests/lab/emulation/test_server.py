@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from quiet_clock import HANG_S
 
-from hccl_py.lab.emulation.cluster import Cluster, Cut, Speed
+from hccl_py.lab.emulation.cluster import Cluster, LinkCut
 from hccl_py.lab.emulation.network import EmulatedNetwork
 from hccl_py.lab.emulation.server import Server
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.settings import EMULATED_NETWORK
 
-CLUSTER = Cluster(2, 1, Speed(12.5e6, 16e3), 0.0, {}, {}, (Cut(9, (0, 1), 0.1),))
+CLUSTER = Cluster(2, 1, 12.5e6, 16e3, 0.0, {}, {}, (LinkCut(9, (0, 1), 0.1),))
 STEP = {"step": 1, "rank": 0, "at_ns": 1}
 
 

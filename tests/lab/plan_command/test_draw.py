@@ -16,7 +16,7 @@ from recorded import job
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.tuning import FORMAT
 from hccl_py.lab.plan_command.main import main
-from hccl_py.lab.simulation.presets import PRESETS
+from hccl_py.lab.simulation.costs import PRESETS
 
 CHROMIUM = shutil.which("chromium")
 

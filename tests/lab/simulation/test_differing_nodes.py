@@ -11,7 +11,7 @@ import pytest
 from hccl_py import Costs, LinkCosts, Topology, simulate
 from hccl_py.algorithms.table import names_for
 from hccl_py.lab.simulation import run
-from hccl_py.lab.simulation.presets import PRESETS
+from hccl_py.lab.simulation.costs import PRESETS
 
 MIB = 1 << 20
 COSTS = Costs(LinkCosts(1.0, 0.25, 16.0), LinkCosts(5.0, 1.0, 32.0, 512.0), reduce_us_per_mib=64.0)
@@ -48,11 +48,11 @@ def test_64_ranks_that_differ_take_as_long_as_one_by_one(what: str, world: str) 
 
 
 @pytest.mark.parametrize("what", ALL_REDUCE)
-@pytest.mark.parametrize("patience_messages", [1000, 5000])
+@pytest.mark.parametrize("exact_messages", [1000, 5000])
 def test_tiles_counted_by_their_mean_are_off_by_little_more_than_is_said(
-    what: str, patience_messages: int, monkeypatch: pytest.MonkeyPatch
+    what: str, exact_messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_PATIENCE_MESSAGES", patience_messages)
+    monkeypatch.setattr(run, "_EXACT_MESSAGES", exact_messages)
     for world in WORLDS.values():
         whole = simulate(what, world, COSTS, 8 * MIB, shorten=False)
         short = simulate(what, world, COSTS, 8 * MIB)
@@ -72,7 +72,7 @@ def test_4096_ranks_of_which_some_differ_take_a_minute_at_most_and_little_memory
 import resource, sys
 from dataclasses import replace
 from hccl_py import Topology, simulate
-from hccl_py.lab.simulation.presets import PRESETS
+from hccl_py.lab.simulation.costs import PRESETS
 sizes = [8] * 512 if sys.argv[2] != "uneven" else [8] * 500 + [6] * 16
 firsts = [sum(sizes[:at]) for at in range(len(sizes))]
 nodes = tuple(tuple(range(at, at + size)) for at, size in zip(firsts, sizes))

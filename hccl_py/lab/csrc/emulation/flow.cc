@@ -11,7 +11,7 @@ namespace {
 
 // A wire is shared in turns of this length, and wakes its reader as often.
 constexpr double turn_s = 0.0005;
-constexpr size_t most_segments = 45;  // 64 KiB, as a socket hands them to a card
+constexpr size_t most_segments = 45;  // 64 KiB, as a socket hands them to a NIC
 constexpr size_t fewest_segments = 2;
 constexpr size_t most_queued_bytes = 4 << 20;
 
@@ -96,7 +96,7 @@ bool Flow::deliver(Clock::time_point now) {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) {
-        // Who does not read any more resets its sender, too.
+        // A receiver that does not read any more resets its sender, too.
         trains_.clear();
         ended_ = read_all_ = broken_ = true;
         return true;

@@ -32,10 +32,10 @@ Wire::Clock::duration duration_of(double seconds) {
 }
 
 // Drops every packet that comes in, acknowledgements included, or none.
-void set_deaf(int fd, bool deaf) {
+void set_dropping(int fd, bool drops) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   sock_fprog program{1, &drop};
-  if (deaf) {
+  if (drops) {
     setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
   } else {
     setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof program);
@@ -56,22 +56,22 @@ void set_reset_at_close(int fd) {
 
 }  // namespace
 
-EmulatedNetwork::EmulatedNetwork(const std::vector<LinkSpeed>& cards,
-                                 const std::map<Pair, LinkSpeed>& links, double latency_s,
+EmulatedNetwork::EmulatedNetwork(int num_nodes, double bytes_per_s, double burst_bytes,
+                                 const std::map<Pair, double>& links, double latency_s,
                                  std::map<Pair, double> latencies_s)
     : latency_s_(latency_s),
       latencies_s_(std::move(latencies_s)),
       epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       timer_(opened(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "timerfd")),
       bell_(new_event()) {
-  for (const LinkSpeed& card : cards) {
-    cards_.push_back({Wire(card.bytes_per_s, card.burst_bytes, 0),
-                      Wire(card.bytes_per_s, card.burst_bytes, port_queue_bytes)});
+  for (int node = 0; node < num_nodes; ++node) {
+    nics_.push_back(
+        {Wire(bytes_per_s, burst_bytes, 0), Wire(bytes_per_s, burst_bytes, port_queue_bytes)});
   }
-  for (const auto& [nodes, speed] : links) {
+  for (const auto& [nodes, rate] : links) {
     check_pair(nodes.first, nodes.second);
     for (Pair way : {nodes, Pair{nodes.second, nodes.first}}) {
-      links_.emplace(way, Wire(speed.bytes_per_s, speed.burst_bytes, port_queue_bytes));
+      links_.emplace(way, Wire(rate, burst_bytes, port_queue_bytes));
     }
   }
   for (int fd : {timer_.get(), bell_.get()}) {
@@ -95,7 +95,7 @@ EmulatedNetwork::~EmulatedNetwork() {
 }
 
 void EmulatedNetwork::check_pair(int one, int other) const {
-  int count = static_cast<int>(cards_.size());
+  int count = static_cast<int>(nics_.size());
   if (one < 0 || other < 0 || one >= count || other >= count || one == other) {
     throw std::invalid_argument("nodes " + std::to_string(one) + " and " + std::to_string(other) +
                                 ": expected two of the nodes 0.." + std::to_string(count - 1));
@@ -124,8 +124,8 @@ void EmulatedNetwork::cut(int one, int other, double seconds) {
     cuts_[in_order(one, other)] = Clock::now() + duration_of(seconds);
     for (auto& connection : connections_) {
       if (connection->nodes != in_order(one, other)) continue;
-      set_deaf(connection->here.get(), true);
-      set_deaf(connection->there.get(), true);
+      set_dropping(connection->here.get(), true);
+      set_dropping(connection->there.get(), true);
     }
   });
 }
@@ -137,9 +137,9 @@ std::vector<WireTraffic> EmulatedNetwork::traffic() {
     auto note = [&](int from, int to, bool leaves, const Wire& wire) {
       all.push_back({from, to, leaves, wire.num_bytes(), wire.bytes_per_s()});
     };
-    for (size_t node = 0; node < cards_.size(); ++node) {
-      note(static_cast<int>(node), any_node, true, cards_[node].out);
-      note(static_cast<int>(node), any_node, false, cards_[node].in);
+    for (size_t node = 0; node < nics_.size(); ++node) {
+      note(static_cast<int>(node), any_node, true, nics_[node].out);
+      note(static_cast<int>(node), any_node, false, nics_[node].in);
     }
     for (const auto& [way, wire] : links_) note(way.first, way.second, true, wire);
     counted->set_value(std::move(all));
@@ -170,9 +170,9 @@ void EmulatedNetwork::take_commands() {
 }
 
 std::vector<Wire*> EmulatedNetwork::wires_between(int from, int to) {
-  std::vector<Wire*> wires{&cards_[static_cast<size_t>(from)].out};
+  std::vector<Wire*> wires{&nics_[static_cast<size_t>(from)].out};
   if (auto link = links_.find({from, to}); link != links_.end()) wires.push_back(&link->second);
-  wires.push_back(&cards_[static_cast<size_t>(to)].in);
+  wires.push_back(&nics_[static_cast<size_t>(to)].in);
   return wires;
 }
 
@@ -183,7 +183,7 @@ void EmulatedNetwork::add(Descriptor here, Descriptor there, int from, int to) {
   auto latency = duration_of(its == latencies_s_.end() ? latency_s_ : its->second);
   for (int fd : {left, right}) {
     prepare(fd);
-    if (cuts_.contains(nodes)) set_deaf(fd, true);
+    if (cuts_.contains(nodes)) set_dropping(fd, true);
   }
   connections_.push_back(std::unique_ptr<Connection>(new Connection{
       std::move(here), std::move(there), nodes, Flow(left, right, wires_between(from, to), latency),
@@ -198,8 +198,8 @@ void EmulatedNetwork::end_cuts(Clock::time_point now) {
     if (cut.second > now) return false;
     for (auto& connection : connections_) {
       if (connection->nodes != cut.first) continue;
-      set_deaf(connection->here.get(), false);
-      set_deaf(connection->there.get(), false);
+      set_dropping(connection->here.get(), false);
+      set_dropping(connection->there.get(), false);
     }
     return true;
   });

@@ -1,12 +1,12 @@
 // A network of emulated nodes: one thread that passes the bytes of their connections on, as late as
-// the nodes' cards and links would have brought them.
+// the nodes' NICs and links would have brought them.
 //
 // A rank that connects to one of another node gives both ends to the network (carry()): its own,
 // and that of the other rank. The network reads at the pace of the wires. What they cannot take
 // stays with the sender's kernel, which stops the sender as a slow network does.
 //
 // A cut link drops packets by a socket filter, as a pulled cable does: the ranks' kernels repeat
-// themselves, and hear nothing.
+// themselves, and receive nothing.
 #pragma once
 
 #include <chrono>
@@ -24,17 +24,11 @@
 
 namespace hccl {
 
-// In each direction.
-struct LinkSpeed {
-  double bytes_per_s = 0;
-  double burst_bytes = 0;  // what it takes at once after it stood still
-};
-
 // Counted since the start, headers included.
 struct WireTraffic {
   int from = 0;
-  int to = 0;          // of a card: any_node
-  bool leaves = true;  // of a card: whether it is the sending direction
+  int to = 0;          // of a NIC: any_node
+  bool leaves = true;  // of a NIC: whether it is the sending direction
   uint64_t num_bytes = 0;
   double bytes_per_s = 0;
 };
@@ -45,10 +39,12 @@ class EmulatedNetwork {
   using Pair = std::pair<int, int>;  // nodes, lower first
   static constexpr int any_node = -1;
 
-  // `cards`: of each node. `links`: of pairs that have one of their own beside the cards.
-  // `latencies_s`: of pairs whose latency is not `latency_s`.
-  EmulatedNetwork(const std::vector<LinkSpeed>& cards, const std::map<Pair, LinkSpeed>& links,
-                  double latency_s, std::map<Pair, double> latencies_s);
+  // `bytes_per_s`: of the NIC of each node, in each direction. `burst_bytes`: what a wire takes at
+  // once after it stood still. `links`: rates of pairs that have a link of their own beside the
+  // NICs. `latencies_s`: of pairs whose latency is not `latency_s`.
+  EmulatedNetwork(int num_nodes, double bytes_per_s, double burst_bytes,
+                  const std::map<Pair, double>& links, double latency_s,
+                  std::map<Pair, double> latencies_s);
   EmulatedNetwork(const EmulatedNetwork&) = delete;
   EmulatedNetwork& operator=(const EmulatedNetwork&) = delete;
   ~EmulatedNetwork();
@@ -85,12 +81,12 @@ class EmulatedNetwork {
   void end_cuts(Clock::time_point now);
   void sleep(Clock::time_point until);
 
-  struct Card {
+  struct Nic {
     Wire out;
     Wire in;
   };
   // Written by the thread alone; traffic() asks it.
-  std::deque<Card> cards_;
+  std::deque<Nic> nics_;
   std::map<Pair, Wire> links_;  // by direction: sender first
   const double latency_s_;
   const std::map<Pair, double> latencies_s_;

@@ -1,4 +1,4 @@
-// One direction of a network card or of a link: when bytes that are handed to it will have left.
+// One direction of a NIC or of a link: when bytes that are handed to it will have left.
 //
 // A token bucket, kept as one time: when the wire is free again. Taking bytes moves that time, so a
 // wire needs no timer of its own, and bytes that pass several wires are as late as the slowest
@@ -34,7 +34,7 @@ class Wire {
         queue_(std::max<Clock::duration>(time_of(queue_bytes), least_queued)) {}
 
   // Takes bytes, headers included, that were there from a time on: this process may be late to
-  // look. Returns when the last of them has left.
+  // read. Returns when the last of them has left.
   Clock::time_point take(Clock::time_point there, size_t num_bytes) {
     free_at_ = std::max(free_at_, there - burst_) + time_of(static_cast<double>(num_bytes));
     num_bytes_ += num_bytes;

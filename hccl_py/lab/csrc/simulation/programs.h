@@ -9,11 +9,12 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace hccl::simulation {
 
-enum class Move : uint8_t { none = 0, rotation = 1, exclusive_or = 2 };
+enum class Move : uint8_t { none, rotation, exclusive_or };
 
 enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };  // as in a plan
 
@@ -34,10 +35,8 @@ struct Program {
   std::vector<int> sources;  // ascending: whom the plan receives from
 };
 
-// A send that nobody receives.
-struct Unmatched {
-  int rank, op, peer;
-};
+// A send that nobody receives: rank, op, peer.
+using Unmatched = std::tuple<int, int, int>;
 
 class Programs {
  public:

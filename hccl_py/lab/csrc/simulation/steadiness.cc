@@ -16,14 +16,14 @@ constexpr int spare_tiles = 2;
 constexpr int remembered_tiles = 24;
 // The two thirds have to agree, unless there were so many times more messages.
 constexpr double close_enough = 0.01;
-constexpr int most_patience = 3;
+constexpr int most_exact = 3;
 constexpr double safety = 3;  // the result was off by up to 1.2 times by what they differ
 constexpr int fewest_tiles = 4;
 
 }  // namespace
 
-Steadiness::Steadiness(int num_ranks, bool is_coarse, int64_t patience_messages)
-    : num_ranks_(num_ranks), is_coarse_(is_coarse), patience_messages_(patience_messages) {}
+Steadiness::Steadiness(int num_ranks, bool is_coarse, int64_t exact_messages)
+    : num_ranks_(num_ranks), is_coarse_(is_coarse), exact_messages_(exact_messages) {}
 
 int Steadiness::note(const TileEnd& end, int num_tiles, int64_t num_messages) {
   auto [found, is_new] = tiles_.try_emplace(end.tile);
@@ -43,7 +43,7 @@ int Steadiness::note(const TileEnd& end, int num_tiles, int64_t num_messages) {
     left_out_ = {count, us, is_coarse_ ? nearly_alike * us : 0.0};
     return num_tiles - count;
   }
-  if (num_messages > patience_messages_) left_out_ = by_mean(end.tile, num_tiles, num_messages);
+  if (num_messages > exact_messages_) left_out_ = by_mean(end.tile, num_tiles, num_messages);
   return num_tiles - left_out_.num_tiles;
 }
 
@@ -83,7 +83,7 @@ LeftOut Steadiness::by_mean(int tile, int num_tiles, int64_t num_messages) const
   double before_us = (middle->second - first->second) / span;
   double differ_us = count * std::abs((now_us - middle->second) / span - before_us);
   bool is_close = differ_us < close_enough * (now_us + count * tile_us);
-  if (!is_close && num_messages < most_patience * patience_messages_) return {};
+  if (!is_close && num_messages < most_exact * exact_messages_) return {};
   return {count, count * tile_us, safety * differ_us};
 }
 

@@ -30,8 +30,8 @@ struct LeftOut {
 class Steadiness {
  public:
   // `is_coarse`: a thousandth more or less is the same time, where to run on would take minutes.
-  // `patience_messages`: after these, tiles are counted by their mean.
-  Steadiness(int num_ranks, bool is_coarse, int64_t patience_messages);
+  // `exact_messages`: after these, tiles are counted by their mean.
+  Steadiness(int num_ranks, bool is_coarse, int64_t exact_messages);
 
   // Notes the end of a tile of a rank, after so many messages of all; returns how many tiles there
   // are to be run.
@@ -54,7 +54,7 @@ class Steadiness {
 
   int num_ranks_;
   bool is_coarse_;
-  int64_t patience_messages_;
+  int64_t exact_messages_;
   LeftOut left_out_;
   int last_begun_ = 0;
   std::map<int, Ends> tiles_;      // the last ones

@@ -22,7 +22,7 @@ void VirtualTime::push_leaving() {
   if (sent_now_.empty()) return;
   if (unused_leaving_.empty()) {
     unused_leaving_.push_back(static_cast<int>(leaving_.size()));
-    leaving_.push_back({std::pmr::vector<Sent>(&pool_)});
+    leaving_.emplace_back();
   }
   int index = unused_leaving_.back();
   unused_leaving_.pop_back();
@@ -40,7 +40,7 @@ void VirtualTime::push_next(int leaving) {
     return;
   }
   const Sent& sent = all.messages[all.next];
-  events_.push(sent.at, order_of(ranks_[sent.rank].local_rank, sent.message), ~leaving);
+  push(sent.at, order_of(ranks_[sent.rank].local_rank, sent.message), ~leaving);
 }
 
 // Each wire begins with what the one before lets through.

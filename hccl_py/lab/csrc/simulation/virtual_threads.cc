@@ -5,24 +5,24 @@
 
 namespace hccl::simulation {
 
-// Has the rank looked at; a look that comes earlier sees to the later ones.
+// Wakes the rank at that time, unless it wakes earlier anyway.
 void VirtualTime::push_run(Rank& rank, double at) {
-  if (rank.look_at <= at) return;
-  rank.look_at = at;
+  if (rank.wakes_at <= at) return;
+  rank.wakes_at = at;
   int index = static_cast<int>(&rank - ranks_.data());
-  events_.push(at, order_of(rank.local_rank, no_message), index);
+  push(at, order_of(rank.local_rank, no_message), index);
 }
 
 void VirtualTime::wake(Rank& rank, double now) {
-  if (now != rank.look_at) return;  // an earlier look has seen to it
-  rank.look_at = never;
+  if (now != rank.wakes_at) return;  // it woke earlier
+  rank.wakes_at = never;
   if (rank.busy_until > now) {
     push_run(rank, rank.busy_until);
     return;
   }
   Machine& machine = machines_[rank.machine];
   if (!machine.has_turns) {
-    look(rank, now);
+    run_channels(rank, now);
     return;
   }
   if (rank.is_running) {
@@ -37,7 +37,7 @@ void VirtualTime::wake(Rank& rank, double now) {
     Rank& next = ranks_[machine.queue.front()];
     machine.queue.pop_front();
     next.is_queued = false;
-    if (look(next, now)) {
+    if (run_channels(next, now)) {
       next.is_running = true;
       --machine.free_cores;
     }
@@ -45,11 +45,11 @@ void VirtualTime::wake(Rank& rank, double now) {
 }
 
 // Runs what can be run; true if anything was.
-bool VirtualTime::look(Rank& rank, double now) {
+bool VirtualTime::run_channels(Rank& rank, double now) {
   for (int turn = 0; turn < num_channels; ++turn) {
     int number = (rank.current + turn) % num_channels;
     if (!rank.channels[number].is_running) continue;
-    if (auto end = go_on(rank, number, now)) {
+    if (auto end = run_ops(rank, number, now)) {
       rank.current = number;
       rank.busy_until = std::max(*end, rank.busy_until);
       push_run(rank, rank.busy_until);
@@ -65,7 +65,7 @@ bool VirtualTime::look(Rank& rank, double now) {
 }
 
 // Runs ops until one must wait; returns when the last one ends, nothing if none could run.
-std::optional<double> VirtualTime::go_on(Rank& rank, int number, double now) {
+std::optional<double> VirtualTime::run_ops(Rank& rank, int number, double now) {
   Channel& channel = rank.channels[number];
   const std::vector<Op>& ops = rank.program->ops;
   double at = now;

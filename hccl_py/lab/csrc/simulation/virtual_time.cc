@@ -17,20 +17,22 @@ bool is_coarse(const Programs& programs, const std::vector<int>& simulated) {
 
 }  // namespace
 
-VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simulated, Calls calls)
+VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simulated, int num_calls,
+                         int num_tiles, int64_t exact_messages)
     : world_(std::move(world)),
       programs_(std::move(programs)),
-      calls_(calls),
-      num_tiles_(calls.num_tiles),
+      num_calls_(num_calls),
+      num_tiles_(num_tiles),
+      may_leave_out_(exact_messages > 0 && num_calls == 1),
       steadiness_(static_cast<int>(simulated.size()), is_coarse(programs_, simulated),
-                  calls.patience_messages),
-      num_lane_channels_(std::min(num_channels, calls.num_tiles)) {
+                  exact_messages),
+      num_lane_channels_(std::min(num_channels, num_tiles)) {
   size_t num_ranks = world_.node_of.size(), num_lanes = 0;
   bool is_folded = simulated.size() < num_ranks;
   ranks_.reserve(simulated.size());
   stands_for_.resize(num_ranks);
   for (int number : simulated) {
-    Rank& rank = ranks_.emplace_back(&pool_);
+    Rank& rank = ranks_.emplace_back();
     rank.number = number;
     rank.local_rank = world_.local_rank[number];
     rank.machine = world_.machine_of[world_.node_of[number]];
@@ -47,7 +49,7 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
   lanes_.resize(num_lanes * num_lane_channels_);
   for (int cores : world_.cores) machines_.push_back({cores, cores > 0, 0.0, {}});
   // Calls before this one have used the bursts up.
-  bool is_used = calls_.num_calls > 1;
+  bool is_used = num_calls_ > 1;
   size_t num_nodes = world_.machine_of.size();
   for (bool local : {false, true}) {
     const Link& of = link(local);
@@ -58,16 +60,17 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
     if (!is_pair) wires_[local].in = wires_[local].out;
   }
   has_node_link_.resize(num_nodes);
-  for (const NodeLink& one : world_.node_links) {
-    node_links_[key_of(one.from, one.to)] = {one.us_per_mib, 0.0};
-    has_node_link_[one.from] = true;
+  for (const auto& [from, to, us_per_mib] : world_.node_links) {
+    node_links_[key_of(from, to)] = {us_per_mib, 0.0};
+    has_node_link_[from] = true;
   }
 }
 
 std::optional<Stuck> VirtualTime::run(const std::function<void()>& check) {
   for (Rank& rank : ranks_) begin_call(rank, 0.0);
-  for (uint64_t count = 1; !events_.is_empty(); ++count) {
-    Event event = events_.take_next();
+  for (uint64_t count = 1; !events_.empty(); ++count) {
+    Event event = events_.top();
+    events_.pop();
     if (event.what >= 0) {
       wake(ranks_[event.what], event.at);
     } else {
@@ -77,15 +80,14 @@ std::optional<Stuck> VirtualTime::run(const std::function<void()>& check) {
   }
   std::optional<Stuck> stuck;
   for (const Rank& rank : ranks_) {
-    if (static_cast<int>(rank.ended_us.size()) == calls_.num_calls) continue;
+    if (static_cast<int>(rank.ended_us.size()) == num_calls_) continue;
     if (stuck) {
-      ++stuck->num_others;
+      ++std::get<2>(*stuck);
       continue;
     }
-    stuck = Stuck{rank.number, -1, 0};
-    for (const Channel& channel : rank.channels) {
-      if (channel.is_running && stuck->op < 0) stuck->op = channel.at;
-    }
+    auto waits = std::find_if(std::begin(rank.channels), std::end(rank.channels),
+                              [](const Channel& channel) { return channel.is_running; });
+    stuck.emplace(rank.number, waits == std::end(rank.channels) ? -1 : waits->at, 0);
   }
   return stuck;
 }
@@ -122,7 +124,7 @@ void VirtualTime::begin_tile(Channel& channel, int tile) {
 
 void VirtualTime::end_tile(Rank& rank, int number, double at) {
   Channel& channel = rank.channels[number];
-  if (calls_.patience_messages > 0 && calls_.num_calls == 1) {
+  if (may_leave_out_) {
     int index = static_cast<int>(&rank - ranks_.data());
     num_tiles_ = steadiness_.note({channel.tile, index, at}, num_tiles_, num_sent_);
   }
@@ -141,7 +143,7 @@ void VirtualTime::end_call_if_done(Rank& rank, double at) {
   for (const Channel& channel : rank.channels) {
     if (!channel.unsent.empty()) return;
   }
-  auto done = [&] { return static_cast<int>(rank.ended_us.size()) == calls_.num_calls; };
+  auto done = [&] { return static_cast<int>(rank.ended_us.size()) == num_calls_; };
   if (done()) return;
   rank.ended_us.push_back(at);
   if (!done()) begin_call(rank, at);

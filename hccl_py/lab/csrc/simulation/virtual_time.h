@@ -18,14 +18,12 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <memory_resource>
 #include <optional>
+#include <queue>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
-#include "simulation/events.h"
-#include "simulation/huge_pages.h"
 #include "simulation/programs.h"
 #include "simulation/steadiness.h"
 #include "simulation/world.h"
@@ -34,25 +32,17 @@ namespace hccl::simulation {
 
 inline constexpr int no_message = -1;
 
-// Calls back to back.
-struct Calls {
-  int num_calls = 1;
-  int num_tiles = 1;  // of each
-  // Of one call, tiles that repeat themselves are left out, and after so many messages the rest of
-  // them; 0: none is.
-  int64_t patience_messages = 0;
-};
-
-// A rank that waits for ever.
-struct Stuck {
-  int rank, op, num_others;  // op: -1 if it waits for no op
-};
+// A rank that waits for ever, its op (-1: none), and how many others do.
+using Stuck = std::tuple<int, int, int>;
 
 class VirtualTime {
  public:
   // `simulated`: all ranks, or those of the first group of `programs`, each of which stands for the
-  // ranks of its place in the other groups.
-  VirtualTime(World world, Programs programs, std::vector<int> simulated, Calls calls);
+  // ranks of its place in the other groups. `num_calls`: back to back, of `num_tiles` each.
+  // `exact_messages`: of one call, tiles that repeat themselves are left out, and after so many
+  // messages the rest of them; 0: none is.
+  VirtualTime(World world, Programs programs, std::vector<int> simulated, int num_calls,
+              int num_tiles, int64_t exact_messages);
 
   // Runs all calls. Calls `check` now and then, which may throw. Returns a rank if plans hang.
   std::optional<Stuck> run(const std::function<void()>& check);
@@ -81,23 +71,19 @@ class VirtualTime {
     bool is_awaited = false, has_waiting = false;
   };
   struct Channel {
-    explicit Channel(std::pmr::memory_resource* memory) : arrived(memory) {}
-
     int tile = 0, at = 0;
     int missing = no_message;  // messages that a receive still has to take; no_message: not begun
     bool is_running = false, is_last = false;
-    std::pmr::vector<Arrival> arrived;    // a heap
+    std::vector<Arrival> arrived;         // a heap
     std::unordered_map<int, int> unsent;  // by op, how many of its messages have no room yet
   };
   struct Rank {
-    explicit Rank(std::pmr::memory_resource* memory) : channels{Channel(memory), Channel(memory)} {}
-
     Channel channels[num_channels];
     int number = 0, local_rank = 0, machine = 0;
     const Program* program = nullptr;
     size_t first_lane = 0;
     int current = 0;  // channel
-    double busy_until = 0, look_at = never;
+    double busy_until = 0, wakes_at = never;
     bool is_running = false, is_queued = false;
     int channels_left = 0;
     std::vector<double> ended_us;
@@ -120,12 +106,22 @@ class VirtualTime {
   };
   // Messages that leave one after the other: one event at a time keeps the heap small.
   struct Leaving {
-    std::pmr::vector<Sent> messages;
+    std::vector<Sent> messages;
     size_t next = 0;
+  };
+  struct Event {
+    double at;
+    uint64_t order;   // see order_of
+    uint64_t number;  // in the order of pushing, which decides the rest
+    int what;         // a rank to run, or below zero a Leaving whose next message leaves
+
+    bool operator<(const Event& other) const {  // the least is the last
+      return std::tie(at, order, number) > std::tie(other.at, other.order, other.number);
+    }
   };
   static constexpr double never = std::numeric_limits<double>::infinity();
 
-  // Of events at one time.
+  // Orders events at one time: a rank runs before its messages leave.
   static uint64_t order_of(int local_rank, int message) {
     return (static_cast<uint64_t>(local_rank) << 32) + static_cast<uint32_t>(message + 1);
   }
@@ -134,6 +130,7 @@ class VirtualTime {
            std::tie(other.at, other.thread_us, other.memory_us);
   }
 
+  void push(double at, uint64_t order, int what) { events_.push({at, order, num_events_++, what}); }
   void begin_call(Rank& rank, double now);
   void begin_tile(Channel& channel, int tile);
   void end_tile(Rank& rank, int number, double at);
@@ -142,8 +139,8 @@ class VirtualTime {
   // The thread of a rank.
   void push_run(Rank& rank, double at);
   void wake(Rank& rank, double now);
-  bool look(Rank& rank, double now);
-  std::optional<double> go_on(Rank& rank, int number, double now);
+  bool run_channels(Rank& rank, double now);
+  std::optional<double> run_ops(Rank& rank, int number, double now);
   double send(Rank& rank, int number, const Op& op, double at);
   std::optional<double> take(Rank& rank, int number, const Op& op, double at);
   void await(Rank& rank, int number, const Op& op);
@@ -168,18 +165,17 @@ class VirtualTime {
   const Link& link(bool is_local) const { return is_local ? world_.scale_up : world_.scale_out; }
   Rank& standing_for(int rank) { return ranks_[stands_for_[rank]]; }
 
-  HugePages huge_pages_;
-  std::pmr::unsynchronized_pool_resource pool_{{0, 1 << 20}, &huge_pages_};
   World world_;
   Programs programs_;
-  Calls calls_;
+  int num_calls_;
   int num_tiles_;  // to be run
+  bool may_leave_out_;
   Steadiness steadiness_;
   int num_lane_channels_;
   std::vector<Rank> ranks_;
   std::vector<int> stands_for_;  // by rank, the index of the simulated one
   std::vector<Machine> machines_;
-  std::pmr::vector<Lane> lanes_{&pool_};
+  std::vector<Lane> lanes_;
   std::unordered_map<size_t, std::deque<double>> more_arrivals_;
   std::unordered_map<size_t, std::deque<Sent>> waiting_;  // no room for these yet
   // Wires of the two classes of link, by node or rank out and in, or by lane without its channel.
@@ -189,9 +185,10 @@ class VirtualTime {
   Wires wires_[2];
   std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us for a MiB, clear at
   std::vector<bool> has_node_link_;                                    // by node
-  Events events_;  // a rank to look at, or below zero a Leaving whose next message leaves
+  std::priority_queue<Event> events_;
+  uint64_t num_events_ = 0;
   int64_t num_sent_ = 0;
-  std::pmr::vector<Sent> sent_now_{&pool_};  // by the ops that a rank runs now
+  std::vector<Sent> sent_now_;  // by the ops that a rank runs now
   std::vector<Leaving> leaving_;
   std::vector<int> unused_leaving_;
 };

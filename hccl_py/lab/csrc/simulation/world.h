@@ -1,14 +1,15 @@
 // What a simulation is about: ranks on nodes, and what links and work cost them. Times are in us.
-// hccl_py/simulation/programs.py fills it in.
+// hccl_py/lab/simulation/programs.py fills it in.
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 namespace hccl::simulation {
 
-// Whose a wire is, as `Wiring` in hccl_py/simulation/costs.py lists it.
-enum class Wiring : uint8_t { node = 0, rank = 1, pair = 2 };
+// Whose a wire is.
+enum class Wiring : uint8_t { node, rank, pair };
 
 // What messages of a class of link cost.
 struct Link {
@@ -21,11 +22,8 @@ struct Link {
   int capacity = 1;  // messages sent and not taken
 };
 
-// A wire between two nodes, in one direction.
-struct NodeLink {
-  int from = 0, to = 0;
-  double us_per_mib = 0;
-};
+// A wire between two nodes, in one direction: from, to, us for each MiB.
+using NodeLink = std::tuple<int, int, double>;
 
 struct World {
   std::vector<int> node_of;  // by rank, as are the next two

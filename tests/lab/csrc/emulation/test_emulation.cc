@@ -158,8 +158,7 @@ HCCL_TEST(end_of_a_stream_comes_after_its_last_byte) {
 
 // A network, and a connection of two ranks through it.
 struct Carried {
-  Carried(double bytes_per_s, double latency_s)
-      : network({{bytes_per_s, 16e3}, {bytes_per_s, 16e3}}, {}, latency_s, {}) {
+  Carried(double bytes_per_s, double latency_s) : network(2, bytes_per_s, 16e3, {}, latency_s, {}) {
     network.carry(std::move(here.right), std::move(there.left), 0, 1);
   }
 
@@ -228,7 +227,7 @@ HCCL_TEST(cut_link_passes_nothing_and_its_kernel_hears_nothing) {
 }
 
 HCCL_TEST(network_rejects_nodes_that_it_does_not_have) {
-  EmulatedNetwork network({{1e6, 0}, {1e6, 0}}, {}, 0, {});
+  EmulatedNetwork network(2, 1e6, 0, {}, 0, {});
   CHECK(throws<std::invalid_argument>([&] { network.cut(0, 2, 1); }));
   CHECK(throws<std::invalid_argument>([&] { network.cut(1, 1, 1); }));
 }

@@ -1,4 +1,4 @@
-"""What `--emulate FILE` asks for, with the other options checked against the file."""
+"""What `hccl-launch --emulate FILE` asks for, with the other options checked against the file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCl
 
 def _network(path: Path, ranks_per_node: int) -> StartOthers:
     # The part that starts processes is for the launcher of all ranks, not for a check of options.
-    from hccl_py.lab.emulation.launch.network import emulated_network
+    from hccl_py.lab.emulation.launch_network import emulated_network
 
     name = f"hccl-emulated-{os.urandom(16).hex()}"
     os.environ[EMULATED_NETWORK] = f"{IN_RANK}:{name}"

@@ -1,0 +1,76 @@
+"""Arguments that several commands take: an algorithm, the ranks that it is for, and costs."""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from hccl_py.algorithms.custom import CustomAlgorithm
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.lab.algorithms import algorithm_named, nodes_of
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Nodes
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+class PlannedWorld(NamedTuple):
+    """Ranks on nodes, and the root of a rooted collective."""
+
+    nodes: Nodes
+    root: int | None
+
+    def __str__(self) -> str:
+        sizes = ",".join(str(len(node)) for node in self.nodes)
+        return f"{count_ranks(self.nodes)} ranks, nodes {sizes}" + (
+            "" if self.root is None else f", root {self.root}"
+        )
+
+
+def add_algorithm(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names an algorithm."""
+    about = "all_reduce=ring of the table, mine.py:ring of your own, or plan:FILE, plans in a file"
+    parser.add_argument("algorithm", help=about)
+
+
+def add_nodes(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the ranks that an algorithm is for."""
+    about = "ranks of each node, such as 4,4 (8; of plans in a file theirs)"
+    parser.add_argument("--nodes", metavar="LIST", help=about)
+    parser.add_argument("--root", type=int, default=0, help="of a rooted collective (0)")
+
+
+def add_costs(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options for the costs of machines and network."""
+    from hccl_py.lab.simulation.costs import PRESETS  # numpy takes longer to import than the rest
+
+    costs = parser.add_mutually_exclusive_group(required=required)
+    costs.add_argument("--preset", choices=PRESETS, help="costs of a well-known machine")
+    about = "costs that hccl-plan calibrate or hccl-bench --tune wrote"
+    costs.add_argument("--costs", type=Path, metavar="FILE", help=about)
+
+
+def parsed_nodes(text: str) -> Nodes:
+    """Read `4,4`: the number of ranks of each node, ranks in order.
+
+    Raises:
+        InvalidArgumentError: the text is anything else.
+    """
+    sizes = text.split(",")
+    if not all(size.isascii() and size.isdigit() and int(size) for size in sizes):
+        raise InvalidArgumentError(f"expected ranks of each node such as 4,4; got {text!r}")
+    return nodes_of(map(int, sizes))
+
+
+def chosen(given: argparse.Namespace) -> tuple[CustomAlgorithm, PlannedWorld]:
+    """Return the algorithm and the ranks that the options name.
+
+    Raises:
+        InvalidArgumentError: there is no such algorithm or root, or the nodes are no list.
+    """
+    algorithm = algorithm_named(given.algorithm)
+    nodes = parsed_nodes(given.nodes or str(algorithm.world_size or 8))
+    if not COLLECTIVES[algorithm.collective].rooted:
+        return algorithm, PlannedWorld(nodes, None)
+    if not 0 <= given.root < count_ranks(nodes):
+        problem = f"--root: expected one of 0..{count_ranks(nodes) - 1}, got {given.root}"
+        raise InvalidArgumentError(problem)
+    return algorithm, PlannedWorld(nodes, given.root)
