@@ -41,7 +41,7 @@ from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.work import Work, release_finished
 
 if TYPE_CHECKING:
@@ -439,5 +439,5 @@ def _leave_to_parent() -> None:
     _open.clear()
 
 
-register(Stage.EXCEPTION, at_exit=report_exception_at_exit)
-register(Stage.COMMUNICATORS, at_exit=_close_all, in_forked_child=_leave_to_parent)
+register(LifecycleStage.EXCEPTION, at_exit=report_exception_at_exit)
+register(LifecycleStage.COMMUNICATORS, at_exit=_close_all, in_forked_child=_leave_to_parent)

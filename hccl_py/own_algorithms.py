@@ -20,7 +20,7 @@ from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder
-from hccl_py.plan.progress import PERIOD_S, Progress
+from hccl_py.plan.progress import PERIOD_S, ProofProgress
 from hccl_py.transport.errors import InvalidArgumentError
 
 Gather = Callable[[Any, Any], Any]
@@ -102,9 +102,9 @@ def _cases(algorithms: Sequence[CustomAlgorithm], nodes: Nodes) -> list[_Case]:
     return cases
 
 
-def _progress(rank: int) -> Progress:
+def _progress(rank: int) -> ProofProgress:
     """Rank 0 has as much to do as any other, and speaks for all unless one of them is slow."""
-    return Progress(f"rank {rank}:", PERIOD_S if rank == 0 else 6 * PERIOD_S)
+    return ProofProgress(f"rank {rank}:", PERIOD_S if rank == 0 else 6 * PERIOD_S)
 
 
 def _prove(case: _Case, nodes: Nodes, own: Plan, digests: Sequence[int]) -> None:

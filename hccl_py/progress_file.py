@@ -22,7 +22,7 @@ from hccl_py.observe.flight_recorder import FlightRecorder, Membership, recorder
 from hccl_py.observe.statistics import DEVICES
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 VARIABLE = "HCCL_PROGRESS_FILE"
 _PERIOD_S = 1.0
@@ -186,4 +186,4 @@ PROGRESS = ProgressFile()
 
 AFTER_ERROR.append(PROGRESS.note_error)
 
-register(Stage.FLIGHT_RECORDERS, in_forked_child=PROGRESS.leave_to_parent)
+register(LifecycleStage.FLIGHT_RECORDERS, in_forked_child=PROGRESS.leave_to_parent)

@@ -5,7 +5,7 @@ import os
 import threading
 
 from hccl_py.transport import _core
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 from .errors import InvalidArgumentError
 
@@ -58,4 +58,4 @@ def _forget_after_fork() -> None:
     _lock = threading.Lock()
 
 
-register(Stage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)
+register(LifecycleStage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)

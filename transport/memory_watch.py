@@ -3,7 +3,7 @@
 import threading
 
 from hccl_py.transport import _core
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 _watch: _core.MemoryWatch | None = None
 _lock = threading.Lock()
@@ -25,4 +25,4 @@ def _forget_after_fork() -> None:
     _lock = threading.Lock()
 
 
-register(Stage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)
+register(LifecycleStage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)

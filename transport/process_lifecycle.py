@@ -17,7 +17,7 @@ logger = logging.getLogger("hccl_py.transport")
 Step = Callable[[], object]
 
 
-class Stage(IntEnum):
+class LifecycleStage(IntEnum):
     """Owners of something that must end, in the order at exit."""
 
     EXCEPTION = 0
@@ -37,14 +37,14 @@ class Stage(IntEnum):
     """Last: mpirun may end the job when one of its ranks leaves."""
 
 
-exit_steps: list[tuple[Stage, Step]] = []
+exit_steps: list[tuple[LifecycleStage, Step]] = []
 """The steps at exit, in their order."""
-forked_child_steps: list[tuple[Stage, Step]] = []
+forked_child_steps: list[tuple[LifecycleStage, Step]] = []
 """The steps of a forked child, in their order."""
 
 
 def register(
-    stage: Stage, *, at_exit: Step | None = None, in_forked_child: Step | None = None
+    stage: LifecycleStage, *, at_exit: Step | None = None, in_forked_child: Step | None = None
 ) -> None:
     """Have steps run when this process exits, and in every child that it forks."""
     if at_exit is not None:
@@ -53,7 +53,7 @@ def register(
         insort(forked_child_steps, (stage, in_forked_child), key=lambda entry: -entry[0])
 
 
-def _run(steps: list[tuple[Stage, Step]]) -> None:
+def _run(steps: list[tuple[LifecycleStage, Step]]) -> None:
     for stage, step in steps:
         try:
             step()

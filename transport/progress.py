@@ -1,7 +1,7 @@
 """The one progress thread of a process: it drives what no other thread waits for."""
 
 from hccl_py.transport import _core
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 _thread = _core.ProgressThread()
 
@@ -18,7 +18,7 @@ def _leave_to_parent() -> None:
 
 
 register(
-    Stage.PROGRESS_THREAD,
+    LifecycleStage.PROGRESS_THREAD,
     at_exit=lambda: progress_thread().stop(),
     in_forked_child=_leave_to_parent,
 )

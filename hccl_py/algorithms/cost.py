@@ -40,7 +40,7 @@ Rounds = tuple[int, int]
 """Dependent rounds between nodes, which outweigh any number of rounds inside, and inside nodes."""
 
 
-class Work(NamedTuple):
+class RankWork(NamedTuple):
     """The work of one rank; the link classes are scale-up (0) and scale-out (1)."""
 
     messages: tuple[int, int]  # sent and received
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
     rounds: Rounds
     widest: float  # bytes of the longest message, as a share of the call's bytes
-    works: tuple[tuple[Work, int], ...]  # with the number of ranks that do it
+    works: tuple[tuple[RankWork, int], ...]  # with the number of ranks that do it
 
     def row(self, num_bytes: int, crowd: float, numbers: Row) -> Row:
         """Count what stands before each number; the call's time is the product with `numbers`.
@@ -105,7 +105,7 @@ def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
     return Cost(_rounds(plans, node_of), max(sent, default=0.0), tuple(works.items()))
 
 
-def _work_row(work: Work, num_bytes: int, tiles: float) -> Row:
+def _work_row(work: RankWork, num_bytes: int, tiles: float) -> Row:
     mib = num_bytes / _MIB
     up, out = (
         (messages * tiles, moved * mib, reduced * mib)
@@ -122,7 +122,7 @@ def share_of(plan: Plan, chunk: Chunk | None) -> float:
     return (chunk.end - chunk.begin) / whole
 
 
-def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
+def _work(plan: Plan, node_of: Mapping[int, int]) -> RankWork:
     messages, moved, reduced = [0, 0], [0.0, 0.0], [0.0, 0.0]
     for op in plan.ops:
         share = share_of(plan, op.src or op.dst)
@@ -138,7 +138,7 @@ def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
             reduced[1] += share * remote
         elif local:  # shared memory takes a payload once for all readers
             moved[0] += share
-    return Work((messages[0], messages[1]), (moved[0], moved[1]), (reduced[0], reduced[1]))
+    return RankWork((messages[0], messages[1]), (moved[0], moved[1]), (reduced[0], reduced[1]))
 
 
 def _examined(write: Callable[[int], Plan], first: Iterable[int], most: int) -> dict[int, Plan]:

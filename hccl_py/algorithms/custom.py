@@ -18,7 +18,7 @@ from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.explain import explain
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
 from hccl_py.plan.limits import MOST_CHUNKS
-from hccl_py.plan.progress import Progress
+from hccl_py.plan.progress import ProofProgress
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -110,7 +110,7 @@ class CustomAlgorithm:
 
         Raise WrongAlgorithmError: it is wrong.
         """
-        with Progress("hccl-plan:") as progress:
+        with ProofProgress("hccl-plan:") as progress:
             settled = self.settled(nodes)
             plans = list[Plan]()
             progress.now = lambda: f"{self} writes the plan of rank {len(plans)}"
@@ -119,7 +119,7 @@ class CustomAlgorithm:
             self.prove(plans, nodes, progress)
         return tuple(plans)
 
-    def prove(self, plans: Sequence[Plan], nodes: Nodes, progress: Progress) -> None:
+    def prove(self, plans: Sequence[Plan], nodes: Nodes, progress: ProofProgress) -> None:
         """Prove its plans, one for each rank, out of place and in place.
 
         Raise WrongAlgorithmError: they are wrong.

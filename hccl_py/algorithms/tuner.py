@@ -27,7 +27,7 @@ UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
 """Collectives where a rank does not know what the others give."""
 
 
-class Row(NamedTuple):
+class ChoiceRow(NamedTuple):
     """A line of the table; a limit of None always fits."""
 
     collective: str
@@ -56,54 +56,54 @@ class Choice(NamedTuple):
     why: str
 
 
-def _few_messages(collective: str) -> tuple[Row, Row]:
+def _few_messages(collective: str) -> tuple[ChoiceRow, ChoiceRow]:
     return (
-        Row(collective, "leader", many_nodes=True, max_bytes=1 << 14),
-        Row(collective, "leader", many_nodes=True, max_bytes=1 << 16, if_crowded=True),
+        ChoiceRow(collective, "leader", many_nodes=True, max_bytes=1 << 14),
+        ChoiceRow(collective, "leader", many_nodes=True, max_bytes=1 << 16, if_crowded=True),
     )
 
 
 TABLE = (
     # With n ranks, one_shot reads and reduces n-1 times the data in every rank, mesh less than
     # twice; so the more ranks, the sooner mesh's second step pays.
-    Row("all_reduce", "one_shot", max_ranks=2, max_bytes=1 << 16),
-    Row("all_reduce", "one_shot", max_ranks=4, max_bytes=1 << 15),
-    Row("all_reduce", "one_shot", max_ranks=8, max_bytes=1 << 14),
-    Row("all_reduce", "one_shot", max_ranks=16, max_bytes=1 << 12),
+    ChoiceRow("all_reduce", "one_shot", max_ranks=2, max_bytes=1 << 16),
+    ChoiceRow("all_reduce", "one_shot", max_ranks=4, max_bytes=1 << 15),
+    ChoiceRow("all_reduce", "one_shot", max_ranks=8, max_bytes=1 << 14),
+    ChoiceRow("all_reduce", "one_shot", max_ranks=16, max_bytes=1 << 12),
     # For two ranks one_shot is 1.1 to 1.4 times as fast from 4 MB on, but in registered memory 1.5
     # to 2.5 times as slow: nobody may overwrite what the peer has still to read.
-    Row("all_reduce", "mesh"),
+    ChoiceRow("all_reduce", "mesh"),
     # Every message on the wire costs both kernels microseconds. One message from each node is
     # fastest as long as several in parallel save nothing; ranks that share cores send one after the
     # other. With hierarchical, 8 ranks on 2 hosts with 2 cores in all took 1.2 to 1.8 times as long
     # for 64 KiB, and 1.8 to 3.7 times for 1 KiB.
     *_few_messages("all_reduce"),
-    Row("all_reduce", "hierarchical", many_nodes=True),
+    ChoiceRow("all_reduce", "hierarchical", many_nodes=True),
     # Shared memory writes a payload once for all readers, so the root's one send is the cheapest.
-    Row("broadcast", "direct"),
+    ChoiceRow("broadcast", "direct"),
     *_few_messages("broadcast"),
-    Row("broadcast", "hierarchical", many_nodes=True),
+    ChoiceRow("broadcast", "hierarchical", many_nodes=True),
     # A root with one peer reads as much as mesh would bring, and neither waits for the other.
-    Row("reduce", "direct", max_ranks=2),
-    Row("reduce", "direct", max_bytes=1 << 14),
+    ChoiceRow("reduce", "direct", max_ranks=2),
+    ChoiceRow("reduce", "direct", max_bytes=1 << 14),
     # mesh shares the reduction, which needs cores. On 2 cores, from 64 KiB to 64 MiB, 4 ranks took
     # 1.5 to 2.2 times as long with it, and 8 ranks 0.9 to 2.6 times.
-    Row("reduce", "direct", max_cores=2),
-    Row("reduce", "mesh"),
+    ChoiceRow("reduce", "direct", max_cores=2),
+    ChoiceRow("reduce", "mesh"),
     *_few_messages("reduce"),
-    Row("reduce", "hierarchical", many_nodes=True),
-    Row("all_gather", "mesh"),
+    ChoiceRow("reduce", "hierarchical", many_nodes=True),
+    ChoiceRow("all_gather", "mesh"),
     *_few_messages("all_gather"),
-    Row("all_gather", "hierarchical", many_nodes=True),
-    Row("reduce_scatter", "mesh"),
+    ChoiceRow("all_gather", "hierarchical", many_nodes=True),
+    ChoiceRow("reduce_scatter", "mesh"),
     *_few_messages("reduce_scatter"),
-    Row("reduce_scatter", "hierarchical", many_nodes=True),
-    Row("all_to_all", "direct", many_nodes=None),
-    Row("gather", "direct", many_nodes=None),
-    Row("scatter", "direct", many_nodes=None),
-    Row("barrier", "one_shot", max_ranks=64),
-    Row("barrier", "dissemination"),
-    Row("barrier", "leader", many_nodes=True),
+    ChoiceRow("reduce_scatter", "hierarchical", many_nodes=True),
+    ChoiceRow("all_to_all", "direct", many_nodes=None),
+    ChoiceRow("gather", "direct", many_nodes=None),
+    ChoiceRow("scatter", "direct", many_nodes=None),
+    ChoiceRow("barrier", "one_shot", max_ranks=64),
+    ChoiceRow("barrier", "dissemination"),
+    ChoiceRow("barrier", "leader", many_nodes=True),
 )
 
 

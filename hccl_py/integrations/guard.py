@@ -39,7 +39,7 @@ from hccl_py.diagnosis.exceptions import exception_at_exit, handled_error
 from hccl_py.integrations.frameworks import ANY, Framework, recognise
 from hccl_py.integrations.replicas import (
     Comparison,
-    Copy,
+    Replica,
     are_sharded,
     shapes,
     traffic,
@@ -48,7 +48,7 @@ from hccl_py.integrations.replicas import (
 )
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 VARIABLE = "HCCL_GUARD"
 FIRST_STEP = 4
@@ -185,12 +185,12 @@ class Guard:
                 return  # the others are behind: they come to this step later
             self._comparison.stop()
         held = [each for ref in self._parameters if (each := ref()) is not None]
-        mine = Copy(self._shapes, self._at_start, values(held), self._reduces_some())
+        mine = Replica(self._shapes, self._at_start, values(held), self._reduces_some())
         key = f"{self._prefix}/{self._steps}"
         self._comparison = Comparison(self._store, key, self._rank, self._world_size, mine)
         self._has_judged = False
 
-    def _copies(self) -> list[Copy] | None:
+    def _copies(self) -> list[Replica] | None:
         return self._comparison.copies if self._comparison is not None else None
 
     def _is_good(self) -> bool:
@@ -216,7 +216,7 @@ class Guard:
                 return ""
         return self._text(copies, framework)
 
-    def _text(self, copies: list[Copy], framework: Framework | None) -> str:
+    def _text(self, copies: list[Replica], framework: Framework | None) -> str:
         differs = next((rank for rank, each in enumerate(copies) if each.now != copies[0].now), 0)
         seen = f"parameters differ between ranks 0 and {differs}"
         if not differs:
@@ -245,7 +245,7 @@ def _end_at_exit() -> None:
             _guard.end()
         except UnsynchronisedError as error:
             print(f"hccl: error: {error}", file=sys.stderr, flush=True)
-            register(Stage.LAUNCHER_STORES, at_exit=_fail)
+            register(LifecycleStage.LAUNCHER_STORES, at_exit=_fail)
 
 
 def _fail() -> None:
@@ -258,4 +258,4 @@ def _leave_to_parent() -> None:
         _guard.leave_to_parent()
 
 
-register(Stage.EXCEPTION, at_exit=_end_at_exit, in_forked_child=_leave_to_parent)
+register(LifecycleStage.EXCEPTION, at_exit=_end_at_exit, in_forked_child=_leave_to_parent)

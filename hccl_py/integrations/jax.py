@@ -24,7 +24,7 @@ from hccl_py.communicator import Communicator
 from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import learn
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.types import ReduceOp
 
 Tree = Any
@@ -150,4 +150,4 @@ _call = jax.custom_vjp(_bind, nondiff_argnums=(0,))
 _call.defvjp(_forward, _backward)
 
 # Calls that were dispatched and not waited for need their communicator until they are done.
-register(Stage.PROCESS_GROUPS, at_exit=jax.effects_barrier)
+register(LifecycleStage.PROCESS_GROUPS, at_exit=jax.effects_barrier)

@@ -28,7 +28,7 @@ _SHORTEST_S, _LONGEST_S = 0.05, 10.0
 """The pause between two reads of the store: some ranks may never put their copy there."""
 
 
-class Traffic(NamedTuple):
+class ReplicaTraffic(NamedTuple):
     """The work of all communicators of this process so far.
 
     Attributes:
@@ -40,11 +40,11 @@ class Traffic(NamedTuple):
     between_parts: int
 
 
-def traffic() -> Traffic:
+def traffic() -> ReplicaTraffic:
     """Return the counts so far."""
     cores = [recorder.engine for recorder in recorders_of_process()]
     counted = [read_statistics(core)["calls"] for core in cores if core is not None]
-    return Traffic(
+    return ReplicaTraffic(
         sum(calls[name]["elements"] for calls in counted for name in REDUCING if name in calls),
         sum(calls[name]["calls"] for calls in counted for name in _BETWEEN_PARTS if name in calls),
     )
@@ -86,7 +86,7 @@ def values(parameters: Sequence[Tensor]) -> str:
     return made.hexdigest()
 
 
-class Copy(NamedTuple):
+class Replica(NamedTuple):
     """A rank's copy after as many steps as on every rank that it is compared with."""
 
     shapes: str
@@ -98,9 +98,9 @@ class Copy(NamedTuple):
 class Comparison:
     """The copies of all ranks after some step, collected by rank 0 on a thread of its own."""
 
-    def __init__(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
+    def __init__(self, store: Any, key: str, rank: int, world_size: int, mine: Replica) -> None:
         """Begin; `store` and `key` are the same on all ranks, and used for nothing else."""
-        self.copies: list[Copy] | None = None
+        self.copies: list[Replica] | None = None
         self._stop = threading.Event()
         arguments = (store, key, rank, world_size, mine)
         self._thread = threading.Thread(target=self._exchange, args=arguments, daemon=True)
@@ -118,7 +118,7 @@ class Comparison:
         """Stop waiting for the other ranks."""
         self._stop.set()
 
-    def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
+    def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Replica) -> None:
         try:
             store.set(f"{key}/{rank}", json.dumps(mine))
             if rank:
@@ -130,6 +130,6 @@ class Comparison:
                 if self._stop.wait(pause_s):
                     return
                 pause_s = min(2 * pause_s, _LONGEST_S)
-            self.copies = [Copy(*json.loads(store.get(each))) for each in keys]
+            self.copies = [Replica(*json.loads(store.get(each))) for each in keys]
         except Exception:  # the store has gone, and so has the job
             return

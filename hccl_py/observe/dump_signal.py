@@ -14,7 +14,7 @@ from functools import partial
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import start_without_signals
 
 logger = logging.getLogger("hccl_py")
@@ -97,4 +97,4 @@ def _listen(fd: int, action: Callable[[], None]) -> None:
 BELL = Bell()
 """Of the process, as the signal is."""
 
-register(Stage.DUMP_SIGNAL, at_exit=BELL.await_end, in_forked_child=BELL.forget)
+register(LifecycleStage.DUMP_SIGNAL, at_exit=BELL.await_end, in_forked_child=BELL.forget)

@@ -30,7 +30,7 @@ from hccl_py.observe.dump_files import (
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
 from hccl_py.transport.clock import ClockReading
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import start_without_signals
 
 logger = logging.getLogger("hccl_py")
@@ -280,4 +280,4 @@ BEFORE_CLOSE: "list[Callable[[FlightRecorder], None]]" = []
 
 _lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
 _recorders: "weakref.WeakValueDictionary[int, FlightRecorder]" = weakref.WeakValueDictionary()
-register(Stage.FLIGHT_RECORDERS, in_forked_child=_forget_after_fork)
+register(LifecycleStage.FLIGHT_RECORDERS, in_forked_child=_forget_after_fork)

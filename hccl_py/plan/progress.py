@@ -11,7 +11,7 @@ logger = logging.getLogger("hccl_py")
 PERIOD_S = 5.0
 
 
-class Progress:
+class ProofProgress:
     """While it is open, says what is done and how far it has come.
 
     Attributes:
@@ -25,7 +25,7 @@ class Progress:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="hccl progress", daemon=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProofProgress":
         """Begin."""
         self._thread.start()
         return self

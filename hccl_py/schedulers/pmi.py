@@ -12,7 +12,7 @@ from contextlib import suppress
 from hccl_py.schedulers.loaded_library import loaded_library
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import is_of_signal_handler
 
 _KEY = "hccl-rendezvous"
@@ -90,4 +90,4 @@ def _mpi_is_running() -> bool:
     return bool(begun)
 
 
-register(Stage.LAUNCHER_STORES, at_exit=_end, in_forked_child=_begun.clear)
+register(LifecycleStage.LAUNCHER_STORES, at_exit=_end, in_forked_child=_begun.clear)

@@ -29,7 +29,7 @@ class Data(ctypes.Union):
     )
 
 
-class Value(ctypes.Structure):
+class PmixValue(ctypes.Structure):
     """`pmix_value_t`."""
 
     _fields_ = (("type", ctypes.c_uint16), ("data", Data))
@@ -38,7 +38,7 @@ class Value(ctypes.Structure):
 class Info(ctypes.Structure):
     """`pmix_info_t`."""
 
-    _fields_ = (("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", Value))
+    _fields_ = (("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", PmixValue))
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     check(library, "PMIx_Init", library.PMIx_Init(ctypes.byref(me), None, none))
     try:
         if value:
-            given = Value(_STRING, Data(string=value.encode()))
+            given = PmixValue(_STRING, Data(string=value.encode()))
             done = library.PMIx_Put(ctypes.c_uint8(_GLOBAL), _KEY, ctypes.byref(given))
             check(library, "PMIx_Put", done or library.PMIx_Commit())
         else:
@@ -60,8 +60,8 @@ def main() -> None:
 
 def get(library: ctypes.CDLL, process: Process, timeout_s: int) -> str:
     """Wait for the value of a process."""
-    limit = Info(_TIMEOUT, 0, Value(_INT, Data(integer=timeout_s)))
-    found = ctypes.POINTER(Value)()
+    limit = Info(_TIMEOUT, 0, PmixValue(_INT, Data(integer=timeout_s)))
+    found = ctypes.POINTER(PmixValue)()
     where = ctypes.byref(process), _KEY, ctypes.byref(limit), ctypes.c_size_t(1)
     check(library, "PMIx_Get", library.PMIx_Get(*where, ctypes.byref(found)))
     text: bytes = found.contents.data.string

@@ -31,7 +31,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 _Environ = Mapping[str, str]
 
 
-class Row(NamedTuple):
+class SchedulerRow(NamedTuple):
     """One scheduler.
 
     Attributes:
@@ -77,7 +77,7 @@ def read_allocation(environ: _Environ) -> Scheduled | None:
     return None if found.num_nodes == 1 else found
 
 
-def _first(rows: tuple[Row, ...], environ: _Environ) -> Row | None:
+def _first(rows: tuple[SchedulerRow, ...], environ: _Environ) -> SchedulerRow | None:
     return next((row for row in rows if any(map(environ.get, row.marker.split()))), None)
 
 
@@ -142,7 +142,7 @@ def _lines(name: str) -> Callable[[_Environ], dict[str, Any]]:
 
 _FIRST_POOLS = ("chief", "master")  # of TensorFlow; the pools of Vertex AI are numbered
 NODES = (
-    Row(
+    SchedulerRow(
         "AWS Batch",
         "AWS_BATCH_JOB_NODE_INDEX AWS_BATCH_JOB_NUM_NODES",
         {
@@ -151,9 +151,9 @@ NODES = (
         },
         _aws_batch,
     ),
-    Row("SageMaker", "SM_HOSTS", {}, _sage_maker, is_pod=True),
-    Row("Volcano", "VC_TASK_INDEX VK_TASK_INDEX", {}, _volcano, is_pod=True),
-    Row(
+    SchedulerRow("SageMaker", "SM_HOSTS", {}, _sage_maker, is_pod=True),
+    SchedulerRow("Volcano", "VC_TASK_INDEX VK_TASK_INDEX", {}, _volcano, is_pod=True),
+    SchedulerRow(
         "LeaderWorkerSet",
         "LWS_WORKER_INDEX LWS_GROUP_SIZE",
         {
@@ -163,13 +163,13 @@ NODES = (
         },
         is_pod=True,
     ),
-    Row(
+    SchedulerRow(
         "SkyPilot",
         "SKYPILOT_NODE_RANK SKYPILOT_NUM_NODES",
         {"node_rank": "SKYPILOT_NODE_RANK", "num_nodes": "SKYPILOT_NUM_NODES"},
         _lines("SKYPILOT_NODE_IPS"),
     ),
-    Row(
+    SchedulerRow(
         "dstack",
         "DSTACK_NODE_RANK DSTACK_NODES_NUM",
         {
@@ -178,7 +178,7 @@ NODES = (
             "master_addr": "MASTER_ADDR DSTACK_MASTER_NODE_IP",
         },
     ),
-    Row("Vertex AI", "CLUSTER_SPEC TF_CONFIG", {}, _cluster_spec, is_pod=True),
+    SchedulerRow("Vertex AI", "CLUSTER_SPEC TF_CONFIG", {}, _cluster_spec, is_pod=True),
 )
 
 
@@ -218,43 +218,47 @@ def _azure_batch(environ: _Environ) -> dict[str, Any]:
 
 
 ALLOCATIONS = (
-    Row("LSF", "LSB_JOBID", {}, _lsf, "--hostfile $LSB_DJOB_HOSTFILE"),
-    Row("PBS", "PBS_JOBID", {}, _hosts_of_file("PBS_NODEFILE"), "--hostfile $PBS_NODEFILE"),
-    Row(
+    SchedulerRow("LSF", "LSB_JOBID", {}, _lsf, "--hostfile $LSB_DJOB_HOSTFILE"),
+    SchedulerRow(
+        "PBS", "PBS_JOBID", {}, _hosts_of_file("PBS_NODEFILE"), "--hostfile $PBS_NODEFILE"
+    ),
+    SchedulerRow(
         "Grid Engine",
         "NHOSTS PE_HOSTFILE",
         {"num_nodes": "NHOSTS"},
         _grid_engine,
         '''--hosts "$(awk '{print $1":"$2}' $PE_HOSTFILE | paste -sd,)"''',
     ),
-    Row("OAR", "OAR_JOB_ID", {}, _hosts_of_file("OAR_NODEFILE"), "--hostfile $OAR_NODEFILE"),
-    Row(
+    SchedulerRow(
+        "OAR", "OAR_JOB_ID", {}, _hosts_of_file("OAR_NODEFILE"), "--hostfile $OAR_NODEFILE"
+    ),
+    SchedulerRow(
         "Cobalt",
         "COBALT_JOBID",
         {},
         _hosts_of_file("COBALT_NODEFILE"),
         "--hostfile $COBALT_NODEFILE",
     ),
-    Row(
+    SchedulerRow(
         "Azure Batch",
         "AZ_BATCH_HOST_LIST",
         {},
         _azure_batch,
         "--hosts $AZ_BATCH_HOST_LIST",
     ),
-    Row(
+    SchedulerRow(
         "HTCondor",
         "_CONDOR_NPROCS",
         {"num_nodes": "_CONDOR_NPROCS"},
         options=NODE_OPTIONS.format("$_CONDOR_NPROCS", "$_CONDOR_PROCNO"),
     ),
-    Row(
+    SchedulerRow(
         "Flux",
         "FLUX_JOB_NNODES FLUX_JOB_SIZE FLUX_JOB_ID FLUX_ENCLOSING_ID FLUX_URI",
         {"num_nodes": "FLUX_JOB_NNODES"},
         options=NODE_OPTIONS.format("N", "I"),
     ),
-    Row(  # a container that got a part of its variables
+    SchedulerRow(  # a container that got a part of its variables
         "Slurm",
         "SLURM_JOB_NUM_NODES SLURM_NNODES",
         {"num_nodes": "SLURM_JOB_NUM_NODES SLURM_NNODES"},

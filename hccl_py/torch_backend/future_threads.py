@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch.autograd import Variable
 
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import start_without_signals
 
 EXIT_TIMEOUT_S = 5.0
@@ -74,7 +74,7 @@ class Threads:
 
 
 THREADS = Threads()
-register(Stage.FUTURE_THREADS, at_exit=THREADS.stop, in_forked_child=THREADS.reset)
+register(LifecycleStage.FUTURE_THREADS, at_exit=THREADS.stop, in_forked_child=THREADS.reset)
 _in_job = threading.local()
 """`lane`: of the futures that a callback on this thread asks for."""
 

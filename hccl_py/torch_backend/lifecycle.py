@@ -20,7 +20,7 @@ from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 
 def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
@@ -76,4 +76,4 @@ def _end_groups() -> None:
 
 
 GUARDS.append(OnlyCollectives)
-register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)
+register(LifecycleStage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)

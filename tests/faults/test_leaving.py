@@ -38,7 +38,7 @@ from hccl_py import (
     capture,
     group,
 )
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 NUM_CALLS = 41
 LEAVER = 3
@@ -241,7 +241,7 @@ def exit_with_a_call_under_way(rank: int, world_size: int, api: str, late: int, 
     come_when_the_other_leaves(rank, late, "exit", job.comm)
     job.comm.nonblocking.all_reduce(data)
     register(
-        Stage.LAUNCHER_STORES,
+        LifecycleStage.LAUNCHER_STORES,
         at_exit=lambda: Path(path, str(rank)).write_text(str(data.tolist())),
     )
     end_as_script(SystemExit(0) if rank else None)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import hccl_py.communicator  # noqa: F401  # registers its steps
-from hccl_py.transport.process_lifecycle import Stage, exit_steps, forked_child_steps
+from hccl_py.transport.process_lifecycle import LifecycleStage, exit_steps, forked_child_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 def test_exit_steps_end_users_of_a_thing_before_the_thing() -> None:
     stages = [stage for stage, _ in exit_steps]
     assert stages == sorted(stages)
-    assert stages.index(Stage.EXCEPTION) < stages.index(Stage.COMMUNICATORS)
-    assert stages.index(Stage.COMMUNICATORS) < stages.index(Stage.PROGRESS_THREAD)
+    assert stages.index(LifecycleStage.EXCEPTION) < stages.index(LifecycleStage.COMMUNICATORS)
+    assert stages.index(LifecycleStage.COMMUNICATORS) < stages.index(LifecycleStage.PROGRESS_THREAD)
 
 
 def test_forked_child_starts_with_the_lowest_layer() -> None:
     stages = [stage for stage, _ in forked_child_steps]
     assert stages == sorted(stages, reverse=True)
-    assert stages.index(Stage.CONTROL_PLANE) < stages.index(Stage.COMMUNICATORS)
+    assert stages.index(LifecycleStage.CONTROL_PLANE) < stages.index(LifecycleStage.COMMUNICATORS)
 
 
 def test_no_other_module_registers_for_exit_or_fork() -> None:
@@ -37,9 +37,9 @@ def test_no_other_module_registers_for_exit_or_fork() -> None:
 
 def test_step_that_raises_does_not_stop_the_others() -> None:
     script = (
-        "from hccl_py.transport.process_lifecycle import Stage, register\n"
-        "register(Stage.COMMUNICATORS, at_exit=lambda: print('second'))\n"
-        "register(Stage.PROCESS_GROUPS, at_exit=lambda: 1 / 0)\n"
+        "from hccl_py.transport.process_lifecycle import LifecycleStage, register\n"
+        "register(LifecycleStage.COMMUNICATORS, at_exit=lambda: print('second'))\n"
+        "register(LifecycleStage.PROCESS_GROUPS, at_exit=lambda: 1 / 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "second\n"

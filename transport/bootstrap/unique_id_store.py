@@ -38,7 +38,7 @@ from hccl_py.transport.control.store import StoreClient, StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -259,7 +259,7 @@ def _close_all() -> None:
 
 
 # The parent's control plane, of which a forked child keeps a copy, holds the servers.
-register(Stage.STORE_SERVERS, at_exit=_close_all, in_forked_child=_open.clear)
+register(LifecycleStage.STORE_SERVERS, at_exit=_close_all, in_forked_child=_open.clear)
 
 
 @dataclass(frozen=True)

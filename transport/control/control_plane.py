@@ -24,7 +24,7 @@ from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.sockets import bind_listener
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import is_of_signal_handler, start_without_signals
 
 _NUM_THREADS = 5  # more than ZeroMQ and this plane start
@@ -254,4 +254,4 @@ def _forget_after_fork() -> None:
     _plane, _released, _num_holders = None, None, 0
 
 
-register(Stage.CONTROL_PLANE, at_exit=_join_released, in_forked_child=_forget_after_fork)
+register(LifecycleStage.CONTROL_PLANE, at_exit=_join_released, in_forked_child=_forget_after_fork)

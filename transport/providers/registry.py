@@ -1,6 +1,6 @@
 """The providers by name, for queue pairs and for communicators.
 
-A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANSPORT
+A queue pair is connected by an `QueuePairEndpoint`, a communicator's ranks by HCCL_TRANSPORT
 (`network/transports.py`).
 Those of Python implement `interface.py`; the others are C++. `register` adds an endpoint.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the launcher checks names and settings without loading the 
     from hccl_py.transport import _core
 
 
-class Endpoint(Protocol):
+class QueuePairEndpoint(Protocol):
     """One end of a connection that is still to be made, and that its peer finds by its address."""
 
     @property
@@ -37,15 +37,15 @@ class Endpoint(Protocol):
         """Release everything that `connect` did not hand out. Idempotent."""
 
 
-_providers: dict[str, Callable[[], Endpoint]] = {}
+_providers: dict[str, Callable[[], QueuePairEndpoint]] = {}
 
 
-def register(name: str, open_endpoint: Callable[[], Endpoint]) -> None:
+def register(name: str, open_endpoint: Callable[[], QueuePairEndpoint]) -> None:
     """Make a provider known under a name."""
     _providers[name] = open_endpoint
 
 
-def endpoint_maker(name: str) -> Callable[[], Endpoint]:
+def endpoint_maker(name: str) -> Callable[[], QueuePairEndpoint]:
     """Return what opens one end of a connection; InvalidArgumentError: no such provider."""
     if name not in _providers:
         raise InvalidArgumentError(f"no provider {name!r}; there are: {', '.join(_providers)}")

@@ -12,7 +12,7 @@ from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.transports import VERBS
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import Endpoint, endpoint_maker, register
+from hccl_py.transport.providers.registry import QueuePairEndpoint, endpoint_maker, register
 from hccl_py.transport.providers.verbs.opened import OpenedPort
 from hccl_py.transport.providers.verbs.types import QueuePairAttributes
 from hccl_py.transport.verbs import endpoints
@@ -155,7 +155,7 @@ class Device(Resource[_core.ProgressThread]):
             return _core.RdmaQueuePair.create(domain, *queues, attributes)
         return _core.QueuePair.create(self.core, domain, *queues, attributes)
 
-    def open_endpoint(self, pair: Pair) -> Endpoint | RdmaEndpoint:
+    def open_endpoint(self, pair: Pair) -> QueuePairEndpoint | RdmaEndpoint:
         """Open one end of a connection for a queue pair."""
         if isinstance(pair, _core.RdmaQueuePair):
             assert self.rdma is not None
@@ -179,5 +179,7 @@ def _leave_to_parent() -> None:
 
 
 process_lifecycle.register(
-    process_lifecycle.Stage.QUEUE_PAIRS, at_exit=_close_all, in_forked_child=_leave_to_parent
+    process_lifecycle.LifecycleStage.QUEUE_PAIRS,
+    at_exit=_close_all,
+    in_forked_child=_leave_to_parent,
 )

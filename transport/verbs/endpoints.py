@@ -26,7 +26,7 @@ from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets, bind_listeners, bind_unix
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Site
 from hccl_py.transport.providers.registry import provider_class
 
@@ -35,7 +35,7 @@ _CARD_HEADER = struct.Struct("!I32s")
 
 # While a forked child has copies of them, peers do not notice its parent's death.
 _connected = OpenSockets()
-register(Stage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
+register(LifecycleStage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
 
 
 class LoopbackEndpoint:

@@ -7,7 +7,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.providers.registry import Endpoint
+from hccl_py.transport.providers.registry import QueuePairEndpoint
 from hccl_py.transport.providers.verbs.types import (
     QueuePairAttributes,
     RecvRequest,
@@ -58,7 +58,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         self._device = device = domain.device
         core = device.new_queue_pair(domain.core, self._queues, self.attributes)
         self.number = core.number()
-        self._endpoint: Endpoint | RdmaEndpoint | None = None
+        self._endpoint: QueuePairEndpoint | RdmaEndpoint | None = None
         super().__init__(domain, core)
 
     @property

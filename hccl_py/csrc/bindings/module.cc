@@ -1,6 +1,6 @@
-// The Python face of the engine, one-to-one with the headers. No logic lives here. How calls become
-// requests stands in calls.cc. Numbers, not enums, cross this border: DType and ReduceOp as in
-// transport/types.py, addresses as int.
+// The Python interface of the engine, one-to-one with the headers. No logic lives here. How calls
+// become requests stands in calls.cc. Numbers, not enums, cross this border: DType and ReduceOp as
+// in transport/types.py, addresses as int.
 #include "bindings/bindings.h"
 
 #include <nanobind/nanobind.h>

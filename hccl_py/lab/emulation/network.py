@@ -14,7 +14,7 @@ from typing import Any
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.emulated import address
 from hccl_py.transport.network.sockets import peer_process
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 _ANSWER_S = 10.0
 _CONNECT_S = 1.0  # to an address of this machine: its kernel answers at once, or its queue is full
@@ -122,4 +122,4 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 NETWORK = EmulatedNetwork()
 """Of this process."""
 
-register(Stage.CONTROL_PLANE, in_forked_child=NETWORK.leave_to_parent)
+register(LifecycleStage.CONTROL_PLANE, in_forked_child=NETWORK.leave_to_parent)

@@ -130,9 +130,9 @@ class QueueFull : public std::runtime_error {
 
 // The calls that a lane makes on a connected queue pair. QueuePair implements them over any lane,
 // RdmaQueuePair on an RDMA device.
-class QueuePairFace {
+class QueuePairInterface {
  public:
-  virtual ~QueuePairFace() = default;
+  virtual ~QueuePairInterface() = default;
 
   // Memory that the peer's requests and ours may name; until the queue pair is destroyed.
   virtual MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) = 0;

@@ -38,7 +38,7 @@ namespace {
 //
 // Its buffer has two halves of `size` bytes: what it sends, and what it receives.
 struct PerftestEnd {
-  std::shared_ptr<QueuePairFace> pair;
+  std::shared_ptr<QueuePairInterface> pair;
   std::shared_ptr<CompletionQueue> queue;  // for sends and RECVs; the loop takes all that comes
   uint64_t address = 0;
   uint32_t lkey = 0;

@@ -97,7 +97,7 @@ void Plan::validate(int rank, int world_size) const {
       require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
               "a send that is compressed for some peers only");
     }
-    // A reply is known by the number of its cell; long messages have several.
+    // A reply is known by the number of its entry; long messages have several.
     require(op.rendezvous >= -1 && op.rendezvous < (long_messages ? 1 : 0xffff), "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     bool has_part = op.kind == OpKind::recv_reduce && op.source.is_given();

@@ -9,7 +9,7 @@ namespace hccl {
 namespace {
 
 // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
-constexpr size_t max_board_bytes = post_areas * area_bytes;
+constexpr size_t max_board_bytes = post_buffers * post_buffer_bytes;
 
 // A phase is what is received in a step and then sent in the next one, while it is in the cache.
 // The first phase only sends, the last one only receives.

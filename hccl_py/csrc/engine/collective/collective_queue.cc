@@ -16,7 +16,7 @@ constexpr uint64_t kind_mask = 0xf;
 constexpr size_t min_bytes_by_step = 4 << 20;
 
 // Tiles that run a phase together: ranks that share a core then take turns less often. Their
-// messages stay in place: each takes a cell of a ring, and no slot.
+// messages stay in place: each takes an entry of a ring, and no slot.
 constexpr int64_t tiles_by_step = 16;
 
 }  // namespace

@@ -59,26 +59,26 @@ ControlLink::~ControlLink() {
 }
 
 void ControlLink::send(ControlMessage message, const std::string& text) {
-  Letter letter{message, cut(text)};
-  letter.message.number = ++num_sent_;
-  letter.message.text_length = static_cast<uint32_t>(letter.text.size());
-  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, letter);
+  SentMessage sent{message, cut(text)};
+  sent.message.number = ++num_sent_;
+  sent.message.text_length = static_cast<uint32_t>(sent.text.size());
+  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, sent);
   // Of each connection only its latest break matters: so there are never more than connections.
   if (message.kind == ControlMessage::path_down) {
-    std::erase_if(recent_, [&](const Letter& earlier) {
+    std::erase_if(recent_, [&](const SentMessage& earlier) {
       return earlier.message.kind == message.kind && earlier.message.index == message.index &&
              earlier.message.path == message.path;
     });
   }
-  recent_.push_back(std::move(letter));
+  recent_.push_back(std::move(sent));
 }
 
-void ControlLink::send_on(size_t path, const Letter& letter) {
+void ControlLink::send_on(size_t path, const SentMessage& sent) {
   if (!up(path)) return;
-  auto* bytes = reinterpret_cast<const char*>(&letter.message);
+  auto* bytes = reinterpret_cast<const char*>(&sent.message);
   std::vector<char>& unsent = paths_[path].unsent;
-  unsent.insert(unsent.end(), bytes, bytes + sizeof letter.message);
-  unsent.insert(unsent.end(), letter.text.begin(), letter.text.end());
+  unsent.insert(unsent.end(), bytes, bytes + sizeof sent.message);
+  unsent.insert(unsent.end(), sent.text.begin(), sent.text.end());
   flush(path);
   if (unsent.size() > most_unsent_bytes) lose(path);
 }
@@ -199,7 +199,7 @@ void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
   if (ours.stream) ours.stream->close();
   ours = {std::move(connection), {}, {}, ours.generation + 1, {}};
   set_keepalive(*ours.stream);
-  for (const Letter& letter : recent_) send_on(path, letter);
+  for (const SentMessage& sent : recent_) send_on(path, sent);
 }
 
 void ControlLink::lose(size_t path, StreamEnd how) {

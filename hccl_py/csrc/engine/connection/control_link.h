@@ -88,13 +88,13 @@ class ControlLink {
     std::optional<StreamEnd> end;  // once it is closed
   };
 
-  struct Letter {
+  struct SentMessage {
     ControlMessage message;
     std::string text;
   };
 
   void send(ControlMessage message, const std::string& text = {});
-  void send_on(size_t path, const Letter& letter);
+  void send_on(size_t path, const SentMessage& sent);
   void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
   void receive_on(size_t path);
@@ -110,8 +110,8 @@ class ControlLink {
   uint64_t made_ = 0;
   std::string error_;
   uint64_t num_sent_ = 0;
-  uint64_t num_handled_ = 0;   // the number of the last message that counted
-  std::deque<Letter> recent_;  // repeated on a connection that replaces another
+  uint64_t num_handled_ = 0;        // the number of the last message that counted
+  std::deque<SentMessage> recent_;  // repeated on a connection that replaces another
   std::vector<ControlMessage> paths_down_;
   std::vector<size_t> broken_;
 };

@@ -15,8 +15,8 @@ namespace {
 // With more ranks than cores every wait yields in any case, and only each so many looks at the
 // cores.
 constexpr unsigned waits_between_looks = 16;
-constexpr auto trial = std::chrono::milliseconds(10);
-constexpr long preemptions_by_others = 2;  // in a trial; each is a time slice of some ms
+constexpr auto move_check = std::chrono::milliseconds(10);
+constexpr long preemptions_by_others = 2;  // in a check; each is a time slice of some ms
 
 long count_preemptions() {
   rusage usage{};
@@ -50,8 +50,9 @@ bool Cores::settle() {
   bool crowded = static_cast<int>(peers_.size()) >= cores_;
   if (crowded && num_waits_++ % waits_between_looks != 0) return true;
   int here = static_cast<int>(mine_->note_core()) - 1;
-  if (on_trial_ && here == left_) on_trial_ = false;  // the scheduler's doing, and its yields count
-  if (on_trial_) review();
+  if (is_move_checked_ && here == left_)
+    is_move_checked_ = false;  // the scheduler's doing, and its yields count
+  if (is_move_checked_) review();
   int sharing = count_on(here);
   if (sharing == 0) return false;
   int fair = (static_cast<int>(peers_.size()) + cores_) / cores_;
@@ -92,8 +93,9 @@ void Cores::leave(int here) {
   pause_ = std::min(2 * pause_, longest_pause);
   int core = emptiest_core(here);
   if (core < 0) return;
-  on_trial_ = static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
-  trial_ends_ = now + trial;
+  is_move_checked_ =
+      static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
+  check_ends_ = now + move_check;
   left_ = here;
   move_to(core);
   preemptions_ = count_preemptions();
@@ -102,8 +104,8 @@ void Cores::leave(int here) {
 // Where another program took the core meanwhile, to share a core with a rank that yields is better.
 void Cores::review() {
   Time now = std::chrono::steady_clock::now();
-  if (now < trial_ends_) return;
-  on_trial_ = false;
+  if (now < check_ends_) return;
+  is_move_checked_ = false;
   if (count_preemptions() - preemptions_ < preemptions_by_others) return;
   pause_ = longest_pause;
   next_move_ = now + pause_;

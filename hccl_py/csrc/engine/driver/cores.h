@@ -49,9 +49,9 @@ class Cores {
   Pause pause_ = shortest_pause;  // after the next move; a scheduler that moves it back has reasons
   Time next_move_{};
   unsigned num_waits_ = 0;
-  // A move is on trial: another program may want that core.
-  bool on_trial_ = false;
-  Time trial_ends_{};
+  // The last move is checked: another program may want that core.
+  bool is_move_checked_ = false;
+  Time check_ends_{};
   int left_ = 0;          // the core before
   long preemptions_ = 0;  // of this thread, at the move
 };

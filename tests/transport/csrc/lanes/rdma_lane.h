@@ -48,7 +48,7 @@ inline std::optional<RdmaPort> rdma_port() {
 // All memory, registered with a queue pair when it is first used.
 class AllRegistered final : public RegisteredMemory {
  public:
-  explicit AllRegistered(std::shared_ptr<QueuePairFace> pair) : pair_(std::move(pair)) {}
+  explicit AllRegistered(std::shared_ptr<QueuePairInterface> pair) : pair_(std::move(pair)) {}
   std::optional<Use> find(const std::byte* address, size_t num_bytes) override {
     constexpr uint32_t all = access_local_write | access_remote_write | access_remote_read;
     MemoryRegion region = pair_->register_memory({const_cast<std::byte*>(address), num_bytes}, all);
@@ -58,7 +58,7 @@ class AllRegistered final : public RegisteredMemory {
   const std::shared_ptr<int> hold = std::make_shared<int>();
 
  private:
-  const std::shared_ptr<QueuePairFace> pair_;
+  const std::shared_ptr<QueuePairInterface> pair_;
 };
 
 // One end of a lane, whose queue pairs are in INIT.

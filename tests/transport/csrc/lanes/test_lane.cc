@@ -301,7 +301,7 @@ HCCL_TEST(a_part_of_the_long_writes_is_timed) {
 }
 
 HCCL_TEST(malformed_shared_memory_is_refused) {
-  auto cell_of = [](Ends& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
+  auto cell_of = [](Ends& lane) -> RingEntry& { return *lane.segments[0]->ring(1, 0); };
   struct {
     int slot;
     uint32_t length;
@@ -324,10 +324,10 @@ HCCL_TEST(a_peeked_message_in_shared_memory_stays_what_it_was) {
   auto lane = shm_lane();
   lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
   CHECK(lane->right->peek()->length == 8);
-  Cell& cell = *lane->segments[0]->ring(1, 0);
-  cell.slot = 1 << 30;
-  cell.header.length = 1 << 30;
-  cell.sequence.store(77);
+  RingEntry& entry = *lane->segments[0]->ring(1, 0);
+  entry.slot = 1 << 30;
+  entry.header.length = 1 << 30;
+  entry.sequence.store(77);
   CHECK(lane->right->peek()->length == 8);
   std::byte got[8];
   CHECK(lane->right->receive(got));

@@ -32,7 +32,7 @@ inline uint32_t number_bits(uint64_t number) {
 }
 
 // Keeps what is posted. The test hands out completions, and plays the peer's writes.
-class ScriptedQueuePair final : public QueuePairFace {
+class ScriptedQueuePair final : public QueuePairInterface {
  public:
   MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override {
     auto key = static_cast<uint32_t>(regions.size() + 1);

@@ -11,7 +11,7 @@ namespace {
 enum Layout : uint16_t { for_all = 0, for_each = 1 };
 
 // Of one reader, by local rank, at the begin of a post of layout `for_each`.
-struct Entry {
+struct PostedPart {
   uint32_t offset;  // from the begin of the table
   uint32_t length;
   uint64_t size : 48;
@@ -20,9 +20,11 @@ struct Entry {
 
 constexpr size_t payload_alignment = 16;
 
-// The fingerprint in a cell. A reader that looks back may load it while the cell is written again
-// for a later step: released after the owner's StepCounter, whose load after this one tells.
-std::atomic_ref<uint64_t> said_in(Cell& cell) { return std::atomic_ref(cell.header.fingerprint); }
+// The fingerprint in an entry. A reader that looks back may load it while the entry is written
+// again for a later step: released after the owner's StepCounter, whose load after this one tells.
+std::atomic_ref<uint64_t> said_in(RingEntry& entry) {
+  return std::atomic_ref(entry.header.fingerprint);
+}
 
 }  // namespace
 
@@ -65,7 +67,7 @@ std::vector<int> Board::behind() const {
 
 size_t Board::count_bytes() const {
   if (messages_.size() == 1) return messages_[0].header.length;
-  size_t bytes = sizeof(Entry) * static_cast<size_t>(segment_->shape().num_local_ranks);
+  size_t bytes = sizeof(PostedPart) * static_cast<size_t>(segment_->shape().num_local_ranks);
   for (const Message& message : messages_) {
     bytes += round_up(message.header.length, payload_alignment);
   }
@@ -79,8 +81,8 @@ void Board::write(std::byte* to) {
     distance_->copy_there(at, {message.payload, header.length}, header.copy_mode);
   };
   if (messages_.size() == 1) return put(to, messages_[0]);
-  auto* table = reinterpret_cast<Entry*>(to);
-  size_t offset = sizeof(Entry) * static_cast<size_t>(segment_->shape().num_local_ranks);
+  auto* table = reinterpret_cast<PostedPart*>(to);
+  size_t offset = sizeof(PostedPart) * static_cast<size_t>(segment_->shape().num_local_ranks);
   for (const Message& message : messages_) {
     const Header& header = message.header;
     for (int rank : message.peers) {
@@ -96,52 +98,52 @@ void Board::write(std::byte* to) {
 Board::Posted Board::post() {
   if (messages_.empty()) return Posted::whole;
   size_t bytes = count_bytes();
-  bool takes_area = bytes > inline_bytes && bytes <= area_bytes;
-  size_t area = next_area_;
-  awaited_ = step_ > post_cells ? step_ - post_cells : 0;
-  if (takes_area) awaited_ = std::max(awaited_, used_in_[area]);
+  bool takes_buffer = bytes > inline_bytes && bytes <= post_buffer_bytes;
+  size_t buffer = next_buffer_;
+  awaited_ = step_ > post_entries ? step_ - post_entries : 0;
+  if (takes_buffer) awaited_ = std::max(awaited_, used_in_[buffer]);
   if (!all_have_ended(awaited_)) return Posted::no_room;
-  Cell& cell = segment_->posts()[step_ % post_cells];
-  cell.slot = bytes <= inline_bytes ? in_cell : by_lane;
-  if (takes_area) {
-    cell.slot = static_cast<int32_t>(area);
-    used_in_[area] = step_;
-    next_area_ = (area + 1) % post_areas;
+  RingEntry& entry = segment_->posts()[step_ % post_entries];
+  entry.slot = bytes <= inline_bytes ? in_entry : by_lane;
+  if (takes_buffer) {
+    entry.slot = static_cast<int32_t>(buffer);
+    used_in_[buffer] = step_;
+    next_buffer_ = (buffer + 1) % post_buffers;
   }
   const Header& header = messages_[0].header;
-  said_in(cell).store(header.fingerprint, std::memory_order_release);
-  cell.header.id = header.id;
-  cell.header.size = header.size;
-  cell.header.scaled = header.scaled;
-  cell.header.length = header.length;
-  cell.header.kind = messages_.size() == 1 ? for_all : for_each;
-  if (cell.slot != by_lane) write(takes_area ? segment_->area(area) : cell.payload);
-  cell.sequence.store(static_cast<uint32_t>(step_), std::memory_order_seq_cst);
+  said_in(entry).store(header.fingerprint, std::memory_order_release);
+  entry.header.id = header.id;
+  entry.header.size = header.size;
+  entry.header.scaled = header.scaled;
+  entry.header.length = header.length;
+  entry.header.kind = messages_.size() == 1 ? for_all : for_each;
+  if (entry.slot != by_lane) write(takes_buffer ? segment_->post_buffer(buffer) : entry.payload);
+  entry.sequence.store(static_cast<uint32_t>(step_), std::memory_order_seq_cst);
   for (const Message& message : messages_) {
     for (int rank : message.peers) {
       if (!has(rank)) continue;
       peers_[static_cast<size_t>(rank)]->bell->message_posted();
-      if (cell.slot == by_lane) continue;
+      if (entry.slot == by_lane) continue;
       statistics_.shm.messages.add(1);
       statistics_.shm.bytes.add(message.header.length);
     }
   }
-  return cell.slot == by_lane ? Posted::by_lane : Posted::whole;
+  return entry.slot == by_lane ? Posted::by_lane : Posted::whole;
 }
 
 // Ranks that make different calls may never read what the others send; so who reads again looks
 // back.
 bool Board::find_passed_over(Peer& peer) const {
-  uint64_t oldest = step_ >= post_cells ? step_ - post_cells + 1 : 1;
+  uint64_t oldest = step_ >= post_entries ? step_ - post_entries + 1 : 1;
   for (uint64_t step = std::max(peer.peeked + 1, oldest); step < step_; ++step) {
-    Cell& cell = peer.segment->posts()[step % post_cells];
-    if (cell.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step)) continue;
-    uint64_t said = said_in(cell).load(std::memory_order_acquire);
-    if (said == fingerprints_[step % post_cells]) continue;
+    RingEntry& entry = peer.segment->posts()[step % post_entries];
+    if (entry.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step)) continue;
+    uint64_t said = said_in(entry).load(std::memory_order_acquire);
+    if (said == fingerprints_[step % post_entries]) continue;
     uint64_t ended = peer.segment->steps_ended().load(std::memory_order_seq_cst);
-    if (ended + 1 >= step + post_cells) continue;  // it may have been of a later step
+    if (ended + 1 >= step + post_entries) continue;  // it may have been of a later step
     peer.header = {.fingerprint = said};
-    peer.payload = cell.payload;  // it did not come by lane
+    peer.payload = entry.payload;  // it did not come by lane
     return true;
   }
   return false;
@@ -150,28 +152,29 @@ bool Board::find_passed_over(Peer& peer) const {
 const Header* Board::peek(int rank) {
   Peer& peer = *peers_[static_cast<size_t>(rank)];
   if (peer.peeked == step_) return &peer.header;
-  const Cell& cell = peer.segment->posts()[step_ % post_cells];
-  if (cell.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step_)) return nullptr;
+  const RingEntry& entry = peer.segment->posts()[step_ % post_entries];
+  if (entry.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step_))
+    return nullptr;
   if (find_passed_over(peer)) return &peer.header;
-  peer.header = cell.header;
+  peer.header = entry.header;
   peer.payload = nullptr;
-  int32_t place = cell.slot;
+  int32_t place = entry.slot;
   if (place != by_lane) {
-    bool in_area = place >= 0 && place < static_cast<int32_t>(post_areas);
+    bool in_buffer = place >= 0 && place < static_cast<int32_t>(post_buffers);
     const std::byte* begin =
-        in_area ? peer.segment->area(static_cast<size_t>(place)) : cell.payload;
-    size_t room = in_area ? area_bytes : inline_bytes;
+        in_buffer ? peer.segment->post_buffer(static_cast<size_t>(place)) : entry.payload;
+    size_t room = in_buffer ? post_buffer_bytes : inline_bytes;
     size_t offset = 0;
     if (peer.header.kind == for_each) {
-      size_t at = sizeof(Entry) * static_cast<size_t>(local_rank_);
-      Entry entry{};
+      size_t at = sizeof(PostedPart) * static_cast<size_t>(local_rank_);
+      PostedPart entry{};
       if (at + sizeof entry <= room) std::memcpy(&entry, begin + at, sizeof entry);
       offset = entry.offset;
       peer.header.length = entry.length;
       peer.header.size = entry.size;
       peer.header.scaled = entry.scaled;
     }
-    if ((!in_area && place != in_cell) || offset > room || peer.header.length > room - offset) {
+    if ((!in_buffer && place != in_entry) || offset > room || peer.header.length > room - offset) {
       throw LaneError(rank, "a malformed message in shared memory");
     }
     peer.payload = begin + offset;
@@ -182,7 +185,7 @@ const Header* Board::peek(int rank) {
 
 void Board::end_step(uint64_t fingerprint) {
   messages_.clear();
-  fingerprints_[step_ % post_cells] = fingerprint;
+  fingerprints_[step_ % post_entries] = fingerprint;
   segment_->steps_ended().store(step_++, std::memory_order_seq_cst);
   for (Peer* peer : local_peers_) peer->bell->space_freed();
 }

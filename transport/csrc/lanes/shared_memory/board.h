@@ -1,10 +1,10 @@
 // The messages of a rank to all ranks of its node, written once per step.
 //
 // A message by lane costs both ends several cache lines for each peer. In a step of small messages
-// a rank writes all that it sends into one cell of its segment, for everybody to read, and says
-// with one counter that it has read what it was sent. A payload too long for the cell lies in an
-// area, one too long for that travels by lane, and the cell says so: nobody has to know what others
-// send.
+// a rank writes all that it sends into one entry of its segment, for everybody to read, and says
+// with one counter that it has read what it was sent. A payload too long for the entry lies in a
+// buffer, one too long for that travels by lane, and the entry says so: nobody has to know what
+// others send.
 //
 // All ranks of a node take the same steps in the same order; the ops of a step stand in its plan.
 #pragma once
@@ -61,7 +61,7 @@ class Board {
     int local_rank;
     std::shared_ptr<Segment> segment;
     std::shared_ptr<Doorbell> bell;
-    // The step of what follows: what the peer does to its cell later is not seen.
+    // The step of what follows: what the peer does to its entry later is not seen.
     uint64_t peeked = 0;
     Header header{};
     const std::byte* payload = nullptr;
@@ -79,12 +79,12 @@ class Board {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this node, or this one
   std::vector<Peer*> local_peers_;
   std::vector<Message> messages_;
-  uint64_t step_ = 1;                           // the one under way
-  uint64_t ended_by_all_ = 0;                   // as far as was looked
-  uint64_t awaited_ = 0;                        // the step whose end the next post waits for
-  std::array<uint64_t, post_areas> used_in_{};  // the step in which an area was written last
-  size_t next_area_ = 0;
-  std::array<uint64_t, post_cells> fingerprints_{};  // of the last steps
+  uint64_t step_ = 1;                             // the one under way
+  uint64_t ended_by_all_ = 0;                     // as far as was looked
+  uint64_t awaited_ = 0;                          // the step whose end the next post waits for
+  std::array<uint64_t, post_buffers> used_in_{};  // the step in which a buffer was written last
+  size_t next_buffer_ = 0;
+  std::array<uint64_t, post_entries> fingerprints_{};  // of the last steps
 };
 
 }  // namespace hccl

@@ -9,9 +9,9 @@ namespace hccl {
 
 namespace {
 
-// The value of an atomic of JointCell. In `reads`, `piece` is the first piece that the receiver has
-// not taken; in `takes`, the first that the sender has taken, and in `wrote`, the first that it has
-// written.
+// The value of an atomic of JointEntry. In `reads`, `piece` is the first piece that the receiver
+// has not taken; in `takes`, the first that the sender has taken, and in `wrote`, the first that it
+// has written.
 struct Word {
   static constexpr uint64_t ended = 0xfff;
 

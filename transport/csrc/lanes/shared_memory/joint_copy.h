@@ -3,7 +3,7 @@
 // receiver's process all that the receiver has not taken: when both begin together, each copies
 // half in one call of the kernel.
 //
-// Each end stores what it takes in a JointCell (segment.h) and then loads what the other end took,
+// Each end stores what it takes in a JointEntry (segment.h) and then loads what the other end took,
 // both seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy
 // gets the same bytes twice.
 //
@@ -27,13 +27,13 @@ inline constexpr size_t min_joint_bytes = 2 * joint_piece_bytes;
 
 // A message of one lane that lies in its sender's memory.
 struct JointMessage {
-  uint64_t number;  // of its cell, from 1
+  uint64_t number;  // of its entry, from 1
   size_t num_bytes;
 };
 
 class JointReader {
  public:
-  JointReader(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
+  JointReader(JointEntry& mine, const JointEntry& theirs) : mine_(mine), theirs_(theirs) {}
 
   enum class Outcome { copied, unfinished, unreadable };
   // `unfinished`: the sender still writes. Until `copied`, call it with the same arguments again,
@@ -49,8 +49,8 @@ class JointReader {
   bool is_writing() const;
   bool read(const JointMessage& message, size_t first, size_t end_piece);
 
-  JointCell& mine_;
-  const JointCell& theirs_;
+  JointEntry& mine_;
+  const JointEntry& theirs_;
   const RemoteMemory* memory_ = nullptr;
   uint64_t source_ = 0;
   std::byte* destination_ = nullptr;
@@ -60,7 +60,7 @@ class JointReader {
 
 class JointWriter {
  public:
-  JointWriter(JointCell& mine, const JointCell& theirs) : mine_(mine), theirs_(theirs) {}
+  JointWriter(JointEntry& mine, const JointEntry& theirs) : mine_(mine), theirs_(theirs) {}
 
   // Takes what is left of the message, once, if its receiver has begun to read it and has not
   // ended. True: call write().
@@ -69,8 +69,8 @@ class JointWriter {
   void write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);
 
  private:
-  JointCell& mine_;
-  const JointCell& theirs_;
+  JointEntry& mine_;
+  const JointEntry& theirs_;
   uint64_t number_ = 0;
   size_t taken_ = 0;  // the first piece that was taken
 };

@@ -18,20 +18,21 @@ constexpr size_t page = 4096;
 
 constexpr size_t step_counter_at = sizeof(SegmentHeader);
 constexpr size_t posts_at = round_up(step_counter_at + sizeof(StepCounter), page);
-constexpr size_t areas_at = posts_at + round_up(sizeof(Cell) * post_cells, page);
-constexpr size_t counters_at = areas_at + post_areas * area_bytes;
+constexpr size_t buffers_at = posts_at + round_up(sizeof(RingEntry) * post_entries, page);
+constexpr size_t counters_at = buffers_at + post_buffers * post_buffer_bytes;
 
-size_t joint_cells_at(const SegmentShape& s) {
+size_t joint_entries_at(const SegmentShape& s) {
   return counters_at + sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels;
 }
 
 size_t rings_at(const SegmentShape& s) {
-  return round_up(joint_cells_at(s) + sizeof(JointCell) * s.num_local_ranks * s.num_channels, page);
+  return round_up(joint_entries_at(s) + sizeof(JointEntry) * s.num_local_ranks * s.num_channels,
+                  page);
 }
 
 size_t slots_at(const SegmentShape& s) {
   return rings_at(s) +
-         round_up(sizeof(Cell) * ring_cells * s.num_local_ranks * s.num_channels, page);
+         round_up(sizeof(RingEntry) * ring_entries * s.num_local_ranks * s.num_channels, page);
 }
 
 size_t size_of(const SegmentShape& s) {
@@ -112,14 +113,14 @@ ConsumedCounter& Segment::consumed(int local_rank, int channel) const {
   return counters[local_rank * shape_.num_channels + channel];
 }
 
-JointCell& Segment::joint_cell(int local_rank, int channel) const {
-  auto* cells = reinterpret_cast<JointCell*>(base_ + joint_cells_at(shape_));
-  return cells[local_rank * shape_.num_channels + channel];
+JointEntry& Segment::joint_entry(int local_rank, int channel) const {
+  auto* entries = reinterpret_cast<JointEntry*>(base_ + joint_entries_at(shape_));
+  return entries[local_rank * shape_.num_channels + channel];
 }
 
-Cell* Segment::ring(int local_rank, int channel) const {
-  auto* cells = reinterpret_cast<Cell*>(base_ + rings_at(shape_));
-  return cells + (local_rank * shape_.num_channels + channel) * ring_cells;
+RingEntry* Segment::ring(int local_rank, int channel) const {
+  auto* entries = reinterpret_cast<RingEntry*>(base_ + rings_at(shape_));
+  return entries + (local_rank * shape_.num_channels + channel) * ring_entries;
 }
 
 std::byte* Segment::slot(int channel, int index) const {
@@ -131,9 +132,11 @@ std::atomic<uint64_t>& Segment::steps_ended() const {
   return reinterpret_cast<StepCounter*>(base_ + step_counter_at)->ended;
 }
 
-Cell* Segment::posts() const { return reinterpret_cast<Cell*>(base_ + posts_at); }
+RingEntry* Segment::posts() const { return reinterpret_cast<RingEntry*>(base_ + posts_at); }
 
-std::byte* Segment::area(size_t index) const { return base_ + areas_at + index * area_bytes; }
+std::byte* Segment::post_buffer(size_t index) const {
+  return base_ + buffers_at + index * post_buffer_bytes;
+}
 
 uint32_t Segment::note_core() {
   uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);

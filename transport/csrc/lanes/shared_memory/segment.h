@@ -2,13 +2,13 @@
 //
 // Every rank owns one segment and is the only one that writes to it; its peers map it read-only.
 // A segment holds what the rank says to others:
-//   - per (peer, channel) a ring of cells: one message each, a tiny payload right in the cell;
+//   - per (peer, channel) a ring of entries: one message each, a tiny payload right in the entry;
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
 //   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
 //   - per (peer, channel) the pieces that this rank has taken of a message that both ends copy
 //   (joint_copy.h);
-//   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
+//   - a ring of posts and buffers for their payloads, and how many steps it has ended (board.h);
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
 #pragma once
 
@@ -29,24 +29,24 @@ struct SegmentShape {
   size_t slot_bytes = 131072;  // a multiple of 4096
 };
 
-inline constexpr int ring_cells = 64;
+inline constexpr int ring_entries = 64;
 inline constexpr size_t inline_bytes = 88;
 
-inline constexpr size_t post_cells = 256;
-inline constexpr size_t post_areas = 8;
-inline constexpr size_t area_bytes = 16384;
+inline constexpr size_t post_entries = 256;
+inline constexpr size_t post_buffers = 8;
+inline constexpr size_t post_buffer_bytes = 16384;
 
-// Where a payload lies that takes no slot: in the cell, in the sender's arena, already at its
+// Where a payload lies that takes no slot: in the entry, in the sender's arena, already at its
 // destination, of a post in messages by lane, or elsewhere in the sender's memory.
-enum Place : int32_t { in_cell = -1, announced = -2, written = -3, by_lane = -4, remote = -5 };
+enum Place : int32_t { in_entry = -1, announced = -2, written = -3, by_lane = -4, remote = -5 };
 
-// The payload of an announced or remote cell.
+// The payload of an announced or remote entry.
 struct Announcement {
   uint64_t offset;  // in the sender's arena; of a remote payload, its address in that process
   uint64_t reply;   // number of the receiver's message that may be written there; 0: none
 };
 
-struct alignas(128) Cell {
+struct alignas(128) RingEntry {
   // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmLane::peek, and
   // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the
   // sleeper.
@@ -55,7 +55,7 @@ struct alignas(128) Cell {
   Header header;
   std::byte payload[inline_bytes];
 };
-static_assert(sizeof(Cell) == 128);
+static_assert(sizeof(RingEntry) == 128);
 
 struct alignas(64) ConsumedCounter {
   // Stored by the receiver after it is done with a payload; pairs with the load in reclaim().
@@ -74,7 +74,7 @@ struct alignas(64) ConsumedCounter {
 // A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the
 // sender the second. All seq_cst, but `destination`: it is relaxed, ordered by the store of `reads`
 // after it.
-struct alignas(64) JointCell {
+struct alignas(64) JointEntry {
   std::atomic<uint64_t> reads;
   std::atomic<uint64_t> destination;  // in the receiver's process
   alignas(64) std::atomic<uint64_t> takes;
@@ -89,7 +89,7 @@ struct alignas(64) StepCounter {
 
 struct alignas(64) SegmentHeader {
   // How many threads of the owner sleep, or are about to: raised before their last look at the
-  // lanes. Pairs with Cell::sequence, and where `starved` says so with ConsumedCounter::count.
+  // lanes. Pairs with RingEntry::sequence, and where `starved` says so with ConsumedCounter::count.
   std::atomic<uint32_t> sleepers;
   // Counts sleeps; stored before `sleepers`, loaded after it. One ring per sleep is enough.
   std::atomic<uint32_t> sleeps;
@@ -127,12 +127,12 @@ class Segment final : public SleepFlag {
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
-  JointCell& joint_cell(int local_rank, int channel) const;
-  Cell* ring(int local_rank, int channel) const;
+  JointEntry& joint_entry(int local_rank, int channel) const;
+  RingEntry* ring(int local_rank, int channel) const;
   std::byte* slot(int channel, int index) const;
   std::atomic<uint64_t>& steps_ended() const;
-  Cell* posts() const;
-  std::byte* area(size_t index) const;
+  RingEntry* posts() const;
+  std::byte* post_buffer(size_t index) const;
 
  private:
   // `kept`: the same memory, for an owner that passes it on.

@@ -29,10 +29,10 @@ ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Sta
       in_(ends.theirs->ring(ends.my_local_rank, ends.channel)),
       my_consumed_(ends.mine->consumed(ends.their_local_rank, ends.channel)),
       their_consumed_(ends.theirs->consumed(ends.my_local_rank, ends.channel)),
-      joint_reader_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
-                    ends.theirs->joint_cell(ends.my_local_rank, ends.channel)),
-      joint_writer_(ends.mine->joint_cell(ends.their_local_rank, ends.channel),
-                    ends.theirs->joint_cell(ends.my_local_rank, ends.channel)) {
+      joint_reader_(ends.mine->joint_entry(ends.their_local_rank, ends.channel),
+                    ends.theirs->joint_entry(ends.my_local_rank, ends.channel)),
+      joint_writer_(ends.mine->joint_entry(ends.their_local_rank, ends.channel),
+                    ends.theirs->joint_entry(ends.my_local_rank, ends.channel)) {
   outbox_->add_lane(this);
 }
 
@@ -40,7 +40,7 @@ void ShmLane::reclaim() {
   uint64_t consumed = their_consumed_.count.load(std::memory_order_seq_cst);
   if (consumed > sent_) throw LaneError(peer(), "a malformed counter in shared memory");
   for (; reclaimed_ < consumed; ++reclaimed_) {
-    Sent sent = sent_slots_[reclaimed_ % ring_cells];
+    Sent sent = sent_slots_[reclaimed_ % ring_entries];
     if (stays(sent.slot)) --num_announced_;
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
@@ -49,9 +49,9 @@ void ShmLane::reclaim() {
 }
 
 bool ShmLane::ring_is_full() {
-  if (sent_ - reclaimed_ < ring_cells) return false;
+  if (sent_ - reclaimed_ < ring_entries) return false;
   reclaim();
-  return sent_ - reclaimed_ >= ring_cells;
+  return sent_ - reclaimed_ >= ring_entries;
 }
 
 void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
@@ -71,8 +71,8 @@ bool ShmLane::read_from(pid_t process) {
 uint64_t ShmLane::completed() const {
   if (num_announced_ == 0) return QueuedLane::completed();
   uint64_t oldest = reclaimed_;
-  while (!stays(sent_slots_[oldest % ring_cells].slot)) ++oldest;
-  return sent_slots_[oldest % ring_cells].number - 1;
+  while (!stays(sent_slots_[oldest % ring_entries].slot)) ++oldest;
+  return sent_slots_[oldest % ring_entries].number - 1;
 }
 
 bool ShmLane::flush() {
@@ -85,7 +85,7 @@ bool ShmLane::flush() {
 // The message that the peer receives next.
 bool ShmLane::help_to_copy() {
   if (reclaimed_ == sent_ || !their_memory_) return false;
-  const Sent& next = sent_slots_[reclaimed_ % ring_cells];
+  const Sent& next = sent_slots_[reclaimed_ % ring_entries];
   if (next.slot != remote || next.num_bytes < min_joint_bytes) return false;
   JointMessage message{reclaimed_ + 1, next.num_bytes};
   if (!joint_writer_.take(message)) return false;
@@ -171,7 +171,7 @@ bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
                             ask_for_reply(header, payload, true)};
   ++num_announced_;
   publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
-  Sent& sent = sent_slots_[(sent_ - 1) % ring_cells];
+  Sent& sent = sent_slots_[(sent_ - 1) % ring_entries];
   sent.source = payload;
   sent.num_bytes = header.sender_waits ? header.length : 0;
   return true;
@@ -201,14 +201,14 @@ bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
 }
 
 bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
-  Cell& cell = out_[sent_ % ring_cells];
-  cell.slot = slot;
-  cell.header = header;
-  if (slot == in_cell && header.length) std::memcpy(cell.payload, payload, header.length);
-  if (stays(slot)) std::memcpy(cell.payload, payload, sizeof(Announcement));
-  sent_slots_[sent_ % ring_cells] = {slot, shared, QueuedLane::completed() + 1};
+  RingEntry& entry = out_[sent_ % ring_entries];
+  entry.slot = slot;
+  entry.header = header;
+  if (slot == in_entry && header.length) std::memcpy(entry.payload, payload, header.length);
+  if (stays(slot)) std::memcpy(entry.payload, payload, sizeof(Announcement));
+  sent_slots_[sent_ % ring_entries] = {slot, shared, QueuedLane::completed() + 1};
   ++sent_;
-  cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
+  entry.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
   if (pushed_bytes_ == 0) {
     device_.messages.add(1);
     device_.bytes.add(header.length);
@@ -230,7 +230,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
 }
 
 bool ShmLane::push_parts(const Header& header, const std::byte* payload) {
-  if (header.length <= inline_bytes) return publish(header, payload, in_cell, false);
+  if (header.length <= inline_bytes) return publish(header, payload, in_entry, false);
   do {
     size_t num_bytes = std::min(slot_bytes_, header.length - pushed_bytes_);
     outbox_->reclaim();  // may find that this lane holds none
@@ -262,22 +262,22 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
   return Shared::posted;
 }
 
-bool ShmLane::has_cell() const {
+bool ShmLane::has_entry() const {
   uint32_t expected = static_cast<uint32_t>(received_ + 1);
-  return in_[received_ % ring_cells].sequence.load(std::memory_order_seq_cst) == expected;
+  return in_[received_ % ring_entries].sequence.load(std::memory_order_seq_cst) == expected;
 }
 
 const Header* ShmLane::peek() {
   if (peeked_ > received_ || taken_bytes_ > 0) return &header_;
-  if (!has_cell()) return nullptr;
-  const Cell& cell = in_[received_ % ring_cells];
-  header_ = cell.header;
-  slot_ = cell.slot;
-  size_t limit = slot_ == in_cell ? inline_bytes : max_message_bytes_;
-  payload_ = slot_ < in_cell ? find_payload(cell) : nullptr;
+  if (!has_entry()) return nullptr;
+  const RingEntry& entry = in_[received_ % ring_entries];
+  header_ = entry.header;
+  slot_ = entry.slot;
+  size_t limit = slot_ == in_entry ? inline_bytes : max_message_bytes_;
+  payload_ = slot_ < in_entry ? find_payload(entry) : nullptr;
   bool is_found = payload_ != nullptr || (slot_ == remote && their_memory_);
   if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||
-      (slot_ < in_cell && !is_found)) {
+      (slot_ < in_entry && !is_found)) {
     throw LaneError(peer(), "a malformed message in shared memory");
   }
   peeked_ = received_ + 1;
@@ -298,7 +298,7 @@ const Reply* ShmLane::asked_for() const {
 }
 
 // Where the payload of an announced or written message lies; nullptr if it lies nowhere.
-std::byte* ShmLane::find_payload(const Cell& cell) {
+std::byte* ShmLane::find_payload(const RingEntry& entry) {
   offered_ = {};
   if (slot_ == written) {
     asked_.forget(received_);
@@ -306,7 +306,7 @@ std::byte* ShmLane::find_payload(const Cell& cell) {
     return asked != nullptr ? asked->address : nullptr;
   }
   Announcement announcement;
-  std::memcpy(&announcement, cell.payload, sizeof announcement);
+  std::memcpy(&announcement, entry.payload, sizeof announcement);
   if (slot_ == remote && their_memory_) {
     remote_address_ = announcement.offset;
     offer_reply(announcement.reply, reinterpret_cast<std::byte*>(announcement.offset));
@@ -323,7 +323,8 @@ const std::byte* ShmLane::lend() {
   if (slot_ >= 0 && header_.length > slot_bytes_) {
     throw LaneError(peer(), "a message in several slots, where one is reduced");
   }
-  return slot_ < 0 ? in_[received_ % ring_cells].payload : ends_.theirs->slot(ends_.channel, slot_);
+  return slot_ < 0 ? in_[received_ % ring_entries].payload
+                   : ends_.theirs->slot(ends_.channel, slot_);
 }
 
 bool ShmLane::receive_remote(std::byte* destination) {
@@ -372,11 +373,11 @@ bool ShmLane::receive(std::byte* destination) {
 bool ShmLane::receive_parts(std::byte* destination) {
   while (taken_bytes_ < header_.length) {
     if (peeked_ == received_) {
-      if (!has_cell()) return false;
-      const Cell& cell = in_[received_ % ring_cells];
-      slot_ = cell.slot;
+      if (!has_entry()) return false;
+      const RingEntry& entry = in_[received_ % ring_entries];
+      slot_ = entry.slot;
       if (slot_ < 0 || slot_ >= ends_.theirs->shape().num_slots ||
-          cell.header.length != header_.length) {
+          entry.header.length != header_.length) {
         throw LaneError(peer(), "a malformed message in shared memory");
       }
       peeked_ = received_ + 1;
@@ -384,7 +385,7 @@ bool ShmLane::receive_parts(std::byte* destination) {
     size_t num_bytes = std::min(slot_bytes_, header_.length - taken_bytes_);
     copy_to(destination + taken_bytes_, ends_.theirs->slot(ends_.channel, slot_), num_bytes);
     taken_bytes_ += num_bytes;
-    if (taken_bytes_ < header_.length) free_cell();
+    if (taken_bytes_ < header_.length) free_entry();
   }
   return true;
 }
@@ -403,7 +404,7 @@ void ShmLane::release() {
   if (slot_ == remote || is_reply) {
     statistics_.single_copies.add(1);
     if (is_reply) statistics_.replies.add(1);
-  } else if (slot_ < in_cell) {
+  } else if (slot_ < in_entry) {
     statistics_.announced.add(1);
   }
   if (stays(slot_)) {
@@ -411,10 +412,10 @@ void ShmLane::release() {
     if (offered_.number > sent_) promised_.add(offered_);
   }
   taken_bytes_ = 0;
-  free_cell();
+  free_entry();
 }
 
-void ShmLane::free_cell() {
+void ShmLane::free_entry() {
   my_consumed_.count.store(++received_, std::memory_order_seq_cst);
   ends_.their_doorbell->space_freed();
 }

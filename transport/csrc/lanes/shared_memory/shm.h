@@ -2,12 +2,12 @@
 //
 // segment.h says how the memory is laid out and who writes what.
 //
-// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot
-// (eager), one that is longer than a slot in several, each with a cell, that the receiver takes one
-// after the other. One of 16 KiB or more in registered memory is announced (rendezvous): the cell
-// says where it lies, the receiver reads it there, and the sender may not change it before the
-// receiver has released it. One whose call is in CopyMode::single stays in ordinary memory in the
-// same way until the receiver has had the kernel copy it (remote). A long one whose sender only
+// A payload travels in one of four ways. A tiny one lies in the entry, a larger one in a slot
+// (eager), one that is longer than a slot in several, each with an entry, that the receiver takes
+// one after the other. One of 16 KiB or more in registered memory is announced (rendezvous): the
+// entry says where it lies, the receiver reads it there, and the sender may not change it before
+// the receiver has released it. One whose call is in CopyMode::single stays in ordinary memory in
+// the same way until the receiver has had the kernel copy it (remote). A long one whose sender only
 // waits is copied by both (joint_copy.h). A payload that stays may ask for a reply: the receiver
 // writes one of its later messages there (replies.h).
 #pragma once
@@ -87,7 +87,7 @@ class ShmLane final : public QueuedLane {
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
   bool stays_in_place(const Header& header) const;
   bool push_parts(const Header& header, const std::byte* payload);
-  bool has_cell() const;
+  bool has_entry() const;
   bool receive_parts(std::byte* destination);
   void copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const;
   bool help_to_copy();
@@ -95,14 +95,14 @@ class ShmLane final : public QueuedLane {
   void read_remote(std::byte* destination);
   [[noreturn]] void throw_unreadable() const;
   const std::byte* lend_remote();
-  void free_cell();
+  void free_entry();
   uint64_t ask_for_reply(const Header& header, const std::byte* payload, bool is_remote);
   void wait_for_replies();
   const Reply* reply_for(const Header& header);
   bool write_reply(const Reply& reply, const std::byte* payload);
   void offer_reply(uint64_t number, std::byte* address);
   const Reply* asked_for() const;
-  std::byte* find_payload(const Cell& cell);
+  std::byte* find_payload(const RingEntry& entry);
   void check_valid() const;
   // These push, and return true.
   bool announce(const Header& header, const std::byte* payload, uint64_t offset);
@@ -111,8 +111,8 @@ class ShmLane final : public QueuedLane {
 
   const Ends ends_;
   std::shared_ptr<Outbox> outbox_;
-  Cell* const out_;               // in my segment
-  const Cell* const in_;          // in theirs
+  RingEntry* const out_;          // in my segment
+  const RingEntry* const in_;     // in theirs
   ConsumedCounter& my_consumed_;  // in my segment
   const ConsumedCounter& their_consumed_;
   uint64_t sent_ = 0;
@@ -120,13 +120,13 @@ class ShmLane final : public QueuedLane {
   uint64_t received_ = 0;
   // Of a message in several slots, how much was sent, and received.
   size_t pushed_bytes_ = 0, taken_bytes_ = 0;
-  // The peeked message as it was when it was looked at: what the peer does to its cell later must
+  // The peeked message as it was when it was looked at: what the peer does to its entry later must
   // not reach beyond what was checked.
   uint64_t peeked_ = 0;  // its number, while there is one
   Header header_;
   int slot_ = -1;
   int own_slots_ = 0;  // slots that this lane alone holds
-  Sent sent_slots_[ring_cells];
+  Sent sent_slots_[ring_entries];
 
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
   size_t min_announced_bytes_ = 0;

@@ -34,12 +34,12 @@ class LaneSlots {
   // writes that follow what is sent again on another path, or the last message.
   static constexpr size_t num_recvs = 2 * num_slots + 2;
   static constexpr size_t max_pairs = 16;  // of a path
-  using Pairs = std::vector<std::shared_ptr<QueuePairFace>>;
+  using Pairs = std::vector<std::shared_ptr<QueuePairInterface>>;
 
   // A queue pair, and what has gone over it. Messages take turns: message n, counted from 1, goes
   // over queue pair (n - 1) mod their number.
   struct Way {
-    std::shared_ptr<QueuePairFace> pair;
+    std::shared_ptr<QueuePairInterface> pair;
     uint32_t lkey = 0;        // of our messages' slots and the advertisements
     uint32_t slots_lkey = 0;  // of the slots of the peer's messages
     uint32_t slots_rkey = 0;  // of the same, for the peer

@@ -39,7 +39,7 @@ void Requester::post(const SendRequest& request) {
   entries_[slot].request.pieces = {kept, num_kept};
 }
 
-bool Requester::may_start(const Entry& entry) {
+bool Requester::may_start(const PendingRequest& entry) {
   if (not_before_ != VerbsClock::time_point{}) {
     if (VerbsClock::now() < not_before_) return false;
     not_before_ = {};
@@ -53,7 +53,7 @@ bool Requester::may_start(const Entry& entry) {
 bool Requester::transmit() {
   bool moved = false;
   while (next_ != tail_ && packets_.lane->flushed()) {
-    Entry& current = entry(next_);
+    PendingRequest& current = request_at(next_);
     if (current.problem != Status::success) break;
     if (!started_ && !may_start(current)) break;
     if (!waits()) has_received_ = true;  // it owed no answer until now
@@ -67,7 +67,7 @@ bool Requester::transmit() {
   return moved;
 }
 
-Packet Requester::first_packet(const Entry& entry) const {
+Packet Requester::first_packet(const PendingRequest& entry) const {
   const SendRequest& request = entry.request;
   Packet packet{.kind = static_cast<PacketKind>(static_cast<int>(request.opcode) + 1),
                 .imm = request.imm,
@@ -81,7 +81,7 @@ Packet Requester::first_packet(const Entry& entry) const {
 }
 
 void Requester::send_fragment() {
-  Entry& current = entry(next_);
+  PendingRequest& current = request_at(next_);
   ScatterGather part = locate(current.request.pieces, offset_);
   part.length = static_cast<uint32_t>(std::min<size_t>(part.length, packets_.mtu));
   bool is_copy = current.request.flags & send_inline;
@@ -104,7 +104,7 @@ void Requester::send_fragment() {
 }
 
 void Requester::send_read() {
-  Entry& current = entry(next_);
+  PendingRequest& current = request_at(next_);
   for (const ScatterGather& piece : current.request.pieces) {
     if (!packets_.domain.allows(piece, access_local_write)) {
       current.problem = Status::local_protection_error;
@@ -126,7 +126,7 @@ void Requester::acknowledge(uint16_t acked) {
     throw Fault{.send = Status::remote_operation_error, .text = "it acknowledged too much"};
   }
   for (; ended > 0; --ended, ++acked_) {
-    const Entry& done = entry(acked_);
+    const PendingRequest& done = request_at(acked_);
     if (done.request.opcode != Opcode::rdma_read) continue;
     --num_reads_;
     if (done.received != done.size && done.problem == Status::success) {
@@ -149,7 +149,7 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
     throw Fault{.send = Status::rnr_retry_exceeded, .text = "the peer has no RECV posted"};
   }
   for (uint64_t i = index; i < next_; ++i) {
-    if (entry(i).request.opcode == Opcode::rdma_read) --num_reads_;
+    if (request_at(i).request.opcode == Opcode::rdma_read) --num_reads_;
   }
   next_ = index;
   offset_ = 0;
@@ -159,7 +159,7 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
 
 bool Requester::take_response(const Packet& packet) {
   uint64_t index = next_ - static_cast<uint16_t>(next_ - packet.number);
-  Entry& read = entry(index);
+  PendingRequest& read = request_at(index);
   if (index < acked_ || index >= next_ || read.request.opcode != Opcode::rdma_read ||
       packet.length > read.size - read.received) {
     throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
@@ -177,7 +177,7 @@ bool Requester::take_response(const Packet& packet) {
 
 void Requester::complete() {
   while (head_ != tail_) {
-    Entry& oldest = entry(head_);
+    PendingRequest& oldest = request_at(head_);
     // Its own failure shows once all before it has ended, whether it was acknowledged or not.
     if (oldest.problem != Status::success) throw Fault{.send = oldest.problem};
     if (head_ == acked_ || packets_.lane->completed() < oldest.last_on_lane) return;
@@ -209,7 +209,7 @@ VerbsClock::time_point Requester::next_timer() const {
   return VerbsClock::time_point::max();
 }
 
-void Requester::report(const Entry& entry, Status status) {
+void Requester::report(const PendingRequest& entry, Status status) {
   queue_.push({.wr_id = entry.request.wr_id,
                .status = status,
                .opcode = entry.request.opcode,
@@ -219,7 +219,7 @@ void Requester::report(const Entry& entry, Status status) {
 
 void Requester::flush(Status status) {
   for (; head_ != tail_; ++head_) {
-    const Entry& oldest = entry(head_);
+    const PendingRequest& oldest = request_at(head_);
     bool failed_here = oldest.problem != Status::success;
     if (head_ < acked_ && !failed_here) {
       if (oldest.request.flags & send_signaled) report(oldest, Status::success);

@@ -42,7 +42,7 @@ class Requester {
   void clear();
 
  private:
-  struct Entry {
+  struct PendingRequest {
     SendRequest request;  // its pieces lie in `pieces_`
     uint32_t size = 0;
     uint32_t received = 0;             // of a read's answer
@@ -50,16 +50,16 @@ class Requester {
     Status problem = Status::success;  // found on this side
   };
 
-  Entry& entry(uint64_t index) { return entries_[index % entries_.size()]; }
-  bool may_start(const Entry& entry);
+  PendingRequest& request_at(uint64_t index) { return entries_[index % entries_.size()]; }
+  bool may_start(const PendingRequest& entry);
   void send_fragment();
   void send_read();
-  Packet first_packet(const Entry& entry) const;
-  void report(const Entry& entry, Status status);
+  Packet first_packet(const PendingRequest& entry) const;
+  void report(const PendingRequest& entry, Status status);
 
   PacketLane& packets_;
   CompletionQueue& queue_;
-  std::vector<Entry> entries_;
+  std::vector<PendingRequest> entries_;
   std::vector<ScatterGather> pieces_;    // max_sge for each entry
   std::vector<std::byte> inline_bytes_;  // max_inline for each entry
   uint64_t head_ = 0, acked_ = 0, next_ = 0, tail_ = 0;

@@ -29,7 +29,7 @@ struct RdmaPeer {
 };
 
 // Thread-safe.
-class RdmaQueuePair final : public QueuePairFace, public DrivenPair {
+class RdmaQueuePair final : public QueuePairInterface, public DrivenPair {
  public:
   // Without queues it is polled itself. Throws InvalidVerb, RdmaError.
   RdmaQueuePair(std::shared_ptr<RdmaDomain> domain, std::shared_ptr<CompletionQueue> send_queue,

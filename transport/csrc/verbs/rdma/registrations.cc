@@ -53,9 +53,9 @@ std::optional<RegisteredMemory::Use> RdmaRegistrations::find(const std::byte* ad
     if (found == entries_.end()) {
       RegistrationPtr made = make(place->allocated, place->num_bytes);
       size_t length = made ? place->num_bytes : 0;
-      found = entries_.emplace(place->allocated, Entry{std::move(made), length}).first;
+      found = entries_.emplace(place->allocated, CachedRegistration{std::move(made), length}).first;
     }
-    Entry& entry = found->second;
+    CachedRegistration& entry = found->second;
     entry.used_at = ++num_uses_;
     if (!entry.registration) return std::nullopt;
     return use_of(entry.registration, place->address);

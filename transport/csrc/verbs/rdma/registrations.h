@@ -57,7 +57,7 @@ class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
   };
   using RegistrationPtr = std::shared_ptr<const Registration>;
   // Of one allocation of the arena.
-  struct Entry {
+  struct CachedRegistration {
     RegistrationPtr registration;  // nullptr: refused
     size_t num_bytes = 0;          // 0 if refused
     uint64_t used_at = 0;
@@ -97,7 +97,7 @@ class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
   const size_t max_bytes_;
 
   std::mutex mutex_;  // all below; taken before the arena's, the watch's and the domain's
-  std::map<const std::byte*, Entry> entries_;  // by allocation
+  std::map<const std::byte*, CachedRegistration> entries_;  // by allocation
   std::vector<Other> others_;
   std::array<Seen, max_others> seen_;  // other memory that calls used last
   size_t num_seen_ = 0;

@@ -20,7 +20,7 @@
 namespace hccl {
 
 // Thread-safe; owned by a shared_ptr.
-class QueuePair final : public QueuePairFace,
+class QueuePair final : public QueuePairInterface,
                         public DrivenPair,
                         public UsesRegions,
                         public std::enable_shared_from_this<QueuePair> {

@@ -59,7 +59,7 @@ bool holds(Board& board, int from, const std::vector<std::byte>& expected) {
 HCCL_TEST(one_payload_for_all_arrives_from_cell_and_area) {
   Node node(3);
   uint64_t number = 0;
-  for (size_t size : {size_t{0}, size_t{1}, inline_bytes, inline_bytes + 1, area_bytes}) {
+  for (size_t size : {size_t{0}, size_t{1}, inline_bytes, inline_bytes + 1, post_buffer_bytes}) {
     for (CopyMode mode : {CopyMode::cached, CopyMode::sender_streamed}) {
       auto payload = payload_of(++number, size);
       CHECK(node[1].peek(0) == nullptr);
@@ -100,7 +100,7 @@ HCCL_TEST(each_reader_gets_its_own) {
 
 HCCL_TEST(what_is_too_long_goes_by_lane) {
   Node node(2);
-  auto payload = payload_of(1, area_bytes + 1);
+  auto payload = payload_of(1, post_buffer_bytes + 1);
   node[0].add({node.everyone, header(payload.size()), payload.data()});
   CHECK(node[0].post() == Board::Posted::by_lane);
   CHECK(node[1].peek(0) != nullptr && node[1].payload(0) == nullptr);
@@ -108,7 +108,7 @@ HCCL_TEST(what_is_too_long_goes_by_lane) {
 }
 
 HCCL_TEST(who_is_ahead_waits_for_room) {
-  for (size_t size : {size_t{1}, area_bytes}) {
+  for (size_t size : {size_t{1}, post_buffer_bytes}) {
     Node node(3);
     auto payload = payload_of(1, size);
     auto post = [&] {
@@ -117,7 +117,7 @@ HCCL_TEST(who_is_ahead_waits_for_room) {
       if (posted == Board::Posted::whole) node[0].end_step(call);
       return posted;
     };
-    for (size_t i = 0; i < (size == 1 ? post_cells : post_areas); ++i) {
+    for (size_t i = 0; i < (size == 1 ? post_entries : post_buffers); ++i) {
       CHECK(post() == Board::Posted::whole);
     }
     CHECK(post() == Board::Posted::no_room);
@@ -168,7 +168,7 @@ HCCL_TEST(who_reads_for_the_first_time_finds_what_was_passed_over) {
   CHECK(node[1].peek(0)->fingerprint == call + 1 && node[1].payload(0) != nullptr);
 }
 
-// Who looks back may find a cell that its owner is about to post in again.
+// Who looks back may find an entry that its owner is about to post in again.
 HCCL_TEST(half_of_a_later_post_is_no_earlier_one) {
   Node node(2);
   auto payload = payload_of(1, 1);
@@ -176,29 +176,29 @@ HCCL_TEST(half_of_a_later_post_is_no_earlier_one) {
     node[0].add({node.everyone, header(1), payload.data()});
     CHECK(node[0].post() == Board::Posted::whole);
   };
-  constexpr uint64_t last = post_cells + 7;
+  constexpr uint64_t last = post_entries + 7;
   for (uint64_t step = 1; step < last; ++step) {
     post();
     node.end_step();
   }
   post();
   node[0].end_step(call);
-  node.segments[0]->posts()[(last + 1) % post_cells].header.fingerprint = call + 1;
+  node.segments[0]->posts()[(last + 1) % post_entries].header.fingerprint = call + 1;
   CHECK(node[1].peek(0)->fingerprint == call);
 }
 
 HCCL_TEST(malformed_posts_are_refused) {
   auto refused = [](int32_t slot, uint16_t layout, uint32_t length, uint32_t offset) {
     Node node(2);
-    Cell& cell = node.segments[0]->posts()[1];
-    cell.slot = slot;
-    cell.header = header(length);
-    cell.header.kind = layout;
-    for (std::byte* table : {cell.payload, node.segments[0]->area(0)}) {
+    RingEntry& entry = node.segments[0]->posts()[1];
+    entry.slot = slot;
+    entry.header = header(length);
+    entry.header.kind = layout;
+    for (std::byte* table : {entry.payload, node.segments[0]->post_buffer(0)}) {
       uint32_t entry[] = {0, 0, 0, 0, offset, length, 0, 0};  // of local ranks 0 and 1
       std::memcpy(table, entry, sizeof entry);
     }
-    cell.sequence.store(1);
+    entry.sequence.store(1);
     try {
       node[1].peek(0);
     } catch (const LaneError& error) {
@@ -206,11 +206,11 @@ HCCL_TEST(malformed_posts_are_refused) {
     }
     return false;
   };
-  CHECK(!refused(in_cell, 0, inline_bytes, 0) && refused(in_cell, 0, inline_bytes + 1, 0));
-  CHECK(!refused(0, 0, area_bytes, 0) && refused(7, 0, area_bytes + 1, 0));
-  CHECK(refused(post_areas, 0, 1, 0) && refused(announced, 0, 1, 0));
-  CHECK(!refused(0, 1, 1, area_bytes - 1) && refused(0, 1, 2, area_bytes - 1));
-  CHECK(refused(0, 1, 1, ~0u) && refused(in_cell, 1, 80, 9));
+  CHECK(!refused(in_entry, 0, inline_bytes, 0) && refused(in_entry, 0, inline_bytes + 1, 0));
+  CHECK(!refused(0, 0, post_buffer_bytes, 0) && refused(7, 0, post_buffer_bytes + 1, 0));
+  CHECK(refused(post_buffers, 0, 1, 0) && refused(announced, 0, 1, 0));
+  CHECK(!refused(0, 1, 1, post_buffer_bytes - 1) && refused(0, 1, 2, post_buffer_bytes - 1));
+  CHECK(refused(0, 1, 1, ~0u) && refused(in_entry, 1, 80, 9));
 }
 
 HCCL_TEST(threads_take_thousands_of_steps) {

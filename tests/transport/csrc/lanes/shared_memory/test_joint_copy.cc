@@ -21,7 +21,7 @@ constexpr size_t num_bytes = num_pieces * joint_piece_bytes - 5;
 struct Joint {
   std::shared_ptr<Segment> segment = Segment::create({2});
   RemoteMemory memory = *RemoteMemory::open(getpid(), *segment);
-  JointCell of_reader{}, of_writer{};
+  JointEntry of_reader{}, of_writer{};
   JointReader reader{of_reader, of_writer};
   JointWriter writer{of_writer, of_reader};
   std::vector<std::byte> source = payload_of(1, num_bytes), destination = payload_of(2, num_bytes);
@@ -218,7 +218,7 @@ HCCL_TEST(a_lane_helps_where_its_sender_waits) {
     header.sender_waits = sender_waits;
     left.post_send(header, source.data());
     CHECK(!left.flush() && !left.settled());
-    JointCell& of_reader = ends->segments[1]->joint_cell(0, 0);
+    JointEntry& of_reader = ends->segments[1]->joint_entry(0, 0);
     of_reader.destination = reinterpret_cast<uint64_t>(destination.data());
     of_reader.reads = word(1, 0);
     CHECK(left.flush() == sender_waits);

@@ -20,7 +20,7 @@ struct Pair {
   void send() { left.post_send(header_of(0, long_bytes), payload.data()); }
   // Whether the message is there.
   bool receive() { return right.peek() != nullptr && right.receive(destination.data()); }
-  Cell& cell(int i) { return ends->segments[0]->ring(1, 0)[i]; }
+  RingEntry& entry(int i) { return ends->segments[0]->ring(1, 0)[i]; }
 };
 
 HCCL_TEST(among_others_they_arrive_whole) {
@@ -87,10 +87,10 @@ HCCL_TEST(a_full_ring_is_waited_for) {
   Pair pair;
   Inbox inbox(pair.right);
   std::vector<std::byte> small = payload_of(0, 4);
-  for (int i = 0; i < ring_cells - 1; ++i) pair.left.post_send(header_of(0, 4), small.data());
-  pair.send();  // one part finds a cell
+  for (int i = 0; i < ring_entries - 1; ++i) pair.left.post_send(header_of(0, 4), small.data());
+  pair.send();  // one part finds an entry
   CHECK(!pair.left.flush());
-  for (int i = 0; i < ring_cells - 1; ++i) CHECK(inbox.take(0, 4, How::lend));
+  for (int i = 0; i < ring_entries - 1; ++i) CHECK(inbox.take(0, 4, How::lend));
   Patience patience;
   while (!inbox.take(0, long_bytes, How::receive)) {
     pair.left.flush();
@@ -121,26 +121,26 @@ HCCL_TEST(what_is_malformed_is_no_message) {
   CHECK(throws<LaneError>([&] { lent.right.lend(); }));
 
   auto ends = shm_lane();  // takes none
-  Cell& cell = ends->segments[0]->ring(1, 0)[0];
-  cell.slot = 0;
-  cell.header = header_of(0, slot_bytes + 1);
-  cell.sequence = 1;
+  RingEntry& entry = ends->segments[0]->ring(1, 0)[0];
+  entry.slot = 0;
+  entry.header = header_of(0, slot_bytes + 1);
+  entry.sequence = 1;
   CHECK(throws<LaneError>([&] { ends->right->peek(); }));
-  cell.header.length = max_long_bytes + 1;
+  entry.header.length = max_long_bytes + 1;
   static_cast<ShmLane&>(*ends->right).take_long_messages();
   CHECK(throws<LaneError>([&] { ends->right->peek(); }));
 
-  void (*const forgeries[])(Cell&) = {
-      [](Cell& c) { c.slot = 3; },
-      [](Cell& c) { c.slot = in_cell; },
-      [](Cell& c) { c.slot = announced; },
-      [](Cell& c) { c.header.length = slot_bytes; },
-      [](Cell& c) { c.header.length = max_long_bytes; },
+  void (*const forgeries[])(RingEntry&) = {
+      [](RingEntry& c) { c.slot = 3; },
+      [](RingEntry& c) { c.slot = in_entry; },
+      [](RingEntry& c) { c.slot = announced; },
+      [](RingEntry& c) { c.header.length = slot_bytes; },
+      [](RingEntry& c) { c.header.length = max_long_bytes; },
   };
   for (auto forge : forgeries) {
     Pair forged;
     forged.send();
-    forge(forged.cell(1));
+    forge(forged.entry(1));
     CHECK(throws<LaneError>([&] { forged.receive(); }));
   }
 }

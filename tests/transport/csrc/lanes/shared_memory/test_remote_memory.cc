@@ -115,10 +115,10 @@ HCCL_TEST(what_cannot_be_read_is_no_message) {
   Pair unable;
   unable.send();
   std::unique_ptr<Ends> other = shm_lane_with_slots(num_bytes);
-  Cell& cell = other->segments[0]->ring(1, 0)[0];
-  cell.slot = remote;
-  cell.header = unable.header();
-  cell.sequence = 1;
+  RingEntry& entry = other->segments[0]->ring(1, 0)[0];
+  entry.slot = remote;
+  entry.header = unable.header();
+  entry.sequence = 1;
   CHECK(throws<LaneError>([&] { other->right->peek(); }));
 }
 

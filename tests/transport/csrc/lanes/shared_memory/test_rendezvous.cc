@@ -107,10 +107,10 @@ HCCL_TEST(an_announcement_outside_of_registered_memory_is_rejected) {
   for (int32_t place : {int32_t{announced}, int32_t{written}, -4}) {
     Pair pair;
     pair.send(pair.left, pair.memory);
-    Cell& cell = pair.ends->segments[0]->ring(1, 0)[0];
-    cell.slot = place;
+    RingEntry& entry = pair.ends->segments[0]->ring(1, 0)[0];
+    entry.slot = place;
     Announcement forged{pair.arenas[0]->num_bytes() - 1, 0};
-    std::memcpy(cell.payload, &forged, sizeof forged);
+    std::memcpy(entry.payload, &forged, sizeof forged);
     CHECK(throws<LaneError>([&] { pair.right.peek(); }));
   }
 }

@@ -187,12 +187,12 @@ HCCL_TEST(a_message_that_has_waited_gets_the_same_reply) {
 // What a lane has copied to make room is no place for a reply, and not to be read where it lies.
 HCCL_TEST(a_copy_that_waits_does_not_stay_in_place) {
   Pair pair;
-  for (int i = 0; i < ring_cells; ++i) pair.left.post_send({}, nullptr);
+  for (int i = 0; i < ring_entries; ++i) pair.left.post_send({}, nullptr);
   pair.ask();
   CHECK(!pair.left.flushed());
   pair.left.detach();
   std::fill(pair.source.begin(), pair.source.end(), std::byte{0});
-  for (int i = 0; i < ring_cells; ++i) {
+  for (int i = 0; i < ring_entries; ++i) {
     CHECK(pair.right.peek() != nullptr);
     pair.right.release();
   }
