@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from guarded import Array
+from oracle import KINDS, Collective
+from placed_calls import PlacedCall
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, MismatchError
@@ -46,64 +47,30 @@ def ranks(request: pytest.FixtureRequest, chosen: str) -> Iterator[ThreadRanks]:
         yield ranks
 
 
-def _numbers(rank: int, count: int) -> Array:
-    # Random: a constant or regular pattern would forgive chunks that land in each other's place.
-    return np.random.default_rng(rank).integers(-(2**31), 2**31, count, np.int64)
-
-
-def test_every_algorithm_gives_numpys_result(ranks: ThreadRanks) -> None:
+def test_every_algorithm_gives_numpys_result(ranks: ThreadRanks, chosen: str) -> None:
     """All collectives with the algorithms of one run, at several sizes."""
     n = ranks.world_size
-    inputs = [_numbers(rank, SIZES[-1] * n) for rank in range(n)]
-    totals = np.sum(inputs, axis=0)
+    kinds = [kind for kind in KINDS[:6] if chosen in RUNS[: len(names_for(kind))]]  # new ones
+    # An algorithm that takes only equal blocks leaves uneven ones to another.
+    every = [Collective(kind, "int64", None, n) for kind in ("all_gather", "all_to_all")]
+    for count in SIZES:
+        every += [Collective(kind, "int64", count, n, root=count % n) for kind in kinds]
 
-    def all_collectives(comm: Communicator) -> None:
-        me, mine = comm.rank, inputs[comm.rank]
-        for count in SIZES:
-            root = count % n
-            data = mine[:count].copy()
-            comm.all_reduce(data)
-            np.testing.assert_array_equal(data, totals[:count], "all_reduce")
-            data = mine[:count].copy()
-            comm.reduce(data, root)
-            expected = totals if me == root else mine
-            np.testing.assert_array_equal(data, expected[:count], "reduce")
-            data = mine[:count].copy()
-            comm.broadcast(data, root)
-            np.testing.assert_array_equal(data, inputs[root][:count], "broadcast")
-            gathered = np.zeros((n, count), np.int64)
-            comm.all_gather(gathered, mine[:count])
-            expected = np.stack([one[:count] for one in inputs])
-            np.testing.assert_array_equal(gathered, expected, "all_gather")
-            part = np.zeros(count, np.int64)
-            comm.reduce_scatter(part, mine[: n * count])
-            np.testing.assert_array_equal(
-                part, totals[me * count : (me + 1) * count], "reduce_scatter"
-            )
-            exchanged = np.zeros((n, count), np.int64)
-            comm.all_to_all(exchanged, mine[: n * count])
-            expected = np.stack([one[me * count : (me + 1) * count] for one in inputs])
-            np.testing.assert_array_equal(exchanged, expected, "all_to_all")
-            comm.barrier()
-        # An algorithm that takes only equal blocks leaves these to another.
-        uneven = [np.zeros(rank, np.int64) for rank in range(n)]
-        comm.all_gather(uneven, mine[:me])
-        expected = np.concatenate([inputs[rank][:rank] for rank in range(n)])
-        np.testing.assert_array_equal(np.concatenate(uneven), expected, "all_gather, uneven")
-        received = [np.zeros(me, np.int64) for _ in range(n)]
-        comm.all_to_all(received, [mine[:rank] for rank in range(n)])
-        np.testing.assert_array_equal(received, [one[:me] for one in inputs], "all_to_all, uneven")
+    floats = [Collective("all_reduce", "float32", 50_001, n)] if "all_reduce" in kinds else []
 
-    ranks.run(all_collectives)
+    def all_collectives(comm: Communicator) -> list[bytes]:
+        calls = []
+        for one in (*every, *floats):
+            shape = "apart" if one.count is not None else "lists"
+            call = PlacedCall(one, comm.rank, shape)
+            call.run(comm)
+            call.check()
+            calls.append(call)
+        comm.barrier()
+        return [call.outputs for call in calls[len(every) :]]
 
-
-def test_floats_are_the_same_bits_on_all_ranks(ranks: ThreadRanks) -> None:
-    def all_reduce(comm: Communicator) -> bytes:
-        data = np.random.default_rng(comm.rank).normal(size=50_001).astype(np.float32)
-        comm.all_reduce(data)
-        return data.tobytes()
-
-    assert len(set(ranks.run(all_reduce))) == 1
+    first, *others = ranks.run(all_collectives)
+    assert all(other == first for other in others), "floats differ between ranks"
 
 
 @pytest.mark.parametrize("algorithm", ["bruck", "leader"])

@@ -6,11 +6,13 @@ The oracle is numpy in long double.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
-from guarded import EPSILON, FLOATS, Array, Guarded
+from guarded import Guarded
+from oracle import EPSILON, FLOATS, Array
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, ReduceOp
@@ -30,6 +32,7 @@ LAYOUTS = ("aabbb", *(pytest.param(nodes, marks=pytest.mark.nightly("attacks")) 
 SIZES = (7, 20_011)
 
 
+@lru_cache
 def extremes(rank: int, count: int, dtype: str) -> Array:
     """Return what a rank brings: in each element a case, or noise near the largest number."""
     largest, smallest, sign = LARGEST[dtype], SMALLEST[dtype], -1 if rank % 2 else 1

@@ -60,36 +60,6 @@ def test_calls_begin_at_the_end_in_their_order(ranks: ThreadRanks) -> None:
     assert ranks.run(collect) == [([9.0] * 4, [7.0] * 4)] * 3
 
 
-def test_every_collective_can_be_collected(ranks: ThreadRanks) -> None:
-    def collect(comm: Communicator) -> list[list[float]]:
-        n, me = comm.world_size, comm.rank
-        mine, every = np.array([me + 1.0]), np.arange(float(n))
-        outputs = [np.zeros(n), np.zeros(1), np.zeros(n), np.zeros(n), np.zeros(1), np.zeros(1)]
-        blocks = [np.zeros(1) for _ in range(n)]
-        with group():
-            comm.all_gather(outputs[0], mine)
-            comm.reduce_scatter(outputs[1], every)
-            comm.all_to_all(outputs[2], every)
-            comm.gather(outputs[3] if me == 1 else None, mine, 1)
-            comm.scatter(outputs[4], every if me == 2 else None, 2)
-            comm.reduce(mine, 0, output=outputs[5])
-            comm.all_gather(blocks, mine)
-        return [one.tolist() for one in (*outputs, np.concatenate(blocks))]
-
-    assert ranks.run(collect) == [
-        [
-            [1.0, 2.0, 3.0],
-            [3.0 * me],
-            [float(me)] * 3,
-            [1.0, 2.0, 3.0] if me == 1 else [0.0] * 3,
-            [float(me)],
-            [6.0] if me == 0 else [0.0],
-            [1.0, 2.0, 3.0],
-        ]
-        for me in range(3)
-    ]
-
-
 def test_nonblocking_call_gives_a_handle_at_once(ranks: ThreadRanks) -> None:
     def collect(comm: Communicator) -> float:
         data = np.ones(LARGE)

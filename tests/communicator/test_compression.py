@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from guarded import Array
+from oracle import Array
 from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ErrorFeedback, InvalidArgumentError, MismatchError, ReduceOp

@@ -92,69 +92,6 @@ def test_known_calls_make_no_python_frame(make: Make) -> None:
             assert num_frames(call) == 0, name
 
 
-@LIBRARIES
-def test_every_collective_gives_the_same_values_each_time(ranks: ThreadRanks, make: Make) -> None:
-    def run(comm: Communicator) -> list[list[list[float]]]:
-        n, me, results = comm.world_size, comm.rank, []
-        for face in (comm, comm, comm.nonblocking, comm.nonblocking):
-            data, copied, summed = make(me, 1), make(me), make(me + 1)
-            gathered, part, moved = make(*[0] * n), make(0), make(*[0] * n)
-            every = make(*(10 * me + i for i in range(n)))
-            works = [
-                face.all_reduce(data),
-                face.broadcast(copied, 1),
-                face.reduce(summed, 2, ReduceOp.MAX),
-                face.all_gather(gathered, make(me)),
-                face.reduce_scatter(part, every, ReduceOp.MIN),
-                face.all_to_all(moved, every),
-                face.barrier(),
-            ]
-            for work in works:
-                if work is not None:
-                    work.wait()
-            of_root = summed.tolist() if me == 2 else []
-            outputs = [data, copied, gathered, part, moved]
-            results.append([of_root, *(one.tolist() for one in outputs)])
-        return results
-
-    for me, results in enumerate(ranks.run(run)):
-        of_root = [3.0] if me == 2 else []
-        received = [10.0 * peer + me for peer in range(3)]
-        assert results == [[of_root, [3, 3], [1], [0, 1, 2], [me], received]] * 4
-
-
-@LIBRARIES
-def test_lists_give_the_same_values_each_time(ranks: ThreadRanks, make: Make) -> None:
-    def run(comm: Communicator) -> list[list[float]]:
-        n, me, results = comm.world_size, comm.rank, []
-        for face in (comm, comm, comm.nonblocking, comm.nonblocking):
-            # Of one length, of several, of one length again, and without elements.
-            for lengths in ([2] * n, [1, 2, 3], [2] * n, [0] * n):
-                gathered = [make(*[-1] * length) for length in lengths]
-                part = make(*[-1] * lengths[me])
-                every = [make(*[10 * me + rank] * lengths[me]) for rank in range(n)]
-                works = [
-                    face.all_gather(gathered, make(*[me] * lengths[me])),
-                    face.reduce_scatter(part, every) if lengths != [1, 2, 3] else None,
-                ]
-                outputs = [*gathered, part]
-                gathered.clear()  # what the caller does to the list is not the call's business
-                every.clear()
-                for work in works:
-                    if work is not None:
-                        work.wait()
-                results.extend(one.tolist() for one in outputs)
-        return results
-
-    for me, results in enumerate(ranks.run(run)):
-        expected: list[list[float]] = []
-        for lengths in ([2] * 3, [1, 2, 3], [2] * 3, [0] * 3):
-            expected.extend([rank] * length for rank, length in enumerate(lengths))
-            own = [30 + 3 * me] if lengths != [1, 2, 3] else [-1]
-            expected.append(own * lengths[me])
-        assert results == expected * 4
-
-
 def test_a_list_that_another_thread_clears_keeps_its_arrays(ranks: ThreadRanks) -> None:
     is_cleared = threading.Event()
 
@@ -275,21 +212,6 @@ def test_copy_on_write_tensors_are_copied() -> None:
         lazy = torch._lazy_clone(first)
         comm.all_gather(lazy, torch.full((2,), 7.0))
         assert (first.tolist(), lazy.tolist()) == ([1, 1], [7, 7])
-
-
-def test_all_to_all_in_place_is_set_aside_each_time(ranks: ThreadRanks) -> None:
-    def run(comm: Communicator) -> list[list[float]]:
-        every = of_numpy(*(10 * comm.rank + i for i in range(3)))
-        other, results = of_numpy(0, 0, 0), []
-        for _ in range(2):
-            comm.all_to_all(other, every)
-            comm.all_to_all(every, every)
-            results.append(every.tolist())
-            comm.all_to_all(every, other)
-            every[:] = [10 * comm.rank + i for i in range(3)]
-        return results
-
-    assert ranks.run(run) == [[[float(me), 10.0 + me, 20.0 + me]] * 2 for me in range(3)]
 
 
 def test_groups_collect_known_calls(ranks: ThreadRanks) -> None:

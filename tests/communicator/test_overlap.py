@@ -187,35 +187,6 @@ def test_overlap_is_refused_in_a_capture(ranks: ThreadRanks) -> None:
     ranks.run(refuse)
 
 
-def test_own_block_in_place_gives_the_values_of_apart(ranks: ThreadRanks) -> None:
-    n = ranks.world_size
-
-    def in_place(comm: Communicator) -> None:
-        own = slice(comm.rank * COUNT, (comm.rank + 1) * COUNT)
-        total = np.arange(n * COUNT) * 3.0 + 3
-        for _ in range(2):  # the second time the call is known
-            gathered = np.zeros(n * COUNT)
-            gathered[own] = comm.rank
-            comm.all_gather(gathered, gathered[own])
-            assert gathered.tolist() == [float(r) for r in range(n) for _ in range(COUNT)]
-            listed = [np.full(COUNT, float(comm.rank)) for _ in range(n)]
-            comm.all_gather(listed, listed[comm.rank])
-            assert np.concatenate(listed).tolist() == gathered.tolist()
-            whole = np.arange(n * COUNT) + float(comm.rank)
-            comm.reduce_scatter(whole[own], whole)
-            assert whole[own].tolist() == total[own].tolist()
-            parts = [np.arange(r * COUNT, (r + 1) * COUNT) + float(comm.rank) for r in range(n)]
-            comm.reduce_scatter(parts[comm.rank], parts)
-            assert parts[comm.rank].tolist() == total[own].tolist()
-            one = np.zeros(n * COUNT)
-            one[own] = comm.rank
-            comm.gather(one if comm.rank == 1 else None, one[own], 1)
-            comm.scatter(one[own], one if comm.rank == 1 else None, 1)
-            assert one[own].tolist() == [float(comm.rank)] * COUNT
-
-    ranks.run(in_place)
-
-
 def test_all_to_all_of_one_memory_cut_unevenly_gives_the_values_of_apart(
     ranks: ThreadRanks,
 ) -> None:

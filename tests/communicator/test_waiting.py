@@ -37,7 +37,7 @@ def wait_for_the_last(rank: int, n: int) -> float:
         return time.process_time() - before
 
 
-@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.nightly("calls"))])
 def test_a_rank_that_waits_for_long_leaves_its_core(n: int) -> None:
     for _ in range(ROUNDS):
         used_s = run_ranks(wait_for_the_last, n)
@@ -76,6 +76,7 @@ def count_turns(rank: int, n: int) -> float:
     return sorted(turns)[BLOCKS // 2]
 
 
+@pytest.mark.nightly("calls")  # needs two cores to itself
 def test_a_small_all_reduce_of_ranks_that_share_cores_takes_each_rank_two_turns_at_most() -> None:
     turns = run_ranks(count_turns, 8)
     assert max(turns) <= 2, turns

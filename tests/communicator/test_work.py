@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from guarded import Array
+from oracle import Array
 from quiet_clock import HANG_S, Moment
 from thread_ranks import ThreadRanks, ranks_on
 
@@ -29,49 +29,6 @@ def _ones(comm: Communicator, count: int = COUNT) -> Array:
 
 def _sum(ranks: ThreadRanks) -> int:
     return sum(range(1, ranks.world_size + 1))
-
-
-def test_every_collective_has_a_background_form(ranks: ThreadRanks) -> None:
-    n = ranks.world_size
-
-    def calls(comm: Communicator) -> list[list[int]]:
-        me, start = comm.rank, comm.nonblocking
-        data, moved, at_root = np.array([me]), np.array([me]), np.array([me])
-        everyone, exchanged, gathered = (np.full(n, -1) for _ in range(3))
-        part, scattered = np.array([-1]), np.array([-1])
-        is_root = me == 1
-        works = [
-            start.all_reduce(data),
-            start.broadcast(moved, 1),
-            start.reduce(at_root, 1),
-            start.all_gather(everyone, np.array([me])),
-            start.reduce_scatter(part, np.arange(n)),
-            start.all_to_all(exchanged, np.full(n, me)),
-            start.gather(gathered if is_root else None, np.array([me]), 1),
-            start.scatter(scattered, np.arange(n) * 10 if is_root else None, 1),
-            start.barrier(),
-        ]
-        for work in works:
-            work.wait()
-            assert work.done()
-            assert work.exception() is None
-        return [
-            one.tolist()
-            for one in (data, moved, at_root, everyone, part, exchanged, gathered, scattered)
-        ]
-
-    total, all_ranks = sum(range(n)), list(range(n))
-    for rank, got in enumerate(ranks.run(calls)):
-        assert got == [
-            [total],
-            [1],
-            [total if rank == 1 else rank],
-            all_ranks,
-            [rank * n],
-            all_ranks,
-            all_ranks if rank == 1 else [-1] * n,
-            [rank * 10],
-        ]
 
 
 def test_dropped_works_finish_and_keep_their_buffers_until_then(ranks: ThreadRanks) -> None:

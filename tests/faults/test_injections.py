@@ -16,6 +16,8 @@ ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 BETWEEN_NODES = {"cut_off", *HARMLESS} - {"coordinator_closed"}
 PAIR = Layout("2", 2, 1)  # no third rank sees that both live
 PAIR_OF_NODES = Layout("2 x 1", 2, 2)
+# Eight ranks share two cores by night.
+FEW = Layout("2x2", 4, 2) if ROUNDS == 1 else TWO_NODES
 BETWEEN_HOSTS = Layout("2 hosts x 2", 4, 2)
 KINDS = (*FATAL, "sigstop", *HARMLESS)
 
@@ -25,14 +27,14 @@ Cell = tuple[str, Layout]
 def _layouts(kind: str) -> tuple[Layout, ...]:
     """Return where a kind is tried: in the short form every other one on four ranks alone."""
     if kind == "cut_off":
-        return (PAIR_OF_NODES, TWO_NODES)
+        return (PAIR_OF_NODES, FEW)
     if kind in BETWEEN_NODES:
-        return (TWO_NODES,)
+        return (FEW,)
     if kind == "control_garbage":
         return (PAIR, ONE_NODE, TWO_NODES) if ROUNDS > 1 else (PAIR,)
     if ROUNDS > 1:
         return (ONE_NODE, TWO_NODES)
-    return ((ONE_NODE, TWO_NODES)[KINDS.index(kind) % 2],)
+    return ((ONE_NODE, FEW)[KINDS.index(kind) % 2],)
 
 
 ALIKE = {"sigsegv", "os_exit", "path_closed", "path_half_frame", "path_garbage"}

@@ -24,47 +24,6 @@ LARGE = 300_000
 ranks = ranks_on("aab")
 
 
-def test_replay_repeats_every_kind_of_call(ranks: ThreadRanks) -> None:
-    def replay(comm: Communicator) -> None:
-        n, me = comm.world_size, comm.rank
-        rng = np.random.default_rng(me)
-        mine, every = np.zeros(2), np.zeros((n, 2))
-        outs = {name: np.zeros(2) for name in ("sum", "max", "scattered", "block", "root")}
-        gathered, swapped, rooted, told = (np.zeros((n, 2)) for _ in range(4))
-        with hccl_py.capture() as graph:
-            comm.all_reduce(mine, output=outs["sum"])
-            comm.reduce(mine, 1, hccl_py.ReduceOp.MAX, output=outs["max"])
-            comm.all_gather(gathered, mine)
-            comm.all_gather([told[rank] for rank in range(n)], mine)
-            comm.reduce_scatter(outs["block"], every)
-            comm.all_to_all(swapped, every)
-            comm.gather(rooted if me == 2 else None, mine, 2)
-            comm.scatter(outs["scattered"], every if me == 0 else None, 0)
-            comm.broadcast(mine, 1, output=outs["root"])
-            comm.barrier()
-        assert len(graph) == 10
-        for _ in range(3):
-            mine[:], every[:] = rng.random(2), rng.random((n, 2))
-            whole = np.empty((n, 2))
-            comm.all_gather(whole, mine)
-            matrix = np.empty((n, n, 2))
-            comm.all_gather(matrix, every)
-            graph.replay()
-            np.testing.assert_allclose(outs["sum"], whole.sum(0))
-            np.testing.assert_array_equal(outs["root"], whole[1])
-            np.testing.assert_array_equal(gathered, whole)
-            np.testing.assert_array_equal(told, whole)
-            np.testing.assert_allclose(outs["block"], matrix[:, me].sum(0))
-            np.testing.assert_array_equal(swapped, matrix[:, me])
-            np.testing.assert_array_equal(outs["scattered"], matrix[0, me])
-            if me == 1:
-                np.testing.assert_array_equal(outs["max"], whole.max(0))
-            if me == 2:
-                np.testing.assert_array_equal(rooted, whole)
-
-    ranks.run(replay)
-
-
 def test_replay_keeps_the_order_that_the_waits_of_the_block_gave(ranks: ThreadRanks) -> None:
     """What goes round by transfers is added up by one communicator, then by another."""
 

@@ -1,10 +1,12 @@
 """Run hccl-launch as a user does, in a process of its own, and find what it left behind.
 
-`launch` runs a job to its end, `job` starts one that a test stops or kills on its way.
+`launch` runs a job to its end, `job` starts one that a test stops or kills on its way, `dry_run`
+starts nothing.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,10 +14,13 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from unittest import mock
 
 from quiet_clock import HANG_S, over_after
+
+from hccl_py.launcher.main import main
 
 COMMAND = (sys.executable, "-m", "hccl_py.launcher.main", "--prefix", "never")
 LIMIT_S = HANG_S
@@ -41,6 +46,19 @@ def _environment_that_ends() -> Iterator[dict[str, str]]:
 def launch(*arguments: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     """Run a job to its end and return its output; all its processes must have ended in time."""
     return run(*COMMAND, *arguments, limit_s=limit_s)
+
+
+def dry_run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Ask what a job would do, in this process: it starts nothing, and imports take long."""
+    words = ["--prefix", "never", "--dry-run", *map(str, arguments)]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:

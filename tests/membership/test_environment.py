@@ -44,7 +44,7 @@ def test_missing_variable_is_named_with_what_to_do(
         if name != missing:
             monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgumentError, match=f"{missing} is not set.*hccl-launch, torchrun"):
-        Communicator()
+        Communicator(timeout_s=0.1)
 
 
 @pytest.mark.parametrize("wrong", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
@@ -52,7 +52,7 @@ def test_variable_that_is_no_number_is_quoted(monkeypatch: pytest.MonkeyPatch, w
     for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
         monkeypatch.setenv(name, "many" if name == wrong else value)
     with pytest.raises(InvalidArgumentError, match=f"{wrong}: expected a number, got 'many'"):
-        Communicator()
+        Communicator(timeout_s=0.1)
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])
@@ -61,7 +61,7 @@ def test_number_that_is_no_port_is_refused(monkeypatch: pytest.MonkeyPatch, port
         monkeypatch.setenv(name, value)
     told = f"MASTER_PORT: expected a port up to 65535, got {port}"
     with pytest.raises(InvalidArgumentError, match=told):
-        Communicator()
+        Communicator(timeout_s=0.1)
     with pytest.raises(InvalidArgumentError, match=told):
         id_from_environment(0, "default")
 

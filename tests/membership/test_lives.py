@@ -20,7 +20,7 @@ from hccl_py.schedulers.ports import free_port
 
 LIVES = ((0, 1, 2), (0, 1), (0, 1, 2), (1, 2), (1, 2), (0, 1, 2), (0,), (2, 0), (0, 2, 1))
 """Who takes part, by rank."""
-DOORS = ("env", "file", "communicator", "mixed", "no torch")
+DOORS = ("file", "env", "mixed", "communicator", "no torch")
 
 
 def live(rank: int, size: int, where: str, value: float = 1.0) -> float:
@@ -55,7 +55,13 @@ def live_often(place: int, _size: int, door: str, where: str) -> list[float]:
     return sums
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door",
+    [
+        pytest.param(door, marks=pytest.mark.nightly("faults") if i % 2 else ())
+        for i, door in enumerate(DOORS)
+    ],
+)
 def test_lives_of_any_ranks_follow_one_another(door: str, tmp_path: Path) -> None:
     env = {}
     if door == "no torch":

@@ -34,13 +34,15 @@ from hccl_py.transport.bootstrap import mesh
 from hccl_py.transport.errors import HcclError
 
 DOORS = ("torch", "file", "env", "id")
-through_each_door = pytest.mark.parametrize(
-    "door",
-    [
-        pytest.param(door, marks=[pytest.mark.nightly("faults")] * (door not in ("file", "env")))
-        for door in DOORS
-    ],
-)
+MORE = pytest.mark.nightly("faults")
+
+
+def through_each_door(daily: str) -> pytest.MarkDecorator:
+    """Try every door: this one in the default tier, the others by night."""
+    doors = [pytest.param(door, marks=() if door == daily else MORE) for door in DOORS]
+    return pytest.mark.parametrize("door", doors)
+
+
 OWN_TIMEOUT_S = 600.0  # longer than a test may take: ranks that wait in vain fail it
 
 
@@ -100,20 +102,25 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_SOCKET_IFNAME", "lo")
 
 
-@through_each_door
+WRONG: list[tuple[dict[str, str], str]] = [
+    ({"HCCL_ALGORITHM": "ring"}, "HCCL_ALGORITHM is not set on ranks 0, 1, 'ring' on rank 2"),
+    ({"HCCL_TLS": "maybe"}, "HCCL_TLS: expected 0 or 1, got 'maybe'"),
+    ({"HCCL_ALGORITHM": "rign"}, "HCCL_ALGORITHM: there is no 'rign'"),
+    ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
+    ({"RANK": "7"}, "rank 7"),
+    ({"RANK": "1"}, "two processes claim rank 1"),
+    ({"RANK": "0"}, "two processes claim rank 0"),
+    ({"WORLD_SIZE": "4"}, "4"),
+]
+
+
 @pytest.mark.parametrize(
-    "wrong, named",
+    "door, wrong, named",
     [
-        ({"HCCL_ALGORITHM": "ring"}, "HCCL_ALGORITHM is not set on ranks 0, 1, 'ring' on rank 2"),
-        ({"HCCL_TLS": "maybe"}, "HCCL_TLS: expected 0 or 1, got 'maybe'"),
-        ({"HCCL_ALGORITHM": "rign"}, "HCCL_ALGORITHM: there is no 'rign'"),
-        ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
-        ({"RANK": "7"}, "rank 7"),
-        ({"RANK": "1"}, "two processes claim rank 1"),
-        ({"RANK": "0"}, "two processes claim rank 0"),
-        ({"WORLD_SIZE": "4"}, "4"),
+        pytest.param(door, *case, marks=() if door == ("file", "env")[i % 2] else MORE)
+        for door in DOORS
+        for i, case in enumerate(WRONG)
     ],
-    ids=lambda wrong: "-".join(wrong) if isinstance(wrong, dict) else None,
 )
 def test_rank_with_a_wrong_setting_is_named_by_all(
     door: str, wrong: dict[str, str], named: str, tmp_path: Path
@@ -122,7 +129,7 @@ def test_rank_with_a_wrong_setting_is_named_by_all(
         assert named in told, told
 
 
-@through_each_door
+@through_each_door("file")
 def test_rank_0_with_a_wrong_setting_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{"HCCL_COMPRESSION": "zip"}, {}, {}], tmp_path):
         assert "HCCL_COMPRESSION: expected one of" in told, told
@@ -153,7 +160,7 @@ def test_rank_that_cannot_even_resolve_a_name_is_named_by_all(who: str, tmp_path
 
 
 @pytest.mark.parametrize("who", ["1", "0"])
-@through_each_door
+@through_each_door("env")
 def test_rank_that_has_used_up_its_descriptors_is_named_by_all(
     door: str, who: str, tmp_path: Path
 ) -> None:
@@ -172,13 +179,15 @@ def forbid_memory(rank: int) -> None:
         arena._wanted_bytes = refuse
 
 
-@pytest.mark.parametrize("door", ["torch", "file"])  # else its store needs descriptors itself
+@pytest.mark.parametrize(
+    "door", ["torch", pytest.param("file", marks=MORE)]
+)  # else its store needs descriptors itself
 def test_rank_without_descriptors_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{}, {}, {}], tmp_path, before="lack_descriptors")[::2]:
         assert "rank 1" in told and ("descriptor" in told or "open files" in told), told
 
 
-@through_each_door
+@through_each_door("file")
 def test_rank_that_may_not_share_memory_is_named_by_all(door: str, tmp_path: Path) -> None:
     told = meet(door, [{}, {}, {}], tmp_path, before="forbid_memory")
     assert "memfd_create" in told[1]
@@ -201,7 +210,7 @@ def die_after_arriving(rank: int) -> None:
         time.sleep(3.0)  # not for luck: rank 1 dies a second after it came, in any order
 
 
-@through_each_door
+@through_each_door("env")
 def test_rank_that_is_killed_after_it_arrived_is_named_by_those_who_come_later(
     door: str, tmp_path: Path
 ) -> None:
@@ -242,7 +251,7 @@ def fill_files(rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_240, 10_240))
 
 
-@through_each_door
+@through_each_door("file")
 def test_rank_whose_files_may_not_grow_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{}, {}, {}], tmp_path, before="fill_files"):
         assert "rank 1 on" in told and "File too large" in told, told
@@ -253,7 +262,9 @@ def forbid_files(rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-@pytest.mark.parametrize("door", ["torch", "env"])  # a store in a file needs one itself
+@pytest.mark.parametrize(
+    "door", [pytest.param("torch", marks=MORE), "env"]
+)  # a store in a file needs one itself
 def test_rank_that_may_make_no_file_for_tls_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{"HCCL_TLS": "1"}] * 3, tmp_path, before="forbid_files"):
         assert "rank 1 on" in told and "HCCL_TLS=1" in told and "ulimit -f" in told, told
@@ -267,7 +278,7 @@ def forbid_threads(rank: int) -> None:
         threading.Thread.start = refuse  # type: ignore[method-assign]
 
 
-@through_each_door
+@through_each_door("env")
 def test_rank_that_may_have_no_thread_is_named_by_all(door: str, tmp_path: Path) -> None:
     told = meet(door, [{}] * 3, tmp_path, before="forbid_threads")
     assert all("can't start new thread" in one and "ulimit -u" in one for one in told), told
@@ -280,7 +291,9 @@ def forbid_eventfd(rank: int) -> None:
 
 
 @pytest.mark.skipif(not is_possible(), reason="numbers of another machine")
-@pytest.mark.parametrize("door", ["torch", "file"])  # its store needs eventfd itself else
+@pytest.mark.parametrize(
+    "door", ["torch", pytest.param("file", marks=MORE)]
+)  # its store needs eventfd itself else
 def test_rank_in_a_sandbox_is_named_by_all(door: str, tmp_path: Path) -> None:
     for told in meet(door, [{}, {}, {}], tmp_path, before="forbid_eventfd"):
         assert "rank 1 on" in told and "eventfd2" in told, told
@@ -309,8 +322,14 @@ def _meet_by_environment(
     return ""
 
 
-@pytest.mark.parametrize("with_torch", [True, False])
-@pytest.mark.parametrize("wrong, named", GARBAGE)
+@pytest.mark.parametrize(
+    "with_torch, wrong, named",
+    [
+        pytest.param(with_torch, *case, marks=() if with_torch == (i % 2 == 0) else MORE)
+        for with_torch in (True, False)
+        for i, case in enumerate(GARBAGE)
+    ],
+)
 def test_rank_that_does_not_know_which_it_is_tells_the_others(
     with_torch: bool, wrong: dict[str, str], named: str
 ) -> None:
@@ -321,13 +340,20 @@ def test_rank_that_does_not_know_which_it_is_tells_the_others(
         assert named in told, told
 
 
-@pytest.mark.parametrize("served", ["by an agent", "with torch", "without torch"])
+SERVED = ("by an agent", "with torch", "without torch")
+GARBAGE_OF_RANK_0 = [
+    ({"RANK": "zero"}, "RANK: expected a number, got 'zero'"),
+    ({"RANK": ""}, "RANK is not set"),
+    ({"WORLD_SIZE": "three"}, "WORLD_SIZE: expected a number, got 'three'"),
+]
+
+
 @pytest.mark.parametrize(
-    "wrong, named",
+    "served, wrong, named",
     [
-        ({"RANK": "zero"}, "RANK: expected a number, got 'zero'"),
-        ({"RANK": ""}, "RANK is not set"),
-        ({"WORLD_SIZE": "three"}, "WORLD_SIZE: expected a number, got 'three'"),
+        pytest.param(served, *case, marks=() if SERVED.index(served) == i else MORE)
+        for served in SERVED
+        for i, case in enumerate(GARBAGE_OF_RANK_0)
     ],
 )
 def test_rank_0_that_does_not_know_which_it_is_tells_the_others(
@@ -363,9 +389,14 @@ def split_with_one_that_fails(rank: int, _size: int, how: str, who: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize(
-    "how, named", [("setting", "there is no 'rign'"), ("descriptors", "ulimit -n")]
+    "how, named, who",
+    [
+        ("setting", "there is no 'rign'", 0),
+        ("descriptors", "ulimit -n", 1),
+        pytest.param("setting", "there is no 'rign'", 1, marks=MORE),
+        pytest.param("descriptors", "ulimit -n", 0, marks=MORE),
+    ],
 )
 def test_why_a_rank_fails_in_split_is_the_error_of_all(how: str, named: str, who: int) -> None:
     for rank, told in enumerate(run_ranks(split_with_one_that_fails, 3, how, who)):

@@ -38,7 +38,10 @@ def test_share_of_the_bound(
     assert found.certificate.share == pytest.approx(least, rel=0.07)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed",
+    [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly("plans")) for seed in range(2, 10))],
+)
 @pytest.mark.parametrize("collective", SYNTHESIZED)
 def test_random_network_gets_plans_within_the_bound(
     seed: int, collective: str, tmp_path: Path

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from launching import COMMAND, launch, run
+from launching import dry_run, launch
 
 from hccl_py.schedulers.ports import free_port
 
@@ -83,7 +83,7 @@ def test_every_variable_and_command_is_that_of_the_real_start(script: Path) -> N
 
 
 def test_port_that_the_start_chooses_is_left_open(script: Path) -> None:
-    told = launch("--dry-run", script)
+    told = dry_run(script)
     assert of_ranks(told.stdout, "MASTER_PORT") == [OPEN]
     assert of_ranks(told.stdout, "MASTER_ADDR") == ["127.0.0.1"]
 
@@ -91,7 +91,7 @@ def test_port_that_the_start_chooses_is_left_open(script: Path) -> None:
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
 def test_ranks_of_all_hosts_replace_gloo_and_each_host_looks_for_accelerators(script: Path) -> None:
     words = ("--replace-gloo", "--habana-shim", "--hosts", "127.0.0.1:1,192.0.2.9:1")
-    told = launch("--dry-run", *words, script)
+    told = dry_run(*words, script)
     assert of_ranks(told.stdout, "HCCL_REPLACE") == ["gloo"] * 2
     assert of_ranks(told.stdout, "HCCL_HABANA_SHIM") == ["1"] * 2
     assert printed(told.stdout)[1]["ACCELERATE_USE_CPU"] == OPEN
@@ -100,7 +100,7 @@ def test_ranks_of_all_hosts_replace_gloo_and_each_host_looks_for_accelerators(sc
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
 def test_cores_of_other_hosts_are_not_known(script: Path) -> None:
     hosts = ("--hosts", "127.0.0.1:1,192.0.2.9:2", "-x", "HF_TOKEN=x", "-x", "COLOR=red")
-    told = launch("--dry-run", *hosts, "--remote-python", "py", script)
+    told = dry_run(*hosts, "--remote-python", "py", script)
     assert told.returncode == 0, told.stderr
     table = [line.split() for line in told.stdout.splitlines()[1:4]]
     assert [line[:4] for line in table] == [
@@ -144,8 +144,7 @@ def test_cores_of_other_hosts_are_not_known(script: Path) -> None:
 def test_ranks_of_one_of_several_nodes(
     script: Path, words: str, environment: Mapping[str, str], ranks: list[int], address: str
 ) -> None:
-    setting = [f"{name}={value}" for name, value in environment.items()]
-    told = run("env", *setting, *COMMAND, "--dry-run", *words.split(), script)
+    told = dry_run(*words.split(), script, **environment)
     assert told.returncode == 0, told.stderr
     assert list(printed(told.stdout)) == ranks
     assert set(of_ranks(told.stdout, "MASTER_ADDR")) == {address}
@@ -162,6 +161,6 @@ def test_ranks_of_one_of_several_nodes(
     ],
 )
 def test_place_that_is_not_known_is_an_error(script: Path, words: str, expected: str) -> None:
-    told = launch("--dry-run", *words.split(), script)
+    told = dry_run(*words.split(), script)
     assert told.returncode == 2
     assert told.stderr.startswith(f"hccl-launch: error: {expected}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
-from launching import COMMAND, job, launch
+from launching import COMMAND, dry_run, job, launch
 from quiet_clock import HANG_S
 
 SCRIPT = """
@@ -67,27 +70,32 @@ def test_one_of_several_nodes_is_refused_with_the_options_to_give(
     assert "--hostfile $PBS_NODEFILE" in line
 
 
+SAY_TOO_LITTLE = (
+    "FLUX_JOB_NNODES=2",
+    "FLUX_URI=local:///run/flux/local",
+    "SKYPILOT_NUM_NODES=2",
+    "SKYPILOT_NODE_RANK=1",
+    "AWS_BATCH_JOB_NUM_NODES=2",
+    "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2",
+    "SLURM_NNODES=2",
+    "DSTACK_NODES_NUM=2",
+)
+ASK_MORE = (
+    "AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=1",
+    "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=a,b PATH=/no/srun",
+)
+"""What only the start itself needs to know."""
+
+
 @pytest.mark.parametrize(
-    "variables",
-    [
-        "FLUX_JOB_NNODES=2",
-        "FLUX_URI=local:///run/flux/local",
-        "SKYPILOT_NUM_NODES=2",
-        "SKYPILOT_NODE_RANK=1",
-        "AWS_BATCH_JOB_NUM_NODES=2",
-        "AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=1",
-        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2",
-        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=a,b PATH=/no/srun",
-        "SLURM_NNODES=2",
-        "DSTACK_NODES_NUM=2",
-    ],
+    ("ask", "variables"), [*product([dry_run], SAY_TOO_LITTLE), *product([launch], ASK_MORE)]
 )
 def test_scheduler_that_says_too_little_is_refused_with_the_options_of_a_node(
-    variables: str, script: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Any], variables: str, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("=", 1))
-    done = launch(script)
+    done = ask(script)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert done.stdout == ""
     for option in ("--nnodes", "--node-rank", "--master-addr"):
