@@ -217,11 +217,14 @@ def _azure_batch(environ: _Environ) -> dict[str, Any]:
     return {"nodes": hosts, "num_nodes": len(hosts)}
 
 
+def _by_host_file(source: str, marker: str, name: str) -> SchedulerRow:
+    """Return the row of a scheduler whose variable `name` is a file of hosts."""
+    return SchedulerRow(source, marker, {}, _hosts_of_file(name), f"--hostfile ${name}")
+
+
 ALLOCATIONS = (
     SchedulerRow("LSF", "LSB_JOBID", {}, _lsf, "--hostfile $LSB_DJOB_HOSTFILE"),
-    SchedulerRow(
-        "PBS", "PBS_JOBID", {}, _hosts_of_file("PBS_NODEFILE"), "--hostfile $PBS_NODEFILE"
-    ),
+    _by_host_file("PBS", "PBS_JOBID", "PBS_NODEFILE"),
     SchedulerRow(
         "Grid Engine",
         "NHOSTS PE_HOSTFILE",
@@ -229,16 +232,8 @@ ALLOCATIONS = (
         _grid_engine,
         '''--hosts "$(awk '{print $1":"$2}' $PE_HOSTFILE | paste -sd,)"''',
     ),
-    SchedulerRow(
-        "OAR", "OAR_JOB_ID", {}, _hosts_of_file("OAR_NODEFILE"), "--hostfile $OAR_NODEFILE"
-    ),
-    SchedulerRow(
-        "Cobalt",
-        "COBALT_JOBID",
-        {},
-        _hosts_of_file("COBALT_NODEFILE"),
-        "--hostfile $COBALT_NODEFILE",
-    ),
+    _by_host_file("OAR", "OAR_JOB_ID", "OAR_NODEFILE"),
+    _by_host_file("Cobalt", "COBALT_JOBID", "COBALT_NODEFILE"),
     SchedulerRow(
         "Azure Batch",
         "AZ_BATCH_HOST_LIST",

@@ -1,5 +1,4 @@
-// The Python interface of verbs, one-to-one with verbs.h, queue_pair.h, completion_queue.h and
-// rdma/.
+// Bindings of verbs, one-to-one with verbs.h, queue_pair.h, completion_queue.h and rdma/.
 //
 // Everything that may take a queue pair's lock releases the GIL first: the holder of the lock may
 // need it for a lane that is written in Python.

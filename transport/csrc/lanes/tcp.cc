@@ -25,9 +25,8 @@ constexpr int fruitless_breaks = 4;
 constexpr double shortest_silence_s = 0.5;
 
 // Returns whether the kernel sends again and gets no answer, although the peer has room. The kernel
-// does not send again but probes where data never left this host, because its own interface is
-// down; a living peer answers probes even with its window closed, and an answer resets their
-// number.
+// does not send again but probes where data never left this host, because its interface is down; a
+// living peer answers probes even with its window closed, and an answer resets their number.
 bool is_cut(int fd, double timeout_s) {
   tcp_info info{};
   socklen_t size = sizeof info;

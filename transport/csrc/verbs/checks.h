@@ -1,5 +1,4 @@
-// Checks of a call that every queue pair makes before the call has an effect. All throw
-// InvalidVerb.
+// Checks of every queue pair before a call has an effect. All throw InvalidVerb.
 #pragma once
 
 #include "verbs/verbs.h"

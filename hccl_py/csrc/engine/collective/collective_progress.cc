@@ -1,5 +1,4 @@
-// The progress of a call under way, as a channel sees it: its step, and the ranks that it waits
-// for.
+// The progress of a call under way in a channel: its step, and the ranks that it waits for.
 #include <algorithm>
 
 #include "engine/collective/collective.h"

@@ -50,9 +50,8 @@ bool Cores::settle() {
   bool crowded = static_cast<int>(peers_.size()) >= cores_;
   if (crowded && num_waits_++ % waits_between_looks != 0) return true;
   int here = static_cast<int>(mine_->note_core()) - 1;
-  if (is_move_checked_ && here == left_)
-    is_move_checked_ = false;  // the scheduler's doing, and its yields count
-  if (is_move_checked_) review();
+  if (is_checked_ && here == left_) is_checked_ = false;  // by the scheduler: its yields count
+  if (is_checked_) review();
   int sharing = count_on(here);
   if (sharing == 0) return false;
   int fair = (static_cast<int>(peers_.size()) + cores_) / cores_;
@@ -93,8 +92,7 @@ void Cores::leave(int here) {
   pause_ = std::min(2 * pause_, longest_pause);
   int core = emptiest_core(here);
   if (core < 0) return;
-  is_move_checked_ =
-      static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
+  is_checked_ = static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
   check_ends_ = now + move_check;
   left_ = here;
   move_to(core);
@@ -105,7 +103,7 @@ void Cores::leave(int here) {
 void Cores::review() {
   Time now = std::chrono::steady_clock::now();
   if (now < check_ends_) return;
-  is_move_checked_ = false;
+  is_checked_ = false;
   if (count_preemptions() - preemptions_ < preemptions_by_others) return;
   pause_ = longest_pause;
   next_move_ = now + pause_;

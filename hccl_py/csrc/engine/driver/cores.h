@@ -50,7 +50,7 @@ class Cores {
   Time next_move_{};
   unsigned num_waits_ = 0;
   // The last move is checked: another program may want that core.
-  bool is_move_checked_ = false;
+  bool is_checked_ = false;
   Time check_ends_{};
   int left_ = 0;          // the core before
   long preemptions_ = 0;  // of this thread, at the move

@@ -26,8 +26,8 @@ size_t joint_entries_at(const SegmentShape& s) {
 }
 
 size_t rings_at(const SegmentShape& s) {
-  return round_up(joint_entries_at(s) + sizeof(JointEntry) * s.num_local_ranks * s.num_channels,
-                  page);
+  size_t joint_bytes = sizeof(JointEntry) * s.num_local_ranks * s.num_channels;
+  return round_up(joint_entries_at(s) + joint_bytes, page);
 }
 
 size_t slots_at(const SegmentShape& s) {
@@ -134,8 +134,8 @@ std::atomic<uint64_t>& Segment::steps_ended() const {
 
 RingEntry* Segment::posts() const { return reinterpret_cast<RingEntry*>(base_ + posts_at); }
 
-std::byte* Segment::post_buffer(size_t index) const {
-  return base_ + buffers_at + index * post_buffer_bytes;
+std::byte* Segment::post_buffer(size_t i) const {
+  return base_ + buffers_at + i * post_buffer_bytes;
 }
 
 uint32_t Segment::note_core() {

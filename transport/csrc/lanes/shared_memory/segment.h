@@ -132,7 +132,7 @@ class Segment final : public SleepFlag {
   std::byte* slot(int channel, int index) const;
   std::atomic<uint64_t>& steps_ended() const;
   RingEntry* posts() const;
-  std::byte* post_buffer(size_t index) const;
+  std::byte* post_buffer(size_t i) const;
 
  private:
   // `kept`: the same memory, for an owner that passes it on.
