@@ -22,9 +22,7 @@ constexpr size_t payload_alignment = 16;
 
 // The fingerprint in an entry. A reader that looks back may load it while the entry is written
 // again for a later step: released after the owner's StepCounter, whose load after this one tells.
-std::atomic_ref<uint64_t> said_in(RingEntry& entry) {
-  return std::atomic_ref(entry.header.fingerprint);
-}
+auto said_in(RingEntry& entry) { return std::atomic_ref(entry.header.fingerprint); }
 
 }  // namespace
 
