@@ -31,7 +31,7 @@ BUDGET = {
     "launcher": 8_920,
     "hccl_py/bench": 5_380,
     "hccl_py/lab": 6_610,
-    "hccl_py/horovod": 3_210,
+    "hccl_py/horovod": 3_100,
     "benchmarks": 3_360,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""

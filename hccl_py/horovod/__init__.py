@@ -12,33 +12,30 @@ signatures     Horovod's arguments, once; calls makes the functions
 objects        any Python object; join; without_tensors: names that torch and others have too
 """
 
-from typing import Any as _Any
-
 import numpy as _np
 import numpy.typing as _npt
 
-from hccl_py.horovod import signatures as _rows
 from hccl_py.horovod.calls import Calls as _Calls
 from hccl_py.horovod.collectives.arrays import ARRAYS as _ARRAYS
 from hccl_py.horovod.handle import poll as poll
 from hccl_py.horovod.handle import synchronize as synchronize
 from hccl_py.horovod.without_tensors import *  # noqa: F403
 
-_calls = _Calls[_npt.ArrayLike, _npt.NDArray[_Any]](__name__, _npt.ArrayLike, _np.ndarray, _ARRAYS)
+_calls = _Calls(__name__, _npt.ArrayLike, _np.ndarray, _ARRAYS)
 
-allreduce = _calls.one("allreduce", _rows.allreduce)
-allreduce_async = _calls.one_async("allreduce_async", _rows.allreduce)
-grouped_allreduce = _calls.many("grouped_allreduce", _rows.allreduce)
-grouped_allreduce_async = _calls.many_async("grouped_allreduce_async", _rows.allreduce)
-allgather = _calls.one("allgather", _rows.allgather)
-allgather_async = _calls.one_async("allgather_async", _rows.allgather)
-grouped_allgather = _calls.many("grouped_allgather", _rows.allgather)
-grouped_allgather_async = _calls.many_async("grouped_allgather_async", _rows.allgather)
-broadcast = _calls.one("broadcast", _rows.broadcast)
-broadcast_async = _calls.one_async("broadcast_async", _rows.broadcast)
-reducescatter = _calls.one("reducescatter", _rows.reducescatter)
-reducescatter_async = _calls.one_async("reducescatter_async", _rows.reducescatter)
-grouped_reducescatter = _calls.many("grouped_reducescatter", _rows.reducescatter)
-grouped_reducescatter_async = _calls.many_async("grouped_reducescatter_async", _rows.reducescatter)
-alltoall = _calls.exchange("alltoall", _rows.alltoall)
-alltoall_async = _calls.exchange_async("alltoall_async", _rows.alltoall)
+allreduce = _calls("allreduce")
+allreduce_async = _calls("allreduce_async")
+grouped_allreduce = _calls("grouped_allreduce")
+grouped_allreduce_async = _calls("grouped_allreduce_async")
+allgather = _calls("allgather")
+allgather_async = _calls("allgather_async")
+grouped_allgather = _calls("grouped_allgather")
+grouped_allgather_async = _calls("grouped_allgather_async")
+broadcast = _calls("broadcast")
+broadcast_async = _calls("broadcast_async")
+reducescatter = _calls("reducescatter")
+reducescatter_async = _calls("reducescatter_async")
+grouped_reducescatter = _calls("grouped_reducescatter")
+grouped_reducescatter_async = _calls("grouped_reducescatter_async")
+alltoall = _calls("alltoall")
+alltoall_async = _calls("alltoall_async")

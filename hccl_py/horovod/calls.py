@@ -9,24 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from types import GenericAlias
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any
 
+from hccl_py.horovod import signatures
 from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.collectives.collective import Sizes
-from hccl_py.horovod.collectives.move import Exchange
+from hccl_py.horovod.collectives.rows import AllToAll
 from hccl_py.horovod.handle import Handle
-from hccl_py.horovod.signatures import NOT_USED, Request
+from hccl_py.horovod.signatures import COMPRESSED, NOT_USED, DescribedCall, Row
 from hccl_py.memory.buffers import require_elements
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-Arguments = ParamSpec("Arguments")
 Outcome = tuple[list[Any], Sizes]
 """The results of a call, one for each tensor, and the sizes of its collective."""
 
 
 @dataclass(frozen=True)
-class Calls(Generic[Given, Made]):
+class Calls:
     """The calls on the tensors of one library.
 
     Attributes:
@@ -34,7 +32,7 @@ class Calls(Generic[Given, Made]):
         given: the type of the tensors that they take, for `inspect.signature`.
         made: the type of their results.
         arrays: the library, of which an in-place one overwrites the tensors that it is given.
-        run: runs a request to its end, with gradients; None: there are none.
+        run: runs a call to its end, with gradients and compression; None: there are none.
         received: makes the sizes that alltoall received like the splits that it was given.
         orders: by call, its arguments after the tensors, where their order is not that of the rows.
     """
@@ -42,83 +40,51 @@ class Calls(Generic[Given, Made]):
     module: str
     given: Any
     made: Any
-    arrays: Arrays[Any]
-    run: Callable[[Request, Sequence[Any]], Outcome] | None = None
+    arrays: Arrays
+    run: Callable[[DescribedCall, Sequence[Any]], Outcome] | None = None
     received: Callable[[Any, Sizes], Any] = lambda splits, sizes: sizes
     orders: Mapping[str, str] | None = None
 
-    def one(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Given, Arguments], Made]:
-        """Make a call on one tensor, which waits."""
-        return self._call(name, row)
-
-    def many(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Sequence[Given], Arguments], list[Made]]:
-        """Make a call on a list of tensors, which waits."""
-        return self._call(name, row)
-
-    def one_async(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Given, Arguments], Handle[Made]]:
-        """Make a call on one tensor that runs in the background."""
-        return self._call(name, row)
-
-    def many_async(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Sequence[Given], Arguments], Handle[list[Made]]]:
-        """Make a call on a list of tensors that runs in the background."""
-        return self._call(name, row)
-
-    def exchange(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Given, Arguments], Any]:
-        """Make alltoall; its result has the received splits where it was given splits."""
-        return self._call(name, row)
-
-    def exchange_async(
-        self, name: str, row: Callable[Arguments, Request]
-    ) -> Callable[Concatenate[Given, Arguments], Handle[tuple[Made, Any]]]:
-        """Make alltoall in the background; its result always has the received splits."""
-        return self._call(name, row)
-
-    def _call(self, name: str, row: Callable[..., Request]) -> Callable[..., Any]:
-        """Return the public function: `row` reads its arguments, its name decides the rest."""
+    def __call__(self, name: str) -> Callable[..., Any]:
+        """Return the public function of this name: a row reads its arguments."""
         is_async, is_grouped = "_async" in name, name.startswith("grouped_")
+        run = None if is_async else self.run
+        alone = name.replace("_async", "").removeprefix("grouped_").removesuffix("_")
+        row: Row = getattr(signatures, alone)
+        if run is not None and alone in COMPRESSED:
+            row = COMPRESSED[alone]
         if self.orders is not None:
             row = _reordered(self.orders[name], row)
         signature = self._signature(row, is_async, is_grouped)
 
-        def result(request: Request, outcome: Outcome) -> Any:
+        def result(described: DescribedCall, outcome: Outcome) -> Any:
             made, sizes = outcome
-            if isinstance(request.call, Exchange) and (is_async or request.splits is not None):
-                return made[0], self.received(request.splits, sizes)
+            splits = described.splits
+            if isinstance(described.collective, AllToAll) and (is_async or splits is not None):
+                return made[0], self.received(splits, sizes)
             return made if is_grouped else made[0]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not args:  # the tensor has a keyword, or is missing
                 bound = signature.bind(**kwargs)
                 args, kwargs = bound.args, bound.kwargs
-            request, tensors = row(*args[1:], **kwargs), args[0] if is_grouped else [args[0]]
+            described, tensors = row(*args[1:], **kwargs), args[0] if is_grouped else [args[0]]
             for each in tensors:
                 require_elements(each, "tensor")
-            if self.run is not None and not is_async:
-                return result(request, self.run(request, tensors))
-            started = request.call.start(self.arrays, tensors, request.splits)
-            handle = started.then(lambda outcome: result(request, outcome))
+            if run is not None:
+                return result(described, run(described, tensors))
+            started = described.collective.start(self.arrays, tensors, described.splits)
+            handle = started.then(lambda outcome: result(described, outcome))
             return handle if is_async else handle.wait()
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__name__ = call.__qualname__ = name
-        call.__module__, call.__doc__ = self.module, _effect(name, row)
-        if self.run is not None and not is_async:
+        call.__module__, call.__doc__ = self.module, _effect(name, alone, row)
+        if run is not None:
             call.__doc__ = f"{call.__doc__}\n\nThe result is differentiable."
         return call
 
-    def _signature(
-        self, row: Callable[..., Request], is_async: bool, is_grouped: bool
-    ) -> Signature:
+    def _signature(self, row: Row, is_async: bool, is_grouped: bool) -> Signature:
         name, given, made = "tensor", self.given, self.made
         if is_grouped:
             name, given, made = "tensors", GenericAlias(Sequence, given), GenericAlias(list, made)
@@ -128,20 +94,19 @@ class Calls(Generic[Given, Made]):
         return Signature([first, *others], return_annotation=result)
 
 
-def _effect(name: str, row: Callable[..., Request]) -> str | None:
+def _effect(name: str, alone: str, row: Row) -> str | None:
     """Return the docstring of a call."""
-    waits = name.replace("_async", "")
-    alone = waits.removeprefix("grouped_").removesuffix("_")
-    if waits != name:
+    if "_async" in name:
+        waits = name.replace("_async", "")
         return f"Start `{waits}`, without a gradient; `synchronize` returns its result."
-    if waits.startswith("grouped_"):
+    if name.startswith("grouped_"):
         return f"Call `{alone}` for each tensor of a list; small ones travel together."
-    if waits.endswith("_"):
+    if name.endswith("_"):
         return f"Overwrite the tensor with the result of `{alone}`, and return it."
     return row.__doc__
 
 
-def _reordered(order: str, row: Callable[..., Request]) -> Callable[..., Request]:
+def _reordered(order: str, row: Row) -> Row:
     """Return a row that takes its arguments, and others that are not used, in another order."""
     known = inspect.signature(row).parameters
     unused = {
@@ -150,7 +115,7 @@ def _reordered(order: str, row: Callable[..., Request]) -> Callable[..., Request
     }
     signature = Signature([{**unused, **known}[each] for each in order.split()])
 
-    def reordered(*args: Any, **kwargs: Any) -> Request:
+    def reordered(*args: Any, **kwargs: Any) -> DescribedCall:
         bound = signature.bind(*args, **kwargs).arguments
         return row(**{each: value for each, value in bound.items() if each in known})
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hccl_py.horovod.collectives.arrays import ARRAYS
-from hccl_py.horovod.collectives.move import Broadcast, Gather
+from hccl_py.horovod.collectives.rows import Broadcast, Gather
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 
 

@@ -1,5 +1,6 @@
 """The arithmetic of calls that reduce: Horovod's ops, factors and defaults."""
 
+import sys
 import warnings
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,7 +9,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
 
-class Op(IntEnum):
+class HorovodOp(IntEnum):
     """Horovod's reductions, with its numbers."""
 
     AVERAGE = 0
@@ -19,14 +20,14 @@ class Op(IntEnum):
     PRODUCT = 5
 
 
-Average, Sum, Adasum, Min, Max, Product = Op
+Average, Sum, Adasum, Min, Max, Product = HorovodOp
 
 _NATIVE = {
-    Op.AVERAGE: ReduceOp.AVG,
-    Op.SUM: ReduceOp.SUM,
-    Op.MIN: ReduceOp.MIN,
-    Op.MAX: ReduceOp.MAX,
-    Op.PRODUCT: ReduceOp.PRODUCT,
+    Average: ReduceOp.AVG,
+    Sum: ReduceOp.SUM,
+    Min: ReduceOp.MIN,
+    Max: ReduceOp.MAX,
+    Product: ReduceOp.PRODUCT,
 }
 
 
@@ -34,7 +35,7 @@ _NATIVE = {
 class Reduction:
     """Multiply by `prescale_factor`, reduce over ranks, multiply by `postscale_factor`."""
 
-    op: Op
+    op: HorovodOp
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
 
@@ -62,10 +63,10 @@ def reduction(
                 "The op parameter supersedes average. Please provide only one of them."
             )
         text = "Parameter `average` has been replaced with `op`."
-        warnings.warn(text, DeprecationWarning, stacklevel=4)  # where the program calls
+        warnings.warn(text, DeprecationWarning, stacklevel=_level_of_program())
         op = Average if average else Sum
     try:
-        chosen = Op(Average if op is None else op)
+        chosen = HorovodOp(Average if op is None else op)
     except ValueError:
         names = "Average, Sum, Min, Max and Product"
         raise InvalidArgumentError(f"op: expected one of {names}, got {op!r}") from None
@@ -75,6 +76,14 @@ def reduction(
             "of ranks; use op=Average"
         )
     return Reduction(chosen, prescale_factor, postscale_factor)
+
+
+def _level_of_program() -> int:
+    """Return the stacklevel with which a warning of the caller names the program's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("hccl_py."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def gradient_reduction(op: int, gradient_predivide_factor: float) -> Reduction:

@@ -1,35 +1,40 @@
 """Horovod's signatures: each argument, its default and its place stand here and nowhere else.
 
 A function of this module is a row of the table: it has the arguments of a call after the tensors,
-as in `horovod.torch`, and returns the request that they describe. `calls.Calls` makes the forms of
-a row that a library of tensors has. `ORDER_IN_TENSORFLOW` has the order of `horovod.tensorflow`.
+as in `horovod.torch`, and returns the call that they describe. `calls.Calls` makes the forms of a
+row that a library of tensors has. `ORDER_IN_TENSORFLOW` has the order of `horovod.tensorflow`.
 
 `name` is accepted for Horovod's sake: calls belong together by their order.
 """
 
+import inspect
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 from hccl_py.horovod.collectives.collective import Collective
-from hccl_py.horovod.collectives.move import Broadcast, Exchange, Gather
 from hccl_py.horovod.collectives.reduce import Reduce
-from hccl_py.horovod.collectives.reduce_scatter import ReduceScatter
+from hccl_py.horovod.collectives.rows import AllToAll, Broadcast, Gather, ReduceScatter
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, reduction
 
 
-class Request(NamedTuple):
+class DescribedCall(NamedTuple):
     """A call with all its arguments but the tensors.
 
     Attributes:
-        call: the collective.
+        collective: what is called.
         compression: the element type that the tensors are sent in.
         splits: of alltoall, the number of rows for each rank, as the program gave them.
     """
 
-    call: Collective
+    collective: Collective
     compression: type[Compressor] = Compressor
     splits: Any = None
+
+
+Row = Callable[..., DescribedCall]
 
 
 def allreduce(
@@ -39,24 +44,10 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Request:
+) -> DescribedCall:
     """Return the average over all ranks, or the reduction that `op` names."""
     chosen = reduction(op, average, prescale_factor, postscale_factor)
-    return Request(Reduce(chosen, process_set))
-
-
-def compressed_allreduce(
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compressor,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Request:
-    """Return the average over all ranks, or the reduction that `op` names."""
-    chosen = reduction(op, average, prescale_factor, postscale_factor)
-    return Request(Reduce(chosen, process_set), compression)
+    return DescribedCall(Reduce(chosen, process_set))
 
 
 def reducescatter(
@@ -65,46 +56,58 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request:
+) -> DescribedCall:
     """Reduce over all ranks, and return this rank's share of the first dimension."""
     chosen = reduction(op, None, prescale_factor, postscale_factor)
-    return Request(ReduceScatter(chosen, process_set))
+    return DescribedCall(ReduceScatter(chosen, process_set))
 
 
-def compressed_reducescatter(
-    name: str | None = None,
-    compression: type[Compressor] = Compressor,
-    op: int | None = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Request:
-    """Reduce over all ranks, and return this rank's share of the first dimension."""
-    chosen = reduction(op, None, prescale_factor, postscale_factor)
-    return Request(ReduceScatter(chosen, process_set), compression)
-
-
-def allgather(name: str | None = None, process_set: ProcessSet = global_process_set) -> Request:
+def allgather(
+    name: str | None = None, process_set: ProcessSet = global_process_set
+) -> DescribedCall:
     """Return the tensors of all ranks, joined along the first dimension, which may differ."""
-    return Request(Gather(process_set))
+    return DescribedCall(Gather(process_set))
 
 
 def broadcast(
     root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request:
+) -> DescribedCall:
     """Return the tensor of `root_rank`, a rank of the job; all ranks bring its shape and type."""
-    return Request(Broadcast(root_rank, process_set))
+    return DescribedCall(Broadcast(root_rank, process_set))
 
 
 def alltoall(
     splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request:
+) -> DescribedCall:
     """Send each rank its rows, and return the rows that came from all ranks.
 
     With `splits`, the number of rows for each rank, also return how many came from each.
     """
-    return Request(Exchange(process_set), splits=splits)
+    return DescribedCall(AllToAll(process_set), splits=splits)
 
+
+def _compressed(row: Row, place: int) -> Row:
+    """Return a row with one more argument at a place: `compression`."""
+    parameters = [*inspect.signature(row).parameters.values()]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters.insert(place, Parameter("compression", kind, default=Compressor))
+    signature = Signature(parameters)
+
+    def compressed(*args: Any, **kwargs: Any) -> DescribedCall:
+        bound = signature.bind(*args, **kwargs).arguments
+        compression = bound.pop("compression", Compressor)
+        return row(**bound)._replace(compression=compression)
+
+    compressed.__signature__ = signature  # type: ignore[attr-defined]
+    compressed.__doc__ = row.__doc__
+    return compressed
+
+
+COMPRESSED = {
+    "allreduce": _compressed(allreduce, 2),
+    "reducescatter": _compressed(reducescatter, 1),
+}
+"""The rows of calls that wait for their results in new tensors."""
 
 _REDUCED = "average device_dense device_sparse compression op prescale_factor postscale_factor"
 _SCATTERED = (

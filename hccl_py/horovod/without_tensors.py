@@ -1,15 +1,11 @@
-"""The names of Horovod's API that are the same for every library of tensors."""
+"""The names of Horovod's API that are the same for every library of tensors.
 
-from hccl_py.horovod.built import ccl_built as ccl_built
-from hccl_py.horovod.built import cuda_built as cuda_built
-from hccl_py.horovod.built import ddl_built as ddl_built
-from hccl_py.horovod.built import gloo_built as gloo_built
-from hccl_py.horovod.built import gloo_enabled as gloo_enabled
-from hccl_py.horovod.built import mpi_built as mpi_built
-from hccl_py.horovod.built import mpi_enabled as mpi_enabled
-from hccl_py.horovod.built import mpi_threads_supported as mpi_threads_supported
-from hccl_py.horovod.built import nccl_built as nccl_built
-from hccl_py.horovod.built import rocm_built as rocm_built
+Those about Horovod's build are made here: hccl-py has none of the libraries that they name.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
 from hccl_py.horovod.errors import HorovodInternalError as HorovodInternalError
 from hccl_py.horovod.join import join as join
 from hccl_py.horovod.objects import allgather_object as allgather_object
@@ -35,3 +31,29 @@ from hccl_py.horovod.world import local_size as local_size
 from hccl_py.horovod.world import rank as rank
 from hccl_py.horovod.world import shutdown as shutdown
 from hccl_py.horovod.world import size as size
+
+Answer = TypeVar("Answer", bound=int)
+
+
+def _says(name: str, answer: Answer, why: str) -> Callable[[], Answer]:
+    def function() -> Answer:
+        return answer
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return {answer}: {why}."
+    return function
+
+
+_NO_MPI, _OWN = "no rank uses MPI", "hccl-py moves the data itself"
+mpi_enabled = _says("mpi_enabled", False, _NO_MPI)
+mpi_built = _says("mpi_built", False, _NO_MPI)
+mpi_threads_supported = _says(
+    "mpi_threads_supported", True, "a program may use mpi4py too, as hccl-py never calls MPI"
+)
+gloo_enabled = _says("gloo_enabled", False, _OWN)
+gloo_built = _says("gloo_built", False, _OWN)
+nccl_built = _says("nccl_built", 0, "tensors are reduced in host memory")
+ddl_built = _says("ddl_built", False, _OWN)
+ccl_built = _says("ccl_built", False, _OWN)
+cuda_built = _says("cuda_built", False, "tensors are reduced in host memory")
+rocm_built = _says("rocm_built", False, "tensors are reduced in host memory")

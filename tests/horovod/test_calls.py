@@ -26,7 +26,7 @@ import hccl_py.horovod as on_arrays
 import hccl_py.horovod.torch as hvd
 from hccl_py.horovod.calls import Calls
 from hccl_py.horovod.collectives.arrays import ARRAYS
-from hccl_py.horovod.signatures import ORDER_IN_TENSORFLOW, compressed_allreduce
+from hccl_py.horovod.signatures import ORDER_IN_TENSORFLOW, DescribedCall
 
 N = 3
 Array = np.ndarray[Any, Any]
@@ -356,8 +356,11 @@ def test_signature_of_each_form_is_that_of_horovod(call: str, waits: str, begins
 
 
 def test_call_in_the_order_of_tensorflow_reads_each_argument() -> None:
-    calls = Calls[Any, Any](__name__, Any, Any, ARRAYS, orders=ORDER_IN_TENSORFLOW)
-    function = calls.one("allreduce", compressed_allreduce)
+
+    def run(described: DescribedCall, tensors: Sequence[Any]) -> Any:
+        return described.collective.start(ARRAYS, tensors).wait()
+
+    function = Calls(__name__, Any, Any, ARRAYS, run, orders=ORDER_IN_TENSORFLOW)("allreduce")
     assert [*inspect.signature(function).parameters][:5] == [
         *("tensor", "average", "device_dense", "device_sparse", "compression")
     ]

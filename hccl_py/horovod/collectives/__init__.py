@@ -1,8 +1,7 @@
 """Horovod's collectives and their gradients, each once, on the arrays of any library.
 
-collective      what all of them are
-reduce          allreduce
-move            allgather, broadcast, alltoall
-reduce_scatter  reducescatter
-arrays          what they ask of a library of arrays
+collective   what all of them are
+reduce       allreduce
+rows         allgather, broadcast, reducescatter, alltoall
+arrays       what they ask of a library of arrays
 """

@@ -7,11 +7,12 @@ Horovod finds calls that belong together, play no part. Where ranks may bring di
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.horovod.collectives.arrays import Array, Arrays
+from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.handle import Handle
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -19,7 +20,7 @@ Sizes = npt.NDArray[np.int64]
 """Numbers of rows, where ranks may differ. The docstring of each Collective has its shape."""
 NO_SIZES: Sizes = np.empty(0, np.int64)
 
-Started = Handle[tuple[list[Array], Sizes]]
+Started = Handle[tuple[list[Any], Sizes]]
 
 
 class Collective(ABC):
@@ -29,9 +30,7 @@ class Collective(ABC):
     """Whether a result has the shape of its input; else the first dimension may differ."""
 
     @abstractmethod
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """Start the call on the arrays of a library, with one result for each input."""
 
     def gradient(self) -> "Collective":
@@ -40,8 +39,8 @@ class Collective(ABC):
 
 
 def returned(
-    arrays: Arrays[Array], made: Sequence[Array], given: Sequence[Array], factor: float = 1.0
-) -> list[Array]:
+    arrays: Arrays, made: Sequence[Any], given: Sequence[Any], factor: float = 1.0
+) -> list[Any]:
     """Return the results, multiplied by `factor`, on the devices of the inputs."""
     if factor != 1.0:
         for each in made:
@@ -49,14 +48,14 @@ def returned(
     return [arrays.beside(one, other) for one, other in zip(made, given, strict=True)]
 
 
-def row_count(array: Array) -> int:
+def row_count(array: Any) -> int:
     """Return the length of the first dimension; an error of scalars."""
     if not array.shape:
         raise InvalidArgumentError("tensor: expected at least one dimension, got a scalar")
     return int(array.shape[0])
 
 
-def cut_rows(array: Array, lengths: Sequence[int] | Sizes) -> list[Array]:
+def cut_rows(array: Any, lengths: Sequence[int] | Sizes) -> list[Any]:
     """Return views of so many rows each, one after the other."""
     ends = np.cumsum(lengths).tolist()
     return [array[end - int(rows) : end] for end, rows in zip(ends, lengths, strict=True)]

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy.typing as npt
-
-from hccl_py.horovod.collectives.arrays import Array, Arrays
+from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.collectives.collective import NO_SIZES, Collective, Sizes, Started
 from hccl_py.horovod.errors import internal_errors
 from hccl_py.horovod.handle import Handle
@@ -29,9 +28,7 @@ class Reduce(Collective):
     process_set: ProcessSet
     keeps_shapes = True
 
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """See `Collective`."""
         native, postscale = self.reduction.native, self.reduction.postscale_factor
         nonblocking = self.process_set.communicator.nonblocking
@@ -51,7 +48,7 @@ class Reduce(Collective):
                     targets = [taken[place] for place in places]
                     unpackers.append(lambda flat=flat, to=targets: arrays.unpack(flat, to))  # type: ignore[misc]
 
-        def finish() -> tuple[list[Array], Sizes]:
+        def finish() -> tuple[list[Any], Sizes]:
             for unpack in unpackers:
                 unpack()
             for target, output in zip(taken, outputs, strict=True):
@@ -64,8 +61,8 @@ class Reduce(Collective):
         return Handle(works, finish)
 
     def _prescaled(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], outputs: Sequence[Array]
-    ) -> tuple[list[Array], list[Array]]:
+        self, arrays: Arrays, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
         """Return what the communicator reads and writes, in host memory."""
         given = [arrays.ready(each) for each in inputs]
         pairs = zip(inputs, outputs, given, strict=True)
@@ -86,7 +83,7 @@ class Reduce(Collective):
         return self
 
 
-def _batches(given: Sequence[Array]) -> list[list[int]]:
+def _batches(given: Sequence[Any]) -> list[list[int]]:
     """Return the places of the arrays of each call: small ones of one type share a call."""
     batches: list[list[int]] = []
     shared: dict[object, list[int]] = {}

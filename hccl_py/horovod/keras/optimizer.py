@@ -12,7 +12,7 @@ from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
 from hccl_py.horovod.tensorflow.calls import Compression
-from hccl_py.horovod.tensorflow.gradients import GradientReducer
+from hccl_py.horovod.tensorflow.gradients import TapeReducer
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -67,11 +67,11 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
     kind = type(optimizer)
     # Saved models name the class of Keras, and load where there is no hccl-py.
     made: Any = object.__new__(
-        type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
+        type(kind.__name__, (_DistributedKeras, kind), {"__module__": kind.__module__})
     )
     vars(made).update(vars(optimizer))
     call = Reduce(gradient_reduction(op, gradient_predivide_factor), process_set)
-    reducer = GradientReducer(call, compression, sparse_as_dense)
+    reducer = TapeReducer(call, compression, sparse_as_dense)
     object.__setattr__(made, "_hccl_reducer", reducer)
     return made
 
@@ -90,8 +90,8 @@ def load_model(
     return model
 
 
-class _Distributed:
-    _hccl_reducer: GradientReducer
+class _DistributedKeras:
+    _hccl_reducer: TapeReducer
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """Reduce gradients over ranks, and change the variables by them."""
@@ -108,6 +108,8 @@ def _run_without_xla() -> None:
     supports: Callable[[Any], bool] = trainer.model_supports_jit
 
     def model_supports_jit(model: Any) -> bool:
-        return not isinstance(getattr(model, "optimizer", None), _Distributed) and supports(model)
+        return not isinstance(getattr(model, "optimizer", None), _DistributedKeras) and supports(
+            model
+        )
 
     trainer.model_supports_jit = model_supports_jit

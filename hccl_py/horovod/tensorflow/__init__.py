@@ -11,9 +11,9 @@ from typing import Any as _Any
 
 import tensorflow as _tf
 
-from hccl_py.horovod import signatures as _rows
 from hccl_py.horovod.calls import Calls as _Calls
 from hccl_py.horovod.collectives.arrays import ARRAYS as _ARRAYS
+from hccl_py.horovod.signatures import ORDER_IN_TENSORFLOW as _ORDERS
 from hccl_py.horovod.tensorflow import elastic as elastic
 from hccl_py.horovod.tensorflow.calls import Compression as Compression
 from hccl_py.horovod.tensorflow.calls import broadcast_variables as broadcast_variables
@@ -22,18 +22,16 @@ from hccl_py.horovod.tensorflow.calls import run as _run
 from hccl_py.horovod.tensorflow.gradients import DistributedGradientTape as DistributedGradientTape
 from hccl_py.horovod.without_tensors import *  # noqa: F403
 
-_calls = _Calls[_Any, _Any](
-    __name__, _tf.Tensor, _tf.Tensor, _ARRAYS, _run, _received, _rows.ORDER_IN_TENSORFLOW
-)
+_calls = _Calls(__name__, _tf.Tensor, _tf.Tensor, _ARRAYS, _run, _received, _ORDERS)
 
-allreduce = _calls.one("allreduce", _rows.compressed_allreduce)
-grouped_allreduce = _calls.many("grouped_allreduce", _rows.compressed_allreduce)
-allgather = _calls.one("allgather", _rows.allgather)
-grouped_allgather = _calls.many("grouped_allgather", _rows.allgather)
-broadcast = _calls.one("broadcast", _rows.broadcast)
-reducescatter = _calls.one("reducescatter", _rows.compressed_reducescatter)
-grouped_reducescatter = _calls.many("grouped_reducescatter", _rows.compressed_reducescatter)
-alltoall = _calls.exchange("alltoall", _rows.alltoall)
+allreduce = _calls("allreduce")
+grouped_allreduce = _calls("grouped_allreduce")
+allgather = _calls("allgather")
+grouped_allgather = _calls("grouped_allgather")
+broadcast = _calls("broadcast")
+reducescatter = _calls("reducescatter")
+grouped_reducescatter = _calls("grouped_reducescatter")
+alltoall = _calls("alltoall")
 
 
 def DistributedOptimizer(optimizer: _Any, *args: _Any, **kwargs: _Any) -> _Any:  # noqa: N802

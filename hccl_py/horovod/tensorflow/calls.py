@@ -7,29 +7,28 @@ import tensorflow as tf
 
 from hccl_py.horovod.collectives.arrays import ARRAYS
 from hccl_py.horovod.collectives.collective import NO_SIZES, Collective
-from hccl_py.horovod.collectives.move import Broadcast, Gather
 from hccl_py.horovod.collectives.reduce import Reduce
-from hccl_py.horovod.collectives.reduce_scatter import ReduceScatter
+from hccl_py.horovod.collectives.rows import Broadcast, Gather, ReduceScatter
 from hccl_py.horovod.compression import compressed, compression
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, Reduction, Sum
-from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.signatures import DescribedCall
 from hccl_py.integrations.tensorflow import in_graph
 
 Compression = compression(tf.cast, tf.float16, lambda tensor: bool(tensor.dtype.is_floating))
 
 
-def run(request: Request, tensors: Sequence[Any]) -> tuple[list[Any], Any]:
+def run(described: DescribedCall, tensors: Sequence[Any]) -> tuple[list[Any], Any]:
     """Run a call; return the results and the sizes. Allreduce gathers IndexedSlices, one by one."""
-    call, sizes, made = request.call, NO_SIZES, iter(())
+    call, sizes, made = described.collective, NO_SIZES, iter(())
     gathered: dict[int, Any] = {}
     if isinstance(call, Reduce):
         slices = {i: it for i, it in enumerate(tensors) if isinstance(it, tf.IndexedSlices)}
         gathered = {i: _gathered(it, call) for i, it in slices.items()}
     dense = [tf.convert_to_tensor(it) for i, it in enumerate(tensors) if i not in gathered]
     if dense:
-        travelling, restore = compressed(request.compression, dense)
-        *results, sizes = _differentiable(call, travelling, request.splits)
+        travelling, restore = compressed(described.compression, dense)
+        *results, sizes = _differentiable(call, travelling, described.splits)
         made = iter(restore(results))
     return [gathered[i] if i in gathered else next(made) for i in range(len(tensors))], sizes
 
@@ -47,7 +46,7 @@ def broadcast_variables(
 ) -> None:
     """Assign the values of rank `root_rank` to the variables, with one call back to Python."""
     variables = list(variables)
-    values, _ = run(Request(Broadcast(root_rank, process_set)), variables)
+    values, _ = run(DescribedCall(Broadcast(root_rank, process_set)), variables)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 

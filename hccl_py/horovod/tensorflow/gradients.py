@@ -10,12 +10,12 @@ from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, gradient_reduction
-from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.signatures import DescribedCall
 from hccl_py.horovod.tensorflow.calls import Compression, run
 
 
 @dataclass(frozen=True)
-class GradientReducer:
+class TapeReducer:
     """How the gradients of a step are reduced over ranks."""
 
     call: Reduce
@@ -30,7 +30,7 @@ class GradientReducer:
         present = [it for it in gradients if it is not None]
         if self.sparse_as_dense:
             present = [tf.convert_to_tensor(gradient) for gradient in present]
-        reduced = iter(run(Request(self.call, self.compression), present)[0])
+        reduced = iter(run(DescribedCall(self.call, self.compression), present)[0])
         return [None if gradient is None else next(reduced) for gradient in gradients]
 
 
@@ -59,12 +59,12 @@ def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
     made: Any = object.__new__(type(kind.__name__, (_DistributedTape, kind), {}))
     vars(made).update(vars(gradtape))
     call = Reduce(gradient_reduction(op, gradient_predivide_factor), process_set)
-    made._reducer = GradientReducer(call, compression, sparse_as_dense)
+    made._reducer = TapeReducer(call, compression, sparse_as_dense)
     return made
 
 
 class _DistributedTape:
-    _reducer: GradientReducer
+    _reducer: TapeReducer
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the gradients of this rank, and reduce them over ranks."""

@@ -9,7 +9,6 @@ sync_batch_norm, tensors
 
 from torch import Tensor as _Tensor
 
-from hccl_py.horovod import signatures as _rows
 from hccl_py.horovod.calls import Calls as _Calls
 from hccl_py.horovod.handle import poll as poll
 from hccl_py.horovod.handle import synchronize as synchronize
@@ -28,28 +27,28 @@ from hccl_py.horovod.torch.tensors import TENSORS as _TENSORS
 from hccl_py.horovod.torch.tensors import Compression as Compression
 from hccl_py.horovod.without_tensors import *  # noqa: F403
 
-_new = _Calls[_Tensor, _Tensor](__name__, _Tensor, _Tensor, _TENSORS, _run, _received)
-_same = _Calls[_Tensor, _Tensor](__name__, _Tensor, _Tensor, _IN_PLACE)
+_new = _Calls(__name__, _Tensor, _Tensor, _TENSORS, _run, _received)
+_same = _Calls(__name__, _Tensor, _Tensor, _IN_PLACE)
 
-allreduce = _new.one("allreduce", _rows.compressed_allreduce)
-allreduce_ = _same.one("allreduce_", _rows.allreduce)
-allreduce_async = _new.one_async("allreduce_async", _rows.allreduce)
-allreduce_async_ = _same.one_async("allreduce_async_", _rows.allreduce)
-grouped_allreduce = _new.many("grouped_allreduce", _rows.compressed_allreduce)
-grouped_allreduce_ = _same.many("grouped_allreduce_", _rows.allreduce)
-grouped_allreduce_async = _new.many_async("grouped_allreduce_async", _rows.allreduce)
-grouped_allreduce_async_ = _same.many_async("grouped_allreduce_async_", _rows.allreduce)
-allgather = _new.one("allgather", _rows.allgather)
-allgather_async = _new.one_async("allgather_async", _rows.allgather)
-grouped_allgather = _new.many("grouped_allgather", _rows.allgather)
-grouped_allgather_async = _new.many_async("grouped_allgather_async", _rows.allgather)
-broadcast = _new.one("broadcast", _rows.broadcast)
-broadcast_ = _same.one("broadcast_", _rows.broadcast)
-broadcast_async = _new.one_async("broadcast_async", _rows.broadcast)
-broadcast_async_ = _same.one_async("broadcast_async_", _rows.broadcast)
-reducescatter = _new.one("reducescatter", _rows.compressed_reducescatter)
-reducescatter_async = _new.one_async("reducescatter_async", _rows.reducescatter)
-grouped_reducescatter = _new.many("grouped_reducescatter", _rows.compressed_reducescatter)
-grouped_reducescatter_async = _new.many_async("grouped_reducescatter_async", _rows.reducescatter)
-alltoall = _new.exchange("alltoall", _rows.alltoall)
-alltoall_async = _new.exchange_async("alltoall_async", _rows.alltoall)
+allreduce = _new("allreduce")
+allreduce_ = _same("allreduce_")
+allreduce_async = _new("allreduce_async")
+allreduce_async_ = _same("allreduce_async_")
+grouped_allreduce = _new("grouped_allreduce")
+grouped_allreduce_ = _same("grouped_allreduce_")
+grouped_allreduce_async = _new("grouped_allreduce_async")
+grouped_allreduce_async_ = _same("grouped_allreduce_async_")
+allgather = _new("allgather")
+allgather_async = _new("allgather_async")
+grouped_allgather = _new("grouped_allgather")
+grouped_allgather_async = _new("grouped_allgather_async")
+broadcast = _new("broadcast")
+broadcast_ = _same("broadcast_")
+broadcast_async = _new("broadcast_async")
+broadcast_async_ = _same("broadcast_async_")
+reducescatter = _new("reducescatter")
+reducescatter_async = _new("reducescatter_async")
+grouped_reducescatter = _new("grouped_reducescatter")
+grouped_reducescatter_async = _new("grouped_reducescatter_async")
+alltoall = _new("alltoall")
+alltoall_async = _new("alltoall_async")

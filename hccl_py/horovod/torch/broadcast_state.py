@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from hccl_py.horovod.collectives.move import Broadcast
+from hccl_py.horovod.collectives.rows import Broadcast
 from hccl_py.horovod.objects import broadcast_object
 from hccl_py.horovod.process_sets import global_process_set
 from hccl_py.horovod.torch.tensors import IN_PLACE

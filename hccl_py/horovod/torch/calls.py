@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 from hccl_py.horovod.collectives.collective import Collective, Sizes
-from hccl_py.horovod.collectives.move import Gather
+from hccl_py.horovod.collectives.rows import Gather
 from hccl_py.horovod.compression import compressed
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, Sum
-from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.signatures import DescribedCall
 from hccl_py.horovod.torch.tensors import TENSORS
 from hccl_py.transport.errors import InvalidArgumentError
 
 
-def run(request: Request, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Sizes]:
+def run(described: DescribedCall, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Sizes]:
     """Wait for a call; its results are differentiable."""
-    travelling, restore = compressed(request.compression, tensors)
-    made, sizes = _differentiable(request.call, travelling, request.splits)
+    travelling, restore = compressed(described.compression, tensors)
+    made, sizes = _differentiable(described.collective, travelling, described.splits)
     return restore(made), sizes
 
 

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.process_sets import global_process_set
 from hccl_py.horovod.reductions import Reduction, Sum
-from hccl_py.horovod.signatures import Request
+from hccl_py.horovod.signatures import DescribedCall
 from hccl_py.horovod.torch.calls import run
 from hccl_py.horovod.world import size
 from hccl_py.transport.errors import InvalidArgumentError
@@ -58,4 +58,4 @@ class SyncBatchNorm(_BatchNorm):
 
 def _sum(tensor: Tensor) -> Tensor:
     """Return the sum over all ranks, with its gradient."""
-    return run(Request(Reduce(Reduction(Sum), global_process_set)), [tensor])[0][0]
+    return run(DescribedCall(Reduce(Reduction(Sum), global_process_set)), [tensor])[0][0]

@@ -10,9 +10,7 @@ from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.compression import compression
 
 
-class _Tensors:
-    """See `collectives.arrays.Arrays`."""
-
+class _Tensors(Arrays):
     def ready(self, array: Tensor) -> Tensor:
         if array.is_cpu and array.is_contiguous() and not (array.is_conj() or array.is_neg()):
             return array
@@ -55,7 +53,7 @@ class _InPlace(_Tensors):
         return array
 
 
-TENSORS: Arrays[Tensor] = _Tensors()
-IN_PLACE: Arrays[Tensor] = _InPlace()
+TENSORS: Arrays = _Tensors()
+IN_PLACE: Arrays = _InPlace()
 
 Compression = compression(Tensor.to, torch.float16, torch.is_floating_point)

@@ -1,12 +1,12 @@
-"""Collectives that reduce nothing, and their gradients."""
+"""Collectives that move rows or whole arrays between ranks, and their gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hccl_py.horovod.collectives.arrays import Array, Arrays
+from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.collectives.collective import (
     NO_SIZES,
     Collective,
@@ -20,8 +20,25 @@ from hccl_py.horovod.collectives.reduce import Reduce
 from hccl_py.horovod.errors import internal_errors
 from hccl_py.horovod.handle import Handle
 from hccl_py.horovod.process_sets import ProcessSet
-from hccl_py.horovod.reductions import Average, Reduction
+from hccl_py.horovod.reductions import Average, Reduction, Sum
 from hccl_py.transport.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class ChangedAverage(Collective):
+    """The gradient of Gather and Broadcast: the average over ranks, of which each rank has a part.
+
+    Sizes in: those that came out of the collective whose gradient this is.
+    """
+
+    averaging: Reduce
+    change: Callable[[list[Any], Sizes], list[Any]]
+    keeps_shapes: bool = True
+
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
+        """See `Collective`."""
+        averaged = self.averaging.start(arrays, inputs)
+        return averaged.then(lambda made: (self.change(made[0], np.asarray(sizes)), NO_SIZES))
 
 
 @dataclass(frozen=True)
@@ -34,9 +51,7 @@ class Gather(Collective):
     process_set: ProcessSet
     factor: float = 1.0
 
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """See `Collective`."""
         communicator = self.process_set.communicator
         given = [arrays.ready(each) for each in inputs]
@@ -54,33 +69,58 @@ class Gather(Collective):
 
     def gradient(self) -> Collective:
         """See `Collective`."""
-        return OwnRows(self.process_set, self.factor)
+        rank = self.process_set.communicator.rank
+
+        def own_rows(made: list[Any], every: Sizes) -> list[Any]:
+            begins = every[:rank].sum(0)
+            bounds = np.stack([begins, begins + every[rank]], 1).tolist()
+            return [each[begin:end] for each, (begin, end) in zip(made, bounds, strict=True)]
+
+        averaging = Reduce(Reduction(Average, 1.0, self.factor), self.process_set)
+        return ChangedAverage(averaging, own_rows, keeps_shapes=False)
 
 
 @dataclass(frozen=True)
-class OwnRows(Collective):
-    """The gradient of Gather: the average over ranks, of which each rank keeps its own rows.
+class ReduceScatter(Collective):
+    """Reduce over ranks and keep this rank's rows; the first ranks keep one more of what is left.
 
-    Sizes in: Gather's.
+    Ranks bring arrays of equal shapes.
     """
 
+    reduction: Reduction
     process_set: ProcessSet
-    factor: float
 
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """See `Collective`."""
-        rank, every = self.process_set.communicator.rank, np.asarray(sizes)
-        begins = every[:rank].sum(0)
-        bounds = np.stack([begins, begins + every[rank]], 1).tolist()
-        averaging = Reduce(Reduction(Average, 1.0, self.factor), self.process_set)
-        return averaging.start(arrays, inputs).then(
-            lambda made: (
-                [each[begin:end] for each, (begin, end) in zip(made[0], bounds, strict=True)],
-                NO_SIZES,
-            )
-        )
+        communicator, prescale = self.process_set.communicator, self.reduction.prescale_factor
+        n, rank = communicator.world_size, communicator.rank
+        works, outputs = [], []
+        for given in map(arrays.ready, inputs):
+            least, more = divmod(row_count(given), n)
+            own = np.array([least + (other < more) for other in range(n)])
+            rows, blocks = least + (more > 0), given
+            if more or prescale != 1.0:
+                blocks = arrays.empty((n * rows, *given.shape[1:]), given)
+                targets, sources = cut_rows(blocks, [rows] * n), cut_rows(given, own)
+                for target, source in zip(targets, sources, strict=True):
+                    part = target[: len(source)]  # the row that is left is reduced for nothing
+                    arrays.assign(part, source)
+                    if prescale != 1.0:
+                        arrays.scale(part, prescale)
+            output = arrays.empty((rows, *given.shape[1:]), given)
+            with internal_errors():
+                call = communicator.nonblocking.reduce_scatter
+                works.append(call(output, blocks, self.reduction.native))
+            outputs.append(output[: int(own[rank])])
+        postscale = self.reduction.postscale_factor
+        return Handle(works, lambda: (returned(arrays, outputs, inputs, postscale), NO_SIZES))
+
+    def gradient(self) -> Collective:
+        """See `Collective`. Horovod averages what it gathers in a backward pass."""
+        factor = self.reduction.prescale_factor * self.reduction.postscale_factor
+        if self.reduction.op is Sum:
+            factor *= self.process_set.communicator.world_size
+        return Gather(self.process_set, factor)
 
 
 @dataclass(frozen=True)
@@ -91,9 +131,7 @@ class Broadcast(Collective):
     process_set: ProcessSet
     keeps_shapes = True
 
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """See `Collective`."""
         communicator, root = self.process_set.communicator, self.process_set.root(self.root_rank)
         outputs = [arrays.output(each) for each in inputs]
@@ -105,7 +143,7 @@ class Broadcast(Collective):
             with internal_errors():
                 works.append(communicator.nonblocking.broadcast(target, root))
 
-        def finish() -> tuple[list[Array], Sizes]:
+        def finish() -> tuple[list[Any], Sizes]:
             for output, target in zip(outputs, taken, strict=True):
                 if target is not output:
                     arrays.assign(output, target)
@@ -115,33 +153,18 @@ class Broadcast(Collective):
 
     def gradient(self) -> Collective:
         """See `Collective`."""
-        return AverageOnRoot(self.root_rank, self.process_set)
-
-
-@dataclass(frozen=True)
-class AverageOnRoot(Collective):
-    """The gradient of Broadcast: the average over ranks on the root, zeros elsewhere."""
-
-    root_rank: int
-    process_set: ProcessSet
-    keeps_shapes = True
-
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
-        """See `Collective`."""
         is_root = self.process_set.root(self.root_rank) == self.process_set.communicator.rank
 
-        def on_root(made: tuple[list[Array], Sizes]) -> tuple[list[Array], Sizes]:
-            for each in () if is_root else made[0]:
+        def on_root(made: list[Any], sizes: Sizes) -> list[Any]:
+            for each in () if is_root else made:
                 each[...] = 0
             return made
 
-        return Reduce(Reduction(Average), self.process_set).start(arrays, inputs).then(on_root)
+        return ChangedAverage(Reduce(Reduction(Average), self.process_set), on_root)
 
 
 @dataclass(frozen=True)
-class Exchange(Collective):
+class AllToAll(Collective):
     """Send each rank its rows of an array; the result is what came, in the order of ranks.
 
     Sizes in: the rows for each rank; None: equally many. Sizes out: the rows that came from each.
@@ -149,9 +172,7 @@ class Exchange(Collective):
 
     process_set: ProcessSet
 
-    def start(
-        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
-    ) -> Started[Array]:
+    def start(self, arrays: Arrays, inputs: Sequence[Any], sizes: Any = None) -> Started:
         """See `Collective`."""
         communicator, (given,) = self.process_set.communicator, map(arrays.ready, inputs)
         sent = _splits(sizes, row_count(given), communicator.world_size)
@@ -168,7 +189,7 @@ class Exchange(Collective):
         return self
 
 
-def _splits(splits: npt.ArrayLike | None, length: int, n: int) -> Sizes:
+def _splits(splits: Any, length: int, n: int) -> Sizes:
     if splits is None:
         if length % n:
             raise InvalidArgumentError(
