@@ -79,6 +79,7 @@ def open_torch(backend: str) -> Library:
 
 def _ours(contender: Any, rank: int, world_size: int, buffer: Callable[[Array], Any]) -> Library:
     """Make a library of a contender of `hccl-bench`; `buffer` is what it takes for an array."""
+    from hccl_py.bench.collective.oracle import BARRIER
     from hccl_py.bench.collective.oracle import Call as Described
 
     def described(op: str, reduce_op: str, in_place: bool) -> Described:
@@ -91,7 +92,8 @@ def _ours(contender: Any, rank: int, world_size: int, buffer: Callable[[Array], 
     def slowest(values: Array) -> None:
         contender.bind(described("all_reduce", "max", True), *[buffer(values)] * 2)()
 
-    return Library(rank, world_size, bind, slowest, contender.barrier(), contender.close)
+    barrier = contender.bind(BARRIER, None, None)
+    return Library(rank, world_size, bind, slowest, barrier, contender.close)
 
 
 def open_mpi() -> Library:

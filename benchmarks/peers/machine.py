@@ -1,23 +1,21 @@
-"""How fast this machine is now: its cores, a cache line between them, one thread's memcpy."""
+"""How fast this machine is now: two cores, a cache line between them, one thread's memcpy."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hccl_py.bench._perftest import compute_ns, core_to_core_ns
 from hccl_py.bench.collective.analysis.limits import copy_gb_per_s
 
-_PROBE_S = 0.01
 _START_PROBE_S = 0.003
 _PAIR_S = 0.002
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _COMPUTE_S = 0.002
-_MAX_PAIRS = 5
 _FAR_NS = 100.0
 _SLOW = 1.3
 _COPY_BYTES = 64 << 20
@@ -37,21 +35,9 @@ class Cores(NamedTuple):
     compute_ns: float
 
 
-def probe() -> dict[str, Any]:
-    """Measure for ten milliseconds and some copies.
-
-    Returns:
-        `core_to_core_ns`: [core, core, nanoseconds one way] of the first usable core and some
-        others, None where another program held one of them; `memcpy_gb_per_s` (10^9 bytes that one
-        thread copies in a second, of 64 MiB).
-    """
-    first, *others = sorted(os.sched_getaffinity(0))
-    chosen = others[:: -(-len(others) // _MAX_PAIRS) or 1]
-    pairs: list[tuple[int, int, float | None]] = []
-    for other in chosen:
-        times = core_to_core_ns(first, other, _PROBE_S / len(chosen))
-        pairs.append((first, other, float(np.median(times)) if times else None))
-    return {"core_to_core_ns": pairs, "memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
+def probe() -> dict[str, float]:
+    """Measure the rate at which one thread copies 64 MiB, in 10^9 bytes a second."""
+    return {"memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
 
 def probe_cores() -> Cores:
@@ -81,14 +67,10 @@ def pin(distance: str) -> tuple[int, int]:
     first_of_core = {siblings_of(thread): thread for thread in reversed(threads)}
     usable = sorted(first_of_core.values())  # not two hyperthreads of a core: they slow each other
     if len(usable) <= 2:  # no choice
-        chosen = (usable[0], usable[1] if len(usable) == 2 else threads[1])
-        os.sched_setaffinity(0, chosen)
-        return chosen
-    pairs = {(usable[0], core): ns for core, ns in _distances(usable[0], usable[1:]).items()}
-    if pairs:
+        pairs = {(usable[0], usable[1] if len(usable) == 2 else threads[1]): 0.0}
+    elif pairs := _distances(usable[0], usable[1:]):
         _, farthest = max(pairs, key=lambda pair: pairs[pair])
-        others = [core for core in usable[1:] if core != farthest]
-        pairs |= {(farthest, core): ns for core, ns in _distances(farthest, others).items()}
+        pairs |= _distances(farthest, [core for core in usable[1:] if core != farthest])
     if not pairs:
         raise OSError(f"other programs hold the {len(usable)} usable cores")
     chosen = (min if distance == "near" else max)(pairs, key=lambda pair: pairs[pair])
@@ -101,10 +83,10 @@ def siblings_of(thread: int) -> str:
     return Path(_SIBLINGS.format(thread)).read_text()
 
 
-def _distances(core: int, others: Sequence[int]) -> dict[int, float]:
+def _distances(core: int, others: Sequence[int]) -> dict[tuple[int, int], float]:
     """Return the nanoseconds of a cache line to each core, without those that are held."""
-    times = {other: core_to_core_ns(core, other, _PAIR_S) for other in others}
-    return {other: float(np.median(some)) for other, some in times.items() if some}
+    times = {(core, other): core_to_core_ns(core, other, _PAIR_S) for other in others}
+    return {pair: float(np.median(some)) for pair, some in times.items() if some}
 
 
 def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
@@ -119,38 +101,7 @@ def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
         if pair.compute_ns > _SLOW * best_compute_ns:
             kinds.add("slow")
         elif pair.core_to_core_ns is not None:
-            kinds.add(_distance(pair.core_to_core_ns))
+            kinds.add("far" if pair.core_to_core_ns > _FAR_NS else "near")
         else:
             return ""
     return kinds.pop() if len(kinds) == 1 else "moved" if kinds else ""
-
-
-def _distance(core_to_core_ns: float) -> str:
-    return "far" if core_to_core_ns > _FAR_NS else "near"
-
-
-def memcpy_gb_per_s(probes: Sequence[dict[str, Any]]) -> float:
-    """Return the median over the probes of a run."""
-    return float(np.median([each["memcpy_gb_per_s"] for each in probes]))
-
-
-def describe(probes: Sequence[dict[str, Any]]) -> str:
-    """Render the probes of a run in one line; with several, medians and ranges."""
-    copies = [each["memcpy_gb_per_s"] for each in probes]
-    text = [f"memcpy of 64 MiB by one thread: {_range(copies, 1)} GB/s"]
-    for number, (core, other, _) in enumerate(probes[0]["core_to_core_ns"]):
-        found = [each["core_to_core_ns"][number][2] for each in probes]
-        times = [time for time in found if time is not None]
-        if not times:
-            text.append(f"cores {core} and {other} never ran at once: other programs hold them")
-            continue
-        distance = _distance(float(np.median(times)))
-        text.append(f"core {core} to {other}: {_range(times, 0)} ns ({distance})")
-    return "; ".join(text)
-
-
-def _range(values: Sequence[float], digits: int) -> str:
-    median = f"{float(np.median(values)):.{digits}f}"
-    if len(values) == 1:
-        return median
-    return f"{median} ({min(values):.{digits}f}-{max(values):.{digits}f} over the rounds)"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from benchmarks.harness import Document, Page
 from benchmarks.peers.cells import Cell, cells, count_steady
 from benchmarks.peers.contenders import LIMITS, OURS
-from benchmarks.peers.machine import describe, memcpy_gb_per_s
 from hccl_py.bench.collective.output.text import number, size_text
 
 _OFTEN = 0.9
@@ -21,11 +22,13 @@ def introduce(document: Document, page: Page) -> None:
     taking_part = ", ".join(
         f"{each['name']} {each['version']} ({each['group']})" for each in document["contenders"]
     )
+    copies = _copies_gb_per_s(document)
+    over = f" ({min(copies):.1f}-{max(copies):.1f} over the rounds)" if len(copies) > 1 else ""
     page.introduction(
         document,
         taking_part,
         *document["missing"],
-        describe(document["probes"]),
+        f"memcpy of 64 MiB by one thread: {np.median(copies):.1f}{over} GB/s",
         "a start's time: median over its blocks of the mean call of the slowest rank, in us; "
         "shown: median (p10-p90) over the starts; ratio: best peer / ours",
     )
@@ -33,7 +36,7 @@ def introduce(document: Document, page: Page) -> None:
 
 def report(document: Document, page: Page) -> None:
     """Add the counts, the worst cells, every cell, where ours loses, and what failed."""
-    copy = memcpy_gb_per_s(document["probes"])
+    copy = float(np.median(_copies_gb_per_s(document)))
     all_cells = cells(document)
     page.heading("All cells")
     page.items(_summary(all_cells))
@@ -46,6 +49,10 @@ def report(document: Document, page: Page) -> None:
     page.items(losses(all_cells), none="nowhere")
     page.items(_out_of_reach(all_cells))
     page.failures(document, "Starts that failed")
+
+
+def _copies_gb_per_s(document: Document) -> list[float]:
+    return [each["memcpy_gb_per_s"] for each in document["probes"]]
 
 
 def _summary(all_cells: Sequence[Cell]) -> list[str]:

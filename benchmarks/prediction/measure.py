@@ -43,19 +43,15 @@ class Cell(NamedTuple):
     algorithm: str
     bytes: int
     rounds_us: tuple[float, ...]  # of each the mean over calls and ranks
-    retransmits: int = 0  # packets that TCP sent again
 
 
 def merged(cells: Iterable[Cell]) -> list[Cell]:
     """Put the rounds of equal cells of several visits together."""
-    found: dict[tuple[object, ...], Cell] = {}
+    found: dict[Cell, tuple[float, ...]] = {}
     for cell in cells:
-        before = found.get(cell[:5], cell._replace(rounds_us=(), retransmits=0))
-        found[cell[:5]] = cell._replace(
-            rounds_us=(*before.rounds_us, *cell.rounds_us),
-            retransmits=before.retransmits + cell.retransmits,
-        )
-    return list(found.values())
+        key = cell._replace(rounds_us=())
+        found[key] = (*found.get(key, ()), *cell.rounds_us)
+    return [key._replace(rounds_us=rounds_us) for key, rounds_us in found.items()]
 
 
 def measure(layout: Layout, sizes: Sequence[int], queue_ms: float) -> Iterator[Cell]:
@@ -82,10 +78,8 @@ def measure(layout: Layout, sizes: Sequence[int], queue_ms: float) -> Iterator[C
         for size in sizes:
             ranks.ask(prepare, options.call(size), what=f"preparing {size} bytes")
             for algorithm in [name for name in names_for(COLLECTIVE) if name not in slow]:
-                before = hosts.retransmits() if hosts else 0
                 rounds_us = tuple(_rounds_us(ranks, algorithm, f"{algorithm} at {size} bytes"))
-                again = (hosts.retransmits() if hosts else 0) - before
-                yield Cell(*layout, algorithm, size, rounds_us, again)
+                yield Cell(*layout, algorithm, size, rounds_us)
                 if statistics.median(rounds_us) * 1e-6 * _NEXT_SIZE > _LONGEST_CALL_S:
                     slow.add(algorithm)
 

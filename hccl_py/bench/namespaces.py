@@ -113,10 +113,6 @@ class Hosts:
         """Return a script that serves as ssh: it runs a command on the host of an IPv4 address."""
         return _REMOTE_SHELL.format(names=" ".join(self.names))
 
-    def retransmits(self) -> int:
-        """Return how many packets TCP has sent again on all hosts, ever."""
-        return sum(_retransmits(name) for name in self.names)
-
     def cut(self, link: int) -> None:
         """Take a link down, as a pulled cable does."""
         for name in self.names:
@@ -167,12 +163,6 @@ class Hosts:
         _run(f"tc -n {name} qdisc add dev {interface} root tbf {bucket}")
 
 
-def _retransmits(name: str) -> int:
-    text = _run(f"ip netns exec {name} cat /proc/net/snmp")
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
-    return int(values[names.index("RetransSegs")])
-
-
 def enter(name: str) -> None:
     """Move the calling thread, and those that it starts, into a namespace.
 
@@ -192,8 +182,8 @@ def enter(name: str) -> None:
         os.close(descriptor)
 
 
-def _run(command: str) -> str:
-    """Run a command, return its output; its own words are the best explanation of a failure."""
+def _run(command: str) -> None:
+    """Run a command; its own words are the best explanation of a failure."""
     words = command.split()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S)
@@ -204,4 +194,3 @@ def _run(command: str) -> str:
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
         raise NamespaceError(f"{command}: {said or f'exit code {done.returncode}'}")
-    return done.stdout

@@ -63,10 +63,7 @@ def _recorded() -> dict[str, Any]:
             for name in names
         ],
         "missing": ["without UCC: give --ucc"],
-        "probes": [
-            {"core_to_core_ns": [[0, 1, ns]], "memcpy_gb_per_s": copy}
-            for ns, copy in ((50.0, 20.0), (None, 21.0), (300.0, 22.0))
-        ],
+        "probes": [{"memcpy_gb_per_s": copy} for copy in (20.0, 21.0, 22.0)],
         "results": [
             {
                 "contender": name,
@@ -94,10 +91,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert main(["--show", str(path), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[4] == (
-        "# memcpy of 64 MiB by one thread: 21.0 (20.0-22.0 over the rounds) GB/s; "
-        "core 0 to 1: 175 (50-300 over the rounds) ns (far)"
-    )
+    assert "21.0 (20.0-22.0 over the rounds) GB/s" in lines[4]
     assert lines[lines.index("# All cells") + 1 :][:3] == [
         "  ratio of at least 1x in 2 of 4, 2x in 2 of 4, 3x in 2 of 4",
         "  from 8 KB 2x in 1 of 1, from 1 MB 3x in 1 of 1, on 8 ranks 2x in 0 of 0",

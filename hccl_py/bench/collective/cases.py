@@ -10,7 +10,7 @@ A new collective is a new entry of `CASES`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hccl_py.bench.collective.contender import Contender, Timed
@@ -90,9 +90,10 @@ def _bind_send_recv(by: Contender, call: Call, rank: int, input: Any, output: An
         peer = call.peer(rank)
         if peer is None:
             return _nothing_to_do
-        return by.send(input, peer) if call.begins(rank) else by.recv(output, peer)
-    start_send = by.start_send(input, (rank + 1) % call.world_size)
-    recv = by.recv(output, (rank - 1) % call.world_size)
+        is_first = call.begins(rank)
+        return _one_way(by, call, *(("send", peer, input) if is_first else ("recv", peer, output)))
+    start_send = _one_way(by, call, "start_send", (rank + 1) % call.world_size, input)
+    recv = _one_way(by, call, "recv", (rank - 1) % call.world_size, output)
 
     def exchange() -> None:
         sending = start_send()
@@ -108,7 +109,8 @@ def _bind_ping_pong(by: Contender, call: Call, rank: int, input: Any, output: An
     peer = call.peer(rank)
     if peer is None:
         return _nothing_to_do
-    first, second = by.send(input, peer), by.recv(output, peer)
+    first = _one_way(by, call, "send", peer, input)
+    second = _one_way(by, call, "recv", peer, output)
     if not call.begins(rank):
         first, second = second, first
 
@@ -117,6 +119,10 @@ def _bind_ping_pong(by: Contender, call: Call, rank: int, input: Any, output: An
         second()
 
     return exchange
+
+
+def _one_way(by: Contender, call: Call, op: str, peer: int, data: Any) -> Callable[[], Any]:
+    return by.bind(replace(call, op=op, root=peer, in_place=True), data, data)
 
 
 def _nothing_to_do() -> None:

@@ -52,19 +52,11 @@ class Contender(Protocol):
     compression: str
 
     def bind(self, call: Call, input: Any, output: Any) -> Timed:
-        """Return a collective as `call` has it; in place, `input` is or has `output`."""
+        """Return a collective as `call` has it; in place, `input` is or has `output`.
 
-    def send(self, data: Any, peer: int) -> Timed:
-        """Send `data` to a rank that receives it."""
-
-    def recv(self, data: Any, peer: int) -> Timed:
-        """Receive `data` from a rank that sends it."""
-
-    def start_send(self, data: Any, peer: int) -> Callable[[], Any]:
-        """Send `data`; the call returns at once, with what to wait for or None."""
-
-    def barrier(self) -> Timed:
-        """Wait until every rank is here."""
+        The ops send, recv and start_send move `input` to or from the root; what start_send returns
+        is to be waited for, unless it is None. A barrier has no buffers.
+        """
 
     def statistics(self) -> str | None:
         """Say what the implementation counted, if it counts."""

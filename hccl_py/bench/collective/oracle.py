@@ -63,6 +63,9 @@ class Call:
         return not self.pairs or self.peer(rank) is not None
 
 
+BARRIER = Call("barrier", 1, 0, "none", "uint8", 0)
+
+
 @dataclass(frozen=True)
 class Piece:
     """A contiguous part of an expected result: `count` elements that repeat `pattern`."""

@@ -47,24 +47,11 @@ class CommunicatorContender:
             "gather": partial(comm.gather, result if at_root else None, data, call.root),
             "scatter": partial(comm.scatter, result, data if at_root else None, call.root),
             "barrier": comm.barrier,
+            "send": partial(comm.send, data, call.root),
+            "recv": partial(comm.recv, data, call.root),
+            "start_send": partial(comm.nonblocking.send, data, call.root),
         }
         return calls[call.op]
-
-    def send(self, data: Any, peer: int) -> Timed:
-        """See Contender."""
-        return partial(self.communicator.send, _array(data), peer)
-
-    def recv(self, data: Any, peer: int) -> Timed:
-        """See Contender."""
-        return partial(self.communicator.recv, _array(data), peer)
-
-    def start_send(self, data: Any, peer: int) -> Timed:
-        """See Contender."""
-        return partial(self.communicator.nonblocking.send, _array(data), peer)
-
-    def barrier(self) -> Timed:
-        """See Contender."""
-        return self.communicator.barrier
 
     def statistics(self) -> str | None:
         """See Contender."""

@@ -65,25 +65,12 @@ class TorchContender:
             "all_to_all": lambda: partial(dist.all_to_all_single, output, input, group=group),
             "gather": lambda: partial(dist.gather, input, blocks(output), dst=root, group=group),
             "scatter": lambda: partial(dist.scatter, output, blocks(input), src=root, group=group),
-            "barrier": self.barrier,
+            "barrier": lambda: partial(dist.barrier, group=group),
+            "send": lambda: partial(dist.send, input, root, group=group),
+            "recv": lambda: partial(dist.recv, input, root, group=group),
+            "start_send": lambda: partial(dist.isend, input, root, group=group),
         }
         return makers[call.op]()
-
-    def send(self, data: torch.Tensor, peer: int) -> Timed:
-        """See Contender."""
-        return partial(dist.send, data, peer, group=self.group)
-
-    def recv(self, data: torch.Tensor, peer: int) -> Timed:
-        """See Contender."""
-        return partial(dist.recv, data, peer, group=self.group)
-
-    def start_send(self, data: torch.Tensor, peer: int) -> Timed:
-        """See Contender."""
-        return partial(dist.isend, data, peer, group=self.group)
-
-    def barrier(self) -> Timed:
-        """See Contender."""
-        return partial(dist.barrier, group=self.group)
 
     def statistics(self) -> str | None:
         """See Contender."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.contender import Contender, Endpoint, Open, Timed
-from hccl_py.bench.collective.oracle import FLOAT_TYPES, PERIOD, Call, Piece, contribution
+from hccl_py.bench.collective.oracle import BARRIER, FLOAT_TYPES, PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -73,7 +73,7 @@ class Rank:
     def __init__(self, rank: int, contenders: Sequence[Contender]) -> None:
         """Take over the contenders."""
         self.rank, self.contenders = rank, contenders
-        self.barriers = [contender.barrier() for contender in contenders]
+        self.barriers = [contender.bind(BARRIER, None, None) for contender in contenders]
         self.calls: list[Timed] = []
         self.buffers: list[tuple[Any, Any]] = []
 
