@@ -15,7 +15,8 @@ from functools import partial
 
 from benchmarks.harness import run_bench
 from hccl_py.bench.carry_out import carry_out
-from hccl_py.bench.collective.contender import Api, Contender, Endpoint, Open
+from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.over_communicator import CommunicatorContender
 
 

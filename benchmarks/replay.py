@@ -17,7 +17,8 @@ from typing import Any
 import hccl_py
 from benchmarks.harness import parser_of_command, run_bench
 from hccl_py.bench.carry_out import carry_out
-from hccl_py.bench.collective.contender import Api, Contender, Endpoint, Timed
+from hccl_py.bench.collective.contender import Contender, Endpoint, Timed
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.command_line import parse_positive
 

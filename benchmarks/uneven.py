@@ -26,7 +26,7 @@ from hccl_py.algorithms.table import names_for
 from hccl_py.bench.carry_out import carry_out
 from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Api, with_algorithm
+from hccl_py.bench.collective.contenders import Api, with_algorithm
 from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.ranks import Ranks
 from hccl_py.bench.namespaces import Hosts

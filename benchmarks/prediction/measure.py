@@ -12,7 +12,7 @@ import numpy as np
 
 from hccl_py.algorithms.table import names_for
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Api
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.over_communicator import CommunicatorContender
 from hccl_py.bench.collective.rank import Rank, prepare, time_calls
 from hccl_py.bench.collective.ranks import Ranks

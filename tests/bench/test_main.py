@@ -26,7 +26,8 @@ from thread_ranks import wait_until
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Api, Open
+from hccl_py.bench.collective.contender import Open
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.output.counters import describe
 from hccl_py.bench.collective.rank import serve

@@ -5,7 +5,7 @@ import pytest
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.parser import make_parser
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import contenders_of
+from hccl_py.bench.collective.contenders import contenders_of
 from hccl_py.bench.collective.options import Options
 
 

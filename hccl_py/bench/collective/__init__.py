@@ -4,7 +4,7 @@
     command_line  the options: names, argparse, checks; options: one `Options` for each case
     cases       what a collective is to a benchmark: its hooks
     oracle      input data and the numpy oracle
-    contender   what is measured: the interface, and those there are, by name
+    contender   what is measured: the interface; contenders: those there are, by name
                 (over_communicator, over_torch: the two implementations)
     rank        one rank process: calls the functions that it is sent
     ranks       all rank processes, seen from the command: start, ask, failure, end

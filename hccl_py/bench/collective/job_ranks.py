@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.bench.collective.contender import Api, Endpoint
+from hccl_py.bench.collective.contender import Endpoint
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.over_communicator import CommunicatorContender
 from hccl_py.bench.collective.rank import Rank
 

@@ -13,7 +13,8 @@ from hccl_py.bench.carry_out import carry_out
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile, start_profile
 from hccl_py.bench.collective.analysis.validate_command import validate, validate_job
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.contender import Open, contenders_of
+from hccl_py.bench.collective.contender import Open
+from hccl_py.bench.collective.contenders import contenders_of
 from hccl_py.bench.collective.job_ranks import is_rank
 from hccl_py.bench.collective.measure import measure
 from hccl_py.bench.collective.options import Options

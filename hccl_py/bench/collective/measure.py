@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,6 @@ _ROUND_S = 0.02
 _BUDGET_S = 1.0
 _MIN_ROUNDS, _MAX_ROUNDS = 10, 50
 _MIN_CALLS, _MAX_CALLS = 2, 50_000
-_CALIBRATION_S = 0.005
 _SAMPLE_S = 0.1
 _MIN_SAMPLE, _MAX_SAMPLE = 10, 1000
 _OVER_RANKS = (lambda times: times[0], np.nanmean, np.nanmin, np.nanmax)
@@ -37,6 +36,20 @@ def measure(ranks: Ranks, options: Options, names: Sequence[str]) -> Iterator[Ro
     limits = Limits(ranks, options)
     for size in options.sizes:
         yield _row(ranks, options, names, limits, size)
+
+
+def calls_of_round(call_s: Callable[[int], float], round_s: float, most: int) -> int:
+    """Return how many calls fill a round: by doubling, as the first calls say little.
+
+    Args:
+        call_s: makes so many calls, on all ranks; returns the seconds of one.
+        round_s: what they should take.
+        most: more are never made.
+    """
+    calls = 1
+    while (each_s := call_s(calls)) * calls < round_s / 4 and calls < most:
+        calls *= 2
+    return max(1, min(most, round(round_s / each_s)))
 
 
 def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, size: int) -> Row:
@@ -64,7 +77,8 @@ def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, s
         of = f"{result.contender}: " if len(results) > 1 else ""
         doubts += [of + doubt for doubt in spread_doubts(result.round_us, num_calls)]
     factor, copied = busbw_factor(call.op, call.world_size), max(copy_before, copy_after)
-    return Row(size, call.count, factor, tuple(results), limits, copied, tuple(doubts))
+    speeds = copied, limits.wire_gb_per_s, limits.busbw_gb_per_s(copied)
+    return Row(size, call.count, factor, tuple(results), *speeds, tuple(doubts))
 
 
 def _check(ranks: Ranks, options: Options, index: int, what: str) -> int | None:
@@ -88,12 +102,11 @@ def _calls_per_round(ranks: Ranks, options: Options, index: int, what: str) -> i
     if options.iters is not None:
         ranks.ask(time_calls, index, 1, _warmup(options, 1), what=what)
         return -(-options.iters // min(options.iters, _MIN_ROUNDS))
-    calls = 1
-    while True:
-        call_s = float(np.nanmean(ranks.ask(time_calls, index, calls, 0, what=what)))
-        if call_s * calls >= _CALIBRATION_S or calls >= _MAX_CALLS:
-            return min(_MAX_CALLS, max(_MIN_CALLS, round(_ROUND_S / call_s)))
-        calls *= 2
+
+    def call_s(calls: int) -> float:
+        return float(np.nanmean(ranks.ask(time_calls, index, calls, 0, what=what)))
+
+    return max(_MIN_CALLS, calls_of_round(call_s, _ROUND_S, _MAX_CALLS))
 
 
 def _time(ranks: Ranks, options: Options, results: Sequence[Result], at: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.bench.collective.analysis.limits import Limits
 from hccl_py.bench.collective.analysis.profile import Profile
 
 
@@ -81,6 +80,9 @@ class Row:
 
     Attributes:
         results: what the others are compared with, first.
+        copy_gb_per_s: one thread's memcpy of as many bytes.
+        wire_gb_per_s: plain sockets between two nodes, in each direction used; None: one node.
+        limit_gb_per_s: the busbw that one of these allows; None: they say nothing about it.
         doubts: why these results cannot be trusted.
         profiles: of the first contender, one for each rank, with --profile.
     """
@@ -89,8 +91,9 @@ class Row:
     count: int
     busbw_factor: float
     results: tuple[Result, ...]
-    limits: Limits
     copy_gb_per_s: float
+    wire_gb_per_s: float | None
+    limit_gb_per_s: float | None
     doubts: tuple[str, ...]
     profiles: tuple[Profile, ...] = ()
 
@@ -104,7 +107,8 @@ class Row:
 
     def share(self, result: Result) -> float | None:
         """The part of the measured limit that was reached."""
-        return self.limits.share(self.algbw(result), self.busbw(result), self.copy_gb_per_s)
+        limit = self.limit_gb_per_s
+        return None if limit is None else self.busbw(result) / limit
 
     def ratio(self, result: Result) -> Spread:
         """Compare a result's time with the first one's: medians, and the spread of the rounds."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from hccl_py.bench.collective.contender import Api
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.job_ranks import is_rank, rank_of_job
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output.document import facts

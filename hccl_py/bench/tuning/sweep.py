@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.algorithms.tuner import UNKNOWN_SIZE
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.measure import calls_of_round
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.over_communicator import CommunicatorContender
 from hccl_py.bench.collective.rank import Rank, prepare, time_calls
@@ -163,7 +164,11 @@ def _visit(rank: Rank, contender: CommunicatorContender, cell: Cell, visit_s: fl
 
     if not cell.calls:
         round_s = visit_s / (len(names) * _ROUNDS)
-        cell.calls = {name: _calls(round_s, partial(time_s, name)) for name in names}
+        with_warmup_s = round_s / 1.1
+        cell.calls = {
+            name: calls_of_round(partial(time_s, name), with_warmup_s, _MOST_CALLS)
+            for name in names
+        }
     for number in range(_MOST_ROUNDS):
         is_late = agreed(communicator, time.monotonic() - start) > visit_s
         if number >= _FEWEST_ROUNDS and is_late:
@@ -171,14 +176,6 @@ def _visit(rank: Rank, contender: CommunicatorContender, cell: Cell, visit_s: fl
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
             cell.times.setdefault(name, []).append(1e6 * time_s(name, cell.calls[name]))
-
-
-def _calls(round_s: float, time_s: Callable[[int], float]) -> int:
-    """Return how many calls fill a round: by doubling, as the first calls say little."""
-    calls = 1
-    while (call_s := time_s(calls)) * calls < round_s / 4 and calls < _MOST_CALLS:
-        calls *= 2
-    return max(1, min(_MOST_CALLS, int(round_s / 1.1 / call_s)))
 
 
 def _measurement(

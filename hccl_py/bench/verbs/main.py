@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 
 from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Exchange, Setup
@@ -132,9 +131,10 @@ def _on_a_core(link: Link, choose: Callable[[set[int]], int]) -> Iterator[None]:
 @contextmanager
 def _local_server() -> Iterator[Link]:
     """Start the other end as a child."""
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    server = context.Process(target=_serve_local, args=(theirs,), daemon=True)
+    server = context.Process(target=_serve, args=(Link(theirs),), daemon=True)
     server.start()
     theirs.close()
     try:
@@ -145,15 +145,7 @@ def _local_server() -> Iterator[Link]:
         server.terminate()
 
 
-def _serve_local(connection: Connection) -> None:
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    with Link(connection) as link:
-        _serve(link)
-
-
 def _run_client(options: argparse.Namespace, link: Link) -> None:
-    if options.local:
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     sizes = _sizes(options)
     setup = Setup(
         options.device, max(sizes), options.tx_depth, not options.unregistered, options.compare

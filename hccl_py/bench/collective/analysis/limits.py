@@ -47,21 +47,23 @@ class Limits:
         """Measure one thread's memcpy of `size` bytes on rank 0, the others being idle."""
         return float(self._ranks.ask(_copy, size, what="measuring memcpy")[0])
 
-    def share(self, algbw: float, busbw: float, copy_gb_per_s: float) -> float | None:
-        """Return which part of the limit was reached; None: no limit says anything about it.
+    def busbw_gb_per_s(self, copy_gb_per_s: float) -> float | None:
+        """Return the busbw that the limit allows; None: no limit says anything about it.
 
         Between nodes the bytes count that have to leave or reach a node in any algorithm.
         """
-        options, wire = self._options, self.wire_gb_per_s
-        if not CASES[options.collective].has_data or options.world_size == 1:
+        options, wire, op = self._options, self.wire_gb_per_s, self._options.collective
+        if not CASES[op].has_data or options.world_size == 1:
             return None
         crossing = {options.node(a) != options.node(b) for a, b in options.pairs}
         if wire is None or crossing == {False}:
-            return busbw / copy_gb_per_s
+            return copy_gb_per_s
         if options.pairs:
-            return algbw * len(options.pairs) / wire if crossing == {True} else None
-        ranks = options.nproc if options.collective == "all_to_all" else 1
-        return algbw * busbw_factor(options.collective, options.nnodes) * ranks / wire
+            return wire / len(options.pairs) if crossing == {True} else None
+        ranks = options.nproc if op == "all_to_all" else 1
+        return (
+            wire / ranks * busbw_factor(op, options.world_size) / busbw_factor(op, options.nnodes)
+        )
 
     def _measure_wire(self) -> float:
         what, both_ways = "measuring the wire", self._options.collective in _BOTH_WAYS

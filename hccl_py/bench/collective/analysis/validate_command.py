@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Asked, Link, Validator
-from hccl_py.bench.collective.contender import Api
+from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.job_ranks import JobRanks, rank_of_job
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output import matrix

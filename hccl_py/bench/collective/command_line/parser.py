@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.option_text import DESCRIPTION, EPILOG, OPTIONS
-from hccl_py.bench.collective.contender import APIS, BASELINES, COMPRESSIONS
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
 from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
 from hccl_py.command_line import (
     Parser,

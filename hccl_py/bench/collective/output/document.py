@@ -58,7 +58,7 @@ def _size_document(row: Row) -> dict[str, Any]:
         "count": row.count,
         "busbw_factor": row.busbw_factor,
         "memcpy_gb_per_s": row.copy_gb_per_s,
-        "wire_gb_per_s": row.limits.wire_gb_per_s,
+        "wire_gb_per_s": row.wire_gb_per_s,
         "doubts": row.doubts,
         "contenders": {
             result.contender: {

@@ -78,17 +78,11 @@ def _draw(cases: Measured, time_axes: Axes, busbw_axes: Axes) -> None:
             busbw = [row.busbw(result) for row, result in zip(rows, results, strict=True)]
             busbw_axes.plot(sizes, busbw, **style)
     rows = cases[0][1]
-    limits = [(row.size, _limit(row)) for row in rows if _limit(row)]
+    limits = [(row.size, row.limit_gb_per_s) for row in rows if row.limit_gb_per_s]
     if limits:
         busbw_axes.plot(
             *zip(*limits, strict=True), color="black", lw=1, ls=(0, (1, 2)), label="measured limit"
         )
-
-
-def _limit(row: Row) -> float | None:
-    """The busbw at which the limit would be reached."""
-    share = row.share(row.results[0])
-    return row.busbw(row.results[0]) / share if share else None
 
 
 def _label(options: Options, result: Result, several: bool) -> str:

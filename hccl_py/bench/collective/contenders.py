@@ -1,0 +1,93 @@
+"""The contenders by name: an `Api` opens one in a rank process, where alone torch is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hccl_py.algorithms.shared import REPRODUCIBLE
+from hccl_py.algorithms.tuner import VARIABLE as ALGORITHM
+from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+from hccl_py.bench.collective.options import Options
+from hccl_py.compression import VARIABLE as COMPRESSION
+
+APIS = ("torch", "communicator")
+"""Ways to call hccl, the values of --api."""
+
+BASELINES = ("gloo",)
+"""What hccl is compared with in the same processes, the values of --compare."""
+
+COMPRESSIONS = ("bf16", "int8")
+
+
+@dataclass(frozen=True)
+class Api:
+    """Opens a contender.
+
+    Attributes:
+        name: communicator, torch (its backend hccl), or another backend of torch.
+        variable: set while it is opened, with its value.
+        is_registered: whether its buffers are in registered memory.
+    """
+
+    name: str
+    variable: tuple[str, str] | None = None
+    is_registered: bool = False
+
+    def __call__(self, endpoint: Endpoint) -> Contender:
+        """Open it; blocks until all ranks are connected."""
+        import torch
+
+        from hccl_py.bench.collective.over_communicator import CommunicatorContender
+        from hccl_py.bench.collective.over_torch import TorchContender
+        from hccl_py.memory.registered import empty
+
+        contender: Contender
+        with _environment(self.variable):
+            if self.name == "communicator":
+                contender = CommunicatorContender.open(endpoint)
+            else:
+                backend = "hccl" if self.name == "torch" else self.name
+                contender = TorchContender(backend, endpoint)
+        make = empty if self.is_registered else torch.zeros
+        contender.zeros = lambda count, dtype: make(count, dtype=getattr(torch, dtype))
+        return contender
+
+
+@contextmanager
+def _environment(variable: tuple[str, str] | None) -> Iterator[None]:
+    if variable is None:
+        yield
+        return
+    name, value = variable
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def with_algorithm(api: str, place: str) -> Api:
+    """Call hccl with an algorithm, as --algorithm or HCCL_ALGORITHM names it."""
+    algorithms = ",".join(filter(None, (os.environ.get(ALGORITHM), place)))
+    return Api(api, (ALGORITHM, algorithms))
+
+
+def contenders_of(options: Options) -> dict[str, Open]:
+    """Return what to measure, by name; the others are compared with the first."""
+    hccl = Api(options.api)
+    first: dict[str, Open] = {}
+    if options.registered:
+        first["registered"] = replace(hccl, is_registered=True)
+    found = first | {"hccl": hccl}
+    found |= {one: replace(hccl, variable=(COMPRESSION, one)) for one in options.compressions}
+    if options.reproducible:
+        found["reproducible"] = replace(hccl, variable=(REPRODUCIBLE, "1"))
+    found |= {Path(one).name: with_algorithm(options.api, one) for one in options.algorithms}
+    return found | {name: Api(name) for name in options.compare}
