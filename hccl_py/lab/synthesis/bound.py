@@ -1,4 +1,4 @@
-"""How long a collective takes at least on a network, and the cut that says so.
+"""How long a collective takes at least on a network, the cut that says so, and what plans reach.
 
 Times are Fractions in units of the whole data (`data`, or all blocks) at 1 kbit/s. All bounds are
 cuts: what must cross a set of links, by what these carry. Each is found by maximum flows. Links
@@ -14,13 +14,19 @@ that no message takes do not count.
   Schwenk, 1974). So 2(p-1) times the data must leave the groups.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from hccl_py.lab.synthesis.max_flow import max_flow
+import networkx as nx
+from networkx.algorithms.flow import edmonds_karp
+
 from hccl_py.lab.synthesis.network import Arc, Network
+from hccl_py.plan.language import OpKind, Plan
+
+Vertex = TypeVar("Vertex", bound=Hashable)
 
 _MOST_FOR_ALL_GROUPINGS = 8
 _SOURCE = -1
@@ -174,3 +180,53 @@ def _spelt(network: Network, side: set[int], *, is_reversed: bool = False) -> st
     )
     rate = _leaving(network, side) / 1000
     return f"ranks {here} -> {there}, {rate:g} Mbit/s: {', '.join(crossing)}"
+
+
+class Certificate(NamedTuple):
+    """How good plans are: the time of the busiest link beside the bound, in the same units."""
+
+    time: Fraction
+    busiest: str
+    bound: Bound
+
+    @property
+    def share(self) -> float:
+        """Share of the bound that is reached, 0 to 1."""
+        return float(self.bound.time / self.time)
+
+    @property
+    def rates(self) -> str:
+        """How much of the data is done in a second, if links are all that takes time."""
+        plans, most = (float(1 / time) / 1000 for time in (self.time, self.bound.time))
+        return f"{plans:.4g} of at most {most:.4g} Mbit/s of the data; busiest link: {self.busiest}"
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} of the bound; the bottleneck is {self.bound.bottleneck}"
+
+
+def certify(plans: Sequence[Plan], network: Network, bound: Bound) -> Certificate:
+    """Find the busiest link of plans, one for each rank."""
+    load = Counter[Arc]()
+    for plan in plans:
+        whole = plan.shape.data_chunks or plan.world_size
+        for op in plan.ops:
+            if op.kind is not OpKind.SEND or op.src is None:
+                continue
+            for peer in op.peers:
+                for arc in network.routes[plan.rank, peer]:
+                    load[arc] += op.src.end - op.src.begin
+    times = {arc: Fraction(count, whole * network.kbit_per_s[arc]) for arc, count in load.items()}
+    busiest = max(times, key=lambda arc: times[arc])
+    return Certificate(times[busiest], network.spelt(busiest), bound)
+
+
+def max_flow(
+    capacities: Mapping[tuple[Vertex, Vertex], int], source: Vertex, target: Vertex
+) -> tuple[int, set[Vertex]]:
+    """Return the most that flows from source to target, and the source's side of a minimum cut."""
+    graph: nx.DiGraph[Vertex] = nx.DiGraph()
+    graph.add_nodes_from((source, target))
+    graph.add_edges_from((*arc, {"capacity": most}) for arc, most in capacities.items())
+    # Of the algorithms of networkx the fastest one on dense graphs of up to 64 vertices.
+    flow, (side, _) = nx.minimum_cut(graph, source, target, flow_func=edmonds_karp)
+    return flow, side

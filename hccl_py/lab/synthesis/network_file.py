@@ -10,8 +10,11 @@ a node is taken to have one card, in each direction as fast as the fastest of it
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
+
+import networkx as nx
 
 from hccl_py.algorithms.json_file import read_json
 from hccl_py.lab.synthesis.network import Arc, Network
@@ -101,7 +104,7 @@ def _of_matrix(links: list[dict[str, Any]], separate: bool) -> Network:
             crossing.add((source, target))
     n = 1 + max(map(max, measured))
     _check_ranks(sorted({rank for arc in measured for rank in arc}))
-    missing = [(a, b) for a in range(n) for b in range(n) if a != b and (a, b) not in measured]
+    missing = [pair for pair in permutations(range(n), 2) if pair not in measured]
     if missing:
         raise ValueError(
             f"expected every pair of {n} ranks; there is no link from, to {missing[0]}"
@@ -155,19 +158,14 @@ def _without_noise(measured: Mapping[Arc, int]) -> dict[Arc, int]:
 
 
 def _nodes(n: int, inside: set[Arc]) -> Nodes:
-    nodes: list[tuple[int, ...]] = []
-    for rank in range(n):
-        if not any(rank in node for node in nodes):
-            mates = [mate for mate in range(n) if mate == rank or (rank, mate) in inside]
-            nodes.append(tuple(mates))
-    for node in nodes:
-        others = set(range(n)) - set(node)
-        split = [(a, b) for a in node for b in node if a != b and (a, b) not in inside]
-        joined = [(a, b) for a in node for b in others if {(a, b), (b, a)} & inside]
-        if odd := split + joined:
+    graph: nx.Graph[int] = nx.Graph(inside)
+    graph.add_nodes_from(range(n))
+    nodes = sorted(tuple(sorted(node)) for node in nx.connected_components(graph))
+    for pair in (pair for node in nodes for pair in permutations(node, 2)):
+        if pair not in inside:
             raise ValueError(
                 f"expected between_nodes to agree on which ranks share a node; the link from, to "
-                f"{odd[0]} contradicts the others"
+                f"{pair} contradicts the others"
             )
     return tuple(nodes)
 
@@ -180,12 +178,8 @@ def _check_ranks(ranks: list[int]) -> None:
 
 def _check_connected(network: Network) -> None:
     """Make sure that everything can come from everyone to everyone, through ranks or switches."""
-    for one in (network, network.reversed):
-        reached, todo = {0}, [0]
-        while todo:
-            here = todo.pop()
-            new = {head for (tail, head) in one.routes if tail == here} - reached
-            reached |= new
-            todo += new
-        if lost := set(range(network.world_size)) - reached:
-            raise ValueError(f"expected a way between all ranks; rank {min(lost)} and 0 have none")
+    graph: nx.DiGraph[int] = nx.DiGraph(network.routes.keys())
+    graph.add_nodes_from(range(network.world_size))
+    joined = next(each for each in nx.strongly_connected_components(graph) if 0 in each)
+    if lost := set(range(network.world_size)) - joined:
+        raise ValueError(f"expected a way between all ranks; rank {min(lost)} and 0 have none")

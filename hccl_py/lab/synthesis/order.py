@@ -128,6 +128,12 @@ class _Writer:
         self._received: set[_Message] = set()
         self._touched: set[int] = set()  # chunks whose partial result has a place of its own
         self._is_blocks = False
+        # The blocks whose partial results pass through this rank have a place in scratch.
+        self._passing = [
+            chunk
+            for chunk, tree in enumerate(trees)
+            if me != tree.root and any(to == me != rank for rank, to in enumerate(tree.up))
+        ]
 
     def write(self, ordered: Sequence[_Message]) -> Plan:
         me, plan = self._me, self._plan
@@ -182,14 +188,5 @@ class _Writer:
             return output[0]
         if message.chunk not in self._touched:
             return input[message.chunk]
-        slots = sorted(self._inner())
-        return self._plan.scratch(slots.index(message.chunk), like=input[message.chunk])
-
-    def _inner(self) -> list[int]:
-        """List the blocks whose partial results pass through this rank."""
-        return [
-            chunk
-            for chunk, tree in enumerate(self._trees)
-            if tree.root != self._me
-            and any(to == self._me for rank, to in enumerate(tree.up) if rank != self._me)
-        ]
+        slot = self._passing.index(message.chunk)
+        return self._plan.scratch(slot, like=input[message.chunk])

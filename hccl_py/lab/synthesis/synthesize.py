@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from hccl_py.algorithms.plan_file import PlansOfRoots
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
-from hccl_py.lab.synthesis.bound import Bound, bound_of
-from hccl_py.lab.synthesis.certificate import Certificate, certify
+from hccl_py.lab.synthesis.bound import Bound, Certificate, bound_of, certify
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.order import makespan, plans_of
 from hccl_py.lab.synthesis.packing import Task, Tree, pack, time_of

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from networks import EVEN, ONE_WAY, PAIRS, RACKS, STAR, network_of, random_links, slowest_cut
 
-from hccl_py.lab.synthesis.bound import bound_of
-from hccl_py.lab.synthesis.max_flow import max_flow
+from hccl_py.lab.synthesis.bound import bound_of, max_flow
 
 RANDOM = [pytest.param(random_links(seed), id=f"random-{seed}") for seed in range(12)]
 ALL = [PAIRS, STAR, RACKS, EVEN, ONE_WAY, *RANDOM]
