@@ -12,7 +12,7 @@ from typing import Any
 
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.exit_codes import CANNOT_RUN, UsageError
-from hccl_py.launcher.job.layout import Program, Slot, rank_command
+from hccl_py.launcher.job.layout import RankProgram, Slot, rank_command
 from hccl_py.launcher.main import pass_over_warnings
 from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.output.options import OutputOptions
@@ -49,7 +49,7 @@ def _run(message: dict[str, Any], folder: Path) -> int:
     from hccl_py.launcher.job import join
 
     ranks = message["ranks"]
-    program = Program(
+    program = RankProgram(
         command=rank_command(message["program"], message["is_python"]),
         environment=dict(os.environ),
         slots=tuple(Slot(message["index"], rank) for rank in range(ranks)),

@@ -21,7 +21,7 @@ from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE, UsageErr
 from hccl_py.launcher.failure import how_ended
 from hccl_py.launcher.job.layout import WORKER
 from hccl_py.launcher.lookups import address_of
-from hccl_py.launcher.options import Options
+from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts.settings import bind
 from hccl_py.launcher.placement.binding import Bind, place
@@ -37,7 +37,7 @@ _TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _BY_PLACE = (None, "static", "c10d")
 
 
-def check_options(options: Options) -> None:
+def check_options(options: JobOptions) -> None:
     """Refuse options that torch does not have."""
     for name, is_given in {
         "--bind": options.bind is not Bind.NONE,
@@ -51,7 +51,7 @@ def check_options(options: Options) -> None:
             )
 
 
-def run(options: Options, folder: Path, words: Sequence[str]) -> int:
+def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
     """Run this node's part of the job, and return its exit code.
 
     `folder` is for records of exceptions, and `words` are the command line.
@@ -75,7 +75,7 @@ def run(options: Options, folder: Path, words: Sequence[str]) -> int:
     return code
 
 
-def _run(options: Options, folder: Path, args: argparse.Namespace) -> tuple[str, int]:
+def _run(options: JobOptions, folder: Path, args: argparse.Namespace) -> tuple[str, int]:
     """Return what ended the job, in a line, and the exit code."""
     # torch's C++ would log a page of frames for every connection that ends; the ranks log all.
     given = os.environ.get(_TORCH_LOG_LEVEL)
@@ -113,7 +113,7 @@ def _run(options: Options, folder: Path, args: argparse.Namespace) -> tuple[str,
         return f"error: torch.distributed.run: {' '.join(str(error).split())}", USAGE
 
 
-def _words(options: Options, folder: Path, args: argparse.Namespace) -> list[str]:
+def _words(options: JobOptions, folder: Path, args: argparse.Namespace) -> list[str]:
     """Return torchrun's command line for ours."""
     from torch.distributed.run import get_args_parser
 
@@ -136,7 +136,7 @@ def _words(options: Options, folder: Path, args: argparse.Namespace) -> list[str
     return [*words, "--no-python", *python, *options.program]
 
 
-def _prepare_c10d(args: argparse.Namespace, options: Options) -> None:
+def _prepare_c10d(args: argparse.Namespace, options: JobOptions) -> None:
     """Say where the nodes meet and who serves the store there, and wait for that node.
 
     torch takes an address for this machine's only if the machine's own name means it.
@@ -164,7 +164,7 @@ def _prepare_c10d(args: argparse.Namespace, options: Options) -> None:
             args.rdzv_conf = f"is_host=1,{args.rdzv_conf or ''}".rstrip(",")
 
 
-def _set_environment(options: Options) -> None:
+def _set_environment(options: JobOptions) -> None:
     """Give the ranks what those of a job of fixed size find, where the user set nothing else."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     os.environ.update(framework_variables(os.environ))

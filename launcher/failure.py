@@ -23,7 +23,7 @@ _LOST_CONNECTION = re.compile(
 )
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """One rank's end; kind, message and traceback are empty if it recorded no exception."""
 
     rank: int
@@ -39,11 +39,11 @@ class Failure(NamedTuple):
     log: str  # path of its log file; empty: none
     last_lines: tuple[str, ...] = ()  # of both its streams
     reason: str = ""  # a likely one, where the exit code alone says little
-    was_stopped: bool = False  # it ended, or raised, after the launcher told it to end
-    was_killed: bool = False  # by the launcher, as it did not end when it was told to
+    was_stopped: bool = False  # it ended, or raised, after the launcher asked it to end
+    was_killed: bool = False  # by the launcher, as it did not end when it was asked to
     blames: int | None = None  # the rank that hccl named in an error of this one
 
-    def cut(self, most_chars: int) -> "Failure":
+    def cut(self, most_chars: int) -> "RankFailure":
         """Return it with texts of so many characters at most: messages have a limit."""
         lines = _cut("\n".join(self.last_lines), most_chars).split("\n")
         return self._replace(
@@ -87,7 +87,7 @@ def _cut(text: str, most_chars: int) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
-def first_failure(failures: Sequence[Failure]) -> Failure:
+def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
     """Choose the root cause: ranks that only lost a peer, or that we stopped, come after it."""
     own = [each for each in failures if not each.was_stopped] or list(failures)
     failed = {each.rank for each in own}
@@ -96,7 +96,9 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
     return min(causes, key=lambda each: each.at_s - (0.0 if each.is_dated else _NOTICED_LATE_S))
 
 
-def render(failures: Sequence[Failure], world_size: int | None, was_stopped: bool = True) -> str:
+def render(
+    failures: Sequence[RankFailure], world_size: int | None, was_stopped: bool = True
+) -> str:
     """Render the report: the later failures in a line, then the first one in full.
 
     `was_stopped`: the ranks that did not fail were stopped.
@@ -113,18 +115,18 @@ def render(failures: Sequence[Failure], world_size: int | None, was_stopped: boo
     return "\n".join([*before, *waiting, *lines, *([text.rstrip()] if text else [])])
 
 
-def _what_a_peer_says(first: Failure, failures: Sequence[Failure]) -> list[str]:
+def _what_a_peer_says(first: RankFailure, failures: Sequence[RankFailure]) -> list[str]:
     """Quote one of the ranks that failed later: what it was doing, or waiting for."""
-    told = [each for each in failures if each is not first and each.message]
-    if not told:
+    others = [each for each in failures if each is not first and each.message]
+    if not others:
         return []
-    peer = min(told, key=lambda each: each.at_s)
+    peer = min(others, key=lambda each: each.at_s)
     line = peer.message.strip().split("\n", 1)[0]
     line = line if len(line) <= _QUOTED else line[:_QUOTED] + "..."
     return [f"hccl-launch: rank {peer.rank} then said: {line}"]
 
 
-def title(failure: Failure, world_size: int | None) -> str:
+def title(failure: RankFailure, world_size: int | None) -> str:
     """Say in a line which rank failed, how and where."""
     of = f" of {world_size}" if world_size else ""
     host = f" on {failure.host}" if failure.host else ""
@@ -138,7 +140,7 @@ def how_ended(rank: int, exit_code: int) -> str:
     return f"rank {rank} {_ended(exit_code)}"
 
 
-def _how(failure: Failure) -> str:
+def _how(failure: RankFailure) -> str:
     return "failed" if failure.message else _ended(failure.exit_code)
 
 
@@ -156,7 +158,7 @@ def _signal_name(number: int) -> str:
 
 
 def _later(
-    first: Failure, failures: Sequence[Failure], world_size: int | None, was_stopped: bool
+    first: RankFailure, failures: Sequence[RankFailure], world_size: int | None, was_stopped: bool
 ) -> Iterator[str]:
     others = [each for each in failures if each is not first and not each.was_stopped]
     killed = sorted(each.rank for each in failures if each.was_killed)

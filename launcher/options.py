@@ -33,7 +33,7 @@ class EmulatedCluster(NamedTuple):
     network: "Callable[[], StartOthers]"
 
 
-class Options(NamedTuple):
+class JobOptions(NamedTuple):
     """A checked command line.
 
     Attributes:

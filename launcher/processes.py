@@ -60,7 +60,7 @@ def tree(pid: int) -> Iterator[int]:
 def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
     """Kill what is below this process, which adopts orphans; False: something is left.
 
-    A process may fork while it is killed, so this looks again until there is none. Children that
+    A process may fork while it is killed, so this repeats until there is none. Children that
     are spared stay, with what is below them.
     """
     end_s = time.monotonic() + limit_s

@@ -10,6 +10,6 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signa
 def stop(number: int, _frame: object) -> NoReturn:
     """Handle a signal that ends a wait: KeyboardInterrupt has its number.
 
-    A pod's first process has no other way to be told to end.
+    A pod's first process has no other way to learn that it has to end.
     """
     raise KeyboardInterrupt(number)

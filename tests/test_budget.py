@@ -28,9 +28,9 @@ BUDGET = {
     "hccl_py/csrc": 10_070,
     "hccl_py/torch_backend": 4_080,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 8_920,
+    "launcher": 8_940,
     "hccl_py/bench": 5_350,
-    "hccl_py/lab": 6_610,
+    "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_320,
 }

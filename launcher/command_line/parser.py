@@ -31,7 +31,7 @@ exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not co
 or the network of --emulate was killed; 71 a node was lost; 78 preflight found errors; 126 the
 program cannot run; 127 it was not found; 128 + the signal that ended the job"""
 _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
-# Without effect: the agent is told of ends at once, every rank is a program of its own, and the
+# Without effect: the kernel reports ends at once, every rank is a program of its own, and the
 # signals that stop a program stop the job.
 _WITHOUT_EFFECT: Mapping[str, Mapping[str, Any]] = {
     "--monitor-interval": {"type": values.seconds},

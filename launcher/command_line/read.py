@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, Options
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, JobOptions
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
@@ -22,7 +22,7 @@ EMULATION = "hccl_py.lab.emulation.launch"
 _SSH_TIMEOUT_S = 60.0
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     args = _parsed(argv, environ)
     if args.replace_gloo:
@@ -59,7 +59,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     output.check()
     coordinator = None if args.standalone else values.coordinator(args, fewest)
     is_any_port = coordinator is not None and coordinator[1] == 0
-    return Options(
+    return JobOptions(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
         ranks_per_node=ranks,

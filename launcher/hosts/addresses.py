@@ -1,6 +1,6 @@
 """The addresses of the job's hosts, and which of them is this machine.
 
-A name is resolved as ssh does it: `ssh -G` tells what `~/.ssh/config` makes of it, then the
+A name is resolved as ssh does it: `ssh -G` prints what `~/.ssh/config` makes of it, then the
 resolver is asked. Behind a ProxyJump only the proxy knows the address, so such a host has none.
 """
 
@@ -40,7 +40,7 @@ class Location:
 def locate(
     hosts: Sequence[Host], ssh: SshOptions, *, timeout_s: float = _TIMEOUT_S
 ) -> tuple[Location, ...]:
-    """Look all hosts up at once.
+    """Resolve all hosts at once.
 
     Args:
         hosts: of the job.
@@ -71,7 +71,7 @@ def locate(
 
 
 def _locate(host: Host, ssh: SshOptions) -> Location | str:
-    """Look one host up; return the reason if it has no address."""
+    """Resolve one host; return the reason if it has no address."""
     configured = _configuration(host, ssh)
     if {"proxyjump", "proxycommand"} & configured.keys():
         return Location(host, (), False, is_alias=True)

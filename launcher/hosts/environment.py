@@ -89,7 +89,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             continue
         match = _FILE_LINE.fullmatch(content)
         if match is None:
-            # The line may hold a secret, so the message does not repeat it.
+            # The line may contain a secret, so the message does not repeat it.
             raise UsageError(f"{path}:{number}: expected NAME=value or a comment")
         quoted = _QUOTED.fullmatch(match["value"])
         plain = re.split(r"(?:^|\s)#", match["value"], maxsplit=1)[0].rstrip()

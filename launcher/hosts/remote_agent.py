@@ -148,7 +148,7 @@ class RemoteAgent:
         alive = [f"ServerAliveInterval={_ALIVE_INTERVAL_S}", f"ServerAliveCountMax={_ALIVE_COUNT}"]
         options = [
             *("BatchMode=yes", f"ConnectTimeout={math.ceil(self._options.ssh.connect_timeout_s)}"),
-            # ssh tells at this level why it ends. A shared connection would outlive its first user.
+            # Here ssh prints why it ends. A shared connection would outlive its first user.
             *(*alive, "LogLevel=INFO", "ControlMaster=no"),
             *("ClearAllForwardings=yes", "ForwardX11=no"),
         ]
@@ -170,9 +170,9 @@ class RemoteAgent:
 
 
 def _filled_pipe(content: bytes) -> tuple[int, int]:
-    """Return both ends of a pipe that holds the content, so that no write has to wait for ssh."""
+    """Return both ends of a pipe that contains the data, so that no write has to wait for ssh."""
     reader, writer = os.pipe()
-    with suppress(PermissionError):  # above the limit of this user: the check below tells
+    with suppress(PermissionError):  # above the limit of this user: the check below reports it
         if fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) < len(content):
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, len(content))
     most = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)

@@ -28,7 +28,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     """Return the line for the shell.
 
     Raises:
-        UsageError: a line break in a word, which one line cannot hold.
+        UsageError: a line break in a word, which one line cannot contain.
     """
     if "/" in python:
         python = posixpath.join(working_directory, python)

@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN, NOT_FOUND
-from hccl_py.launcher.job.layout import Attempt, Program
+from hccl_py.launcher.job.layout import Attempt, RankProgram
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.rank_input import RankInput
-from hccl_py.launcher.job.ranks import Ranks
+from hccl_py.launcher.job.ranks import HostRanks
 from hccl_py.launcher.job.reasons import OutOfMemory
-from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.job.streams import JobOutput
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
@@ -25,7 +25,7 @@ from hccl_py.launcher.supervisor import stop_signals
 from hccl_py.schedulers.ports import free_port
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.preflight.node.responder import Responder
+    from hccl_py.launcher.preflight.node.responder import CheckResponder
 
 
 # Of what ranks say when they fail: two texts of each, of 12 bytes for a character at most, have to
@@ -46,7 +46,7 @@ class Agent:
         last_line: why the job ended, in a line.
     """
 
-    def __init__(self, loop: JobLoop, program: Program, send: Send, streams: Streams) -> None:
+    def __init__(self, loop: JobLoop, program: RankProgram, send: Send, streams: JobOutput) -> None:
         """Wait for the first message; `send` answers, and `streams` prints what ranks write."""
         self._streams = streams
         machine = read_machine()
@@ -55,9 +55,9 @@ class Agent:
         self.exit_code: int | None = None
         self.last_line = ""
         self._loop, self._program, self._send = loop, program, send
-        self._responder: Responder | None = None
+        self._responder: CheckResponder | None = None
         self._attempt: Attempt | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: HostRanks | None = None
         self._input: RankInput | None = None
         self._kill_at_s = self._sample_at_s = float("inf")
 
@@ -120,7 +120,7 @@ class Agent:
         program = self._program
         self._end_check()
         self._attempt, self._kill_at_s = attempt, float("inf")
-        self._ranks = Ranks(self._loop, program, self._streams, attempt, self._on_end)
+        self._ranks = HostRanks(self._loop, program, self._streams, attempt, self._on_end)
         if self._placement.note and attempt.number == 0:
             self._streams.say(f"hccl-launch: {self._placement.note}")
         if self._input is not None:
@@ -158,9 +158,9 @@ class Agent:
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
         """Answer a question of preflight on a thread, for an answer takes seconds."""
-        from hccl_py.launcher.preflight.node.responder import Responder
+        from hccl_py.launcher.preflight.node.responder import CheckResponder
 
-        self._responder = responder = self._responder or Responder(self._program.environment)
+        self._responder = responder = self._responder or CheckResponder(self._program.environment)
 
         def answer() -> None:
             found = responder.answer(question)

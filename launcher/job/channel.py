@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.failure import RankFailure
 from hccl_py.launcher.job.layout import Attempt, Hello, Slot
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.progress.rank_progress import RankProgress
@@ -33,7 +33,7 @@ RETURN_S, COORDINATOR_RETURN_S = 12.0, 2.0
 """How long the connection of a process that may live may be gone: its end was noticed by the agent,
 after up to 6 s of silence; by the coordinator, after up to 16 s."""
 _REDIAL_MS, _MAX_REDIAL_MS, _CONNECT_MS = 50, 1000, 2000
-# The next one tells the same, and more.
+# The next one says the same, and more.
 _NOT_KEPT = frozenset({"progress"})
 LINGER_MS = 1000
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -116,11 +116,11 @@ class CoordinatorLink:
             loop.poller.register(one, zmq.POLLIN)
         dealer.connect(f"tcp://{describe_target(target)}")
 
-    def greet(self, body: dict[str, Any]) -> None:
+    def send_hello(self, body: dict[str, Any]) -> None:
         """Say who this is, the first message of each connection, and send what was lost."""
         session = self._session
-        told = {**body, "session": session.name, "num_received": session.num_received}
-        for message in (pack("hello", told), *session.again()):
+        hello = {**body, "session": session.name, "num_received": session.num_received}
+        for message in (pack("hello", hello), *session.again()):
             self._dealer.send(message, zmq.NOBLOCK)
 
     def send(self, kind: str, body: Any) -> None:
@@ -190,7 +190,7 @@ def unpack(message: bytes) -> tuple[str, Any, int, int]:
         slots = tuple(Slot(*slot) for slot in attempt.slots)
         body = attempt._replace(slots=slots, node_sizes=tuple(attempt.node_sizes))
     elif kind == "ended":
-        body[1] = tuple(Failure(*each) for each in body[1])
+        body[1] = tuple(RankFailure(*each) for each in body[1])
     elif kind == "progress":
         body[1] = tuple(RankProgress(*each) for each in body[1])
     return kind, body, int(number), int(num_received)

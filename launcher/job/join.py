@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, TRY_AGAIN
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL, RETURN_S, CoordinatorLink
-from hccl_py.launcher.job.layout import Hello, Program
+from hccl_py.launcher.job.layout import Hello, RankProgram
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.streams import PRINT_S, Streams
+from hccl_py.launcher.job.streams import PRINT_S, JobOutput
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target
@@ -55,7 +55,9 @@ class CoordinatorAddress(NamedTuple):
 class JoinedAgent:
     """An agent and its link to the coordinator; a service of the loop."""
 
-    def __init__(self, loop: JobLoop, program: Program, coordinator: CoordinatorAddress) -> None:
+    def __init__(
+        self, loop: JobLoop, program: RankProgram, coordinator: CoordinatorAddress
+    ) -> None:
         """Begin to dial."""
         self._loop, self._program, self._coordinator = loop, program, coordinator
         self._target = coordinator.address, coordinator.name[1]
@@ -68,7 +70,7 @@ class JoinedAgent:
         self._link = CoordinatorLink(
             loop, self._target, coordinator.secret, self._on_up, self._on_message, self._on_down
         )
-        self._streams = Streams(loop)
+        self._streams = JobOutput(loop)
         self.agent = Agent(loop, program, self._link.send, self._streams)
         for service in (self._link, self.agent, self):
             loop.add(service)
@@ -183,7 +185,7 @@ class JoinedAgent:
         hello = Hello(
             socket.gethostname(), os.getpid(), self._program.slots, address, free_port(address)
         )
-        self._link.greet(
+        self._link.send_hello(
             {
                 "index": self._coordinator.agent_index,
                 "num_agents": self._coordinator.num_agents,
@@ -208,7 +210,7 @@ class JoinedAgent:
         self.agent.receive(kind, body)
 
     def _on_down(self) -> None:
-        """Look whether the coordinator lives; the link dials again meanwhile."""
+        """Probe whether the coordinator lives; the link dials again meanwhile."""
         if self._has_begun and self.agent.exit_code is None:
             self._probe_at_s = time.monotonic()
             self._lost_s = self._probe_at_s + RETURN_S
@@ -223,7 +225,7 @@ class JoinedAgent:
         self.agent.end(exit_code, "")
 
 
-def run(program: Program, coordinator: CoordinatorAddress) -> int:
+def run(program: RankProgram, coordinator: CoordinatorAddress) -> int:
     """Run this host's part of a job to its end, and return the job's exit code."""
     loop = JobLoop()
     joined = JoinedAgent(loop, program, coordinator)

@@ -36,7 +36,7 @@ class Hello(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One start of all ranks, as the coordinator tells it to an agent.
+    """One start of all ranks, as the coordinator sends it to an agent.
 
     Attributes:
         number: 0, and one more after every restart.
@@ -47,7 +47,7 @@ class Attempt(NamedTuple):
         master_addr, master_port: where rank 0 serves the store.
         job_id: the same on all nodes.
         max_restarts: of the job.
-        sample_s: seconds between two looks at the progress of a rank; 0: there are none.
+        sample_s: seconds between two samples of a rank's progress; 0: there are none.
     """
 
     number: int
@@ -101,7 +101,7 @@ def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": str(attempt.world_size),
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": str(attempt.master_port),
-        # An agent's store would hold the keys of a failed attempt.
+        # An agent's store would keep the keys of a failed attempt.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_RUN_ID": attempt.job_id,
         "TORCHELASTIC_RESTART_COUNT": str(attempt.number),
@@ -143,14 +143,14 @@ WORKER = str(Path(__file__).parents[1] / "worker.py")
 """What a Python rank begins with."""
 
 
-class Program(NamedTuple):
+class RankProgram(NamedTuple):
     """What to run on this host.
 
     Attributes:
         command: of every rank.
         environment: of every rank, before its own variables.
         slots: for the ranks, in their order.
-        emulates_nodes: whether this host plays several nodes.
+        emulates_nodes: whether ranks of several nodes run on this host.
         stop_s: between SIGTERM and SIGKILL.
         folder: for records of exceptions; owner-only.
         bind: which cores each rank gets.
@@ -178,13 +178,13 @@ def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
     return (sys.executable, WORKER, *words) if is_python else tuple(words)
 
 
-def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, str]:
+def rank_variables(program: RankProgram, attempt: Attempt, index: int) -> dict[str, str]:
     """Return what the `index`-th rank of an agent finds on top of the program's environment."""
     own = rank_environment(attempt, index)
     if program.emulates_nodes:
         own["HCCL_NODE_ID"] = f"emulated-node-{attempt.slots[index].node}"
     if "PYTHONUNBUFFERED" not in program.environment:
-        # A pipe would hold lines back until a buffer is full.
+        # A pipe would keep lines back until a buffer is full.
         own["PYTHONUNBUFFERED"] = "1"
     for name in ("HCCL_REPLACE", "HCCL_HABANA_SHIM"):
         if name in program.environment:

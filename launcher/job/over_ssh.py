@@ -11,7 +11,7 @@ from hccl_py.launcher.job.coordinator.coordinator import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.output.lines import MAX_LINE_BYTES, LineReader
-from hccl_py.launcher.output.screen import Screen
+from hccl_py.launcher.output.screen import Console
 
 _SILENT_S, _PERIOD_S = 15.0, 1.0
 # The pieces of a long line come with the prefix of their rank, and marked as pieces.
@@ -107,7 +107,7 @@ class _SshAgent:
     def _reader(
         self,
         descriptor: int,
-        screen: Screen,
+        screen: Console,
         part: Callable[[bytes], bytes],
         has_prompts: bool,
     ) -> LineReader:

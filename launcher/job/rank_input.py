@@ -1,7 +1,7 @@
 """The user's standard input, for rank 0 on another host; on this one it has the descriptor itself.
 
-The agent asks for a piece when rank 0 has taken the one before, so a rank that does not read holds
-up nothing but its input. An empty piece is the end.
+The agent asks for a piece when rank 0 has taken the one before, so a rank that does not read stops
+nothing but its input. An empty piece is the end.
 """
 
 import base64

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.layout import Attempt, Program, Slot, rank_variables
+from hccl_py.launcher.failure import RankFailure
+from hccl_py.launcher.job.layout import Attempt, RankProgram, Slot, rank_variables
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.job.streams import JobOutput
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.placement.binding import Place, bound_to
 from hccl_py.launcher.processes import kill_descendants, takes
@@ -36,21 +36,21 @@ class _Rank:
         file = _progress_file(error_file)
         self.watch = RankWatch(number, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
-        self.stopped_s: float | None = None  # when it was told to end, seconds since the epoch
+        self.stopped_s: float | None = None  # when it was asked to end, seconds since the epoch
         self.was_killed = False
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
         self.at_s = 0.0
 
 
-class Ranks:
+class HostRanks:
     """The ranks of one attempt on this host."""
 
     def __init__(
         self,
         loop: JobLoop,
-        program: Program,
-        streams: Streams,
+        program: RankProgram,
+        streams: JobOutput,
         attempt: Attempt,
         on_end: Callable[[int, int], None],
     ) -> None:
@@ -139,7 +139,7 @@ class Ranks:
         return [rank.number for rank in spared]
 
     def stop(self) -> None:
-        """Tell all ranks that run, and what shares their process groups, to end."""
+        """Ask all ranks that run, and what shares their process groups, to end."""
         for rank in self._ranks:
             if rank.process.poll() is not None:
                 self._note_end(rank)  # it ended by itself
@@ -169,7 +169,7 @@ class Ranks:
             if rank.output is not None:
                 rank.output.close()
 
-    def failures(self, reason: Callable[[int], str]) -> tuple[Failure, ...]:
+    def failures(self, reason: Callable[[int], str]) -> tuple[RankFailure, ...]:
         """Return how ranks failed; `reason` says what an exit code may mean.
 
         A rank that recorded an exception failed, even if it was stopped before its process ended:
@@ -215,11 +215,11 @@ class Ranks:
 
     def _failure(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
-    ) -> Failure:
+    ) -> RankFailure:
         code, at_s = rank.exit_code or 0, record.get("at_s", rank.at_s)
         has_raised = bool(record.get("message"))
         was_stopped = rank.stopped_s is not None and at_s >= rank.stopped_s
-        return Failure(
+        return RankFailure(
             rank=rank.number,
             node=rank.slot.node,
             local_rank=rank.slot.local_rank,
@@ -244,7 +244,7 @@ def _in_rank() -> None:
     """Between fork and exec: a process group of its own, and an end with the agent."""
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Yama lets no process but an ancestor look into this one; py-spy is the agent's child.
+    # Yama lets no process but an ancestor read this one's memory; py-spy is the agent's child.
     _prctl(_PR_SET_PTRACER, os.getppid())
 
 

@@ -14,10 +14,10 @@ from hccl_py.launcher.job.agent import Agent, watch_signals
 from hccl_py.launcher.job.channel import COORDINATOR_RETURN_S, PROTOCOL, Session, pack
 from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
 from hccl_py.launcher.job.coordinator.server import CoordinatorServer
-from hccl_py.launcher.job.layout import Hello, JobSettings, Program
+from hccl_py.launcher.job.layout import Hello, JobSettings, RankProgram
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.rank_input import UserInput
-from hccl_py.launcher.job.streams import PRINT_S, Streams
+from hccl_py.launcher.job.streams import PRINT_S, JobOutput
 
 _FAREWELL_S = 3.0
 StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
@@ -32,7 +32,7 @@ class JobServer:
 
     def __init__(self, loop: JobLoop, settings: JobSettings) -> None:
         """Serve nobody yet."""
-        self.streams = Streams(loop)
+        self.streams = JobOutput(loop)
         streams = self.streams
         show = streams.show if streams.can_show else None
         self.coordinator = JobCoordinator(
@@ -65,7 +65,7 @@ class JobServer:
         for service in (self._server, self):  # in this order: what came in may end the job
             self._loop.add(service)
 
-    def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
+    def add_agent(self, index: int, program: RankProgram, address: str, port: int) -> None:
         """Add an agent in this process; others reach it at `address`, where `port` is free."""
         send = partial(self._from_local, index)
         agent = self._local[index] = Agent(self._loop, program, send, self.streams)
@@ -216,7 +216,7 @@ class JobServer:
 
 def run(
     settings: JobSettings,
-    agents: Sequence[tuple[int, Program, str, int]],
+    agents: Sequence[tuple[int, RankProgram, str, int]],
     listener: tuple[socket.socket, str] | None = None,
     start_others: StartOthers | None = None,
 ) -> int:

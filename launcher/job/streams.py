@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.output.screen import Screen, open_screens
+from hccl_py.launcher.output.screen import Console, open_screens
 
 PRINT_S = 4.0
 """For what is left to print after a stop, on top of the ranks' time; `supervisor` waits longer."""
@@ -43,7 +43,7 @@ class PromptReader(Reader, Protocol):
         """Return what there is of a line without an end, which has been shown then."""
 
 
-class Streams:
+class JobOutput:
     """Standard output and error of this process; a service of the loop.
 
     While nobody reads them, ranks are not read either, and wait in their next print. The owner of
@@ -56,8 +56,8 @@ class Streams:
         self.out, self.err = open_screens()
         self._readers: list[Reader] = []
         self._watched: set[Reader] = set()
-        self._writable: set[Screen] = set()
-        self._prompting: list[tuple[PromptReader, Screen, bytes, object]] = []
+        self._writable: set[Console] = set()
+        self._prompting: list[tuple[PromptReader, Console, bytes, object]] = []
         loop.add(self)
 
     @property
@@ -116,7 +116,7 @@ class Streams:
         self._watch(reader)
 
     def show_prompts(
-        self, reader: PromptReader, screen: Screen, prefix: bytes, source: object
+        self, reader: PromptReader, screen: Console, prefix: bytes, source: object
     ) -> None:
         """Show beginnings of lines that do not go on for a moment, after a prefix.
 
@@ -158,7 +158,7 @@ class Streams:
         if reader in self._readers:
             self._readers.remove(reader)
 
-    def _prompts(self) -> list[tuple[PromptReader, Screen, bytes, object]]:
+    def _prompts(self) -> list[tuple[PromptReader, Console, bytes, object]]:
         """Return the readers that have the beginning of a line."""
         self._prompting = [one for one in self._prompting if one[0].is_open]
         return [one for one in self._prompting if one[0].prompt]
@@ -180,7 +180,7 @@ class Streams:
             self._watched.remove(reader)
             self._loop.selector.unregister(reader.fileno())
 
-    def _wait_to_write(self, screen: Screen) -> None:
+    def _wait_to_write(self, screen: Console) -> None:
         if screen.is_waiting and screen not in self._writable:
             self._writable.add(screen)
             self._loop.selector.register(screen, selectors.EVENT_WRITE, screen.on_writable)

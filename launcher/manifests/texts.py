@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, JobOptions
 
 _SBATCH, _K8S = "--print-sbatch", "--print-k8s"
 # A pod's host name is the name and its number, in 63 characters at most.
@@ -24,7 +24,7 @@ _AGENT_EXTRA_S = 10
 _GIB_PER_RANK = 2
 
 
-def sbatch(options: Options) -> str:
+def sbatch(options: JobOptions) -> str:
     """Return the script; raise UsageError where the options do not fit Slurm."""
     _check(options, _SBATCH)
     own = [word for word in options.own_words if word.replace("_", "-") != _SBATCH]
@@ -37,7 +37,7 @@ def sbatch(options: Options) -> str:
     )
 
 
-def k8s(options: Options) -> str:
+def k8s(options: JobOptions) -> str:
     """Return the manifest; raise UsageError where the options do not fit Kubernetes."""
     _check(options, _K8S)
     words = ["hccl-launch", *_without_sizes(options.own_words), *_program(options)]
@@ -53,14 +53,14 @@ def k8s(options: Options) -> str:
     )
 
 
-def name_of(options: Options) -> str:
+def name_of(options: JobOptions) -> str:
     """Make a name of the program's, as DNS and Slurm take it: `train` of `src/train.py`."""
     program = options.program[options.program[0] == "-m"].rpartition("/")[2]
     name = re.sub("[^a-z0-9]+", "-", program.removesuffix(".py").lower()).strip("-")
     return (name if name[:1].isalpha() else f"job-{name}")[:_MOST_CHARACTERS].strip("-")
 
 
-def _check(options: Options, option: str) -> None:
+def _check(options: JobOptions, option: str) -> None:
     """Raise UsageError where the options leave the size open, or start nodes themselves."""
     if options.elastic:
         raise UsageError(f"{option}: expected --nnodes N, got options of an elastic job")
@@ -71,7 +71,7 @@ def _check(options: Options, option: str) -> None:
         )
 
 
-def _program(options: Options) -> tuple[str, ...]:
+def _program(options: JobOptions) -> tuple[str, ...]:
     return options.program[options.program[0] == "-m" :]
 
 

@@ -94,7 +94,7 @@ class LineReader:
         return len(data)
 
     def drain(self) -> None:
-        """Hand on what the pipe holds now: a process that still has it may write on for ever."""
+        """Hand on what is in the pipe now: a process that still has it may write on for ever."""
         if not self.is_open:
             return
         held = array.array("i", [0])

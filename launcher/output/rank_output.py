@@ -14,8 +14,8 @@ from hccl_py.launcher.output.options import Route
 from hccl_py.transport.own_files import create_file, open_folder, open_private_folder
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.streams import Streams
-    from hccl_py.launcher.output.screen import Screen
+    from hccl_py.launcher.job.streams import JobOutput
+    from hccl_py.launcher.output.screen import Console
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 1000
@@ -89,16 +89,16 @@ class RankOutput:
         num_lines: how many lines the rank has printed.
     """
 
-    def __init__(self, streams: "Streams", prefix: bytes, log: LogFile | None) -> None:
+    def __init__(self, streams: "JobOutput", prefix: bytes, log: LogFile | None) -> None:
         """Put `prefix` before each line on the screen; take over the log file."""
         self._streams, self._prefix, self._log = streams, prefix, log
         self.log_path = str(log.path) if log else ""
         self._readers: list[LineReader] = []
-        self._screen: Screen | None = None
+        self._screen: Console | None = None
         self._last: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self.num_lines = 0
 
-    def read(self, descriptor: int, route: Route, screen: "Screen", *, has_user: bool) -> None:
+    def read(self, descriptor: int, route: Route, screen: "Console", *, has_user: bool) -> None:
         """Read one stream from now on; the screen shows its prompts if somebody may answer."""
 
         def take(lines: Sequence[bytes]) -> None:

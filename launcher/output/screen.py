@@ -14,10 +14,10 @@ _USUAL_COLUMNS = 80  # of a terminal that knows no size, as on a serial line
 _CLEAR_LINE = b"\r\x1b[K"
 
 
-class Screen:
+class Console:
     """A terminal, pipe or file that takes lines as fast as its reader does.
 
-    The lines of one `write` stay together: ranks write through one Screen, one after the other.
+    The lines of one `write` stay together: ranks write through one Console, one after the other.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -125,12 +125,12 @@ class Screen:
             self.on_writable()
 
 
-def open_screens() -> tuple[Screen, Screen]:
+def open_screens() -> tuple[Console, Console]:
     """Return the screens of standard output and error: one and the same if both lead there."""
     sys.stdout.flush()
     sys.stderr.flush()
-    out = Screen(1)
-    return out, out if os.path.sameopenfile(1, 2) else Screen(2)
+    out = Console(1)
+    return out, out if os.path.sameopenfile(1, 2) else Console(2)
 
 
 def _opened_again(descriptor: int) -> int:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import Options
+from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
@@ -25,7 +25,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.secret import SECRET
 
 
-def text(options: Options) -> str:
+def text(options: JobOptions) -> str:
     """Return what an option that starts nothing prints; empty without such an option."""
     if options.print_sbatch or options.print_k8s:
         from hccl_py.launcher.manifests import texts
@@ -38,7 +38,7 @@ def text(options: Options) -> str:
     return ""
 
 
-def elastic_part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
+def elastic_part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
     from hccl_py.launcher import elastic_job
 
@@ -50,7 +50,7 @@ def elastic_part(options: Options, folder: Path, words: Sequence[str]) -> Callab
     return partial(elastic_job.run, options, folder, words)
 
 
-def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
+def part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs this part; raise UsageError where it is not known or cannot be run."""
     if options.remote is not None:
         from hccl_py.launcher.parts import over_ssh
@@ -78,7 +78,7 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
     return node(options, folder, slots_of(options, [index]))
 
 
-def _local(options: Options, folder: Path) -> Callable[[], int]:
+def _local(options: JobOptions, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
     nodes, ranks, cluster = options.num_nodes, options.ranks_per_node, options.emulates
     slots = slots_of(options, range(nodes))
@@ -119,7 +119,7 @@ def _refuse_half_set(nodes: int) -> None:
             )
 
 
-def scheduler_of(options: Options) -> Scheduled | None:
+def scheduler_of(options: JobOptions) -> Scheduled | None:
     """Return what a scheduler says of this process, unless an option says otherwise."""
     if options.standalone or options.by_arrival or options.remote is not None:
         return None

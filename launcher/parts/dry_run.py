@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.options import HostOptions
-from hccl_py.launcher.job.layout import Attempt, Program, Slot, rank_variables
-from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options
+from hccl_py.launcher.job.layout import Attempt, RankProgram, Slot, rank_variables
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, JobOptions
 from hccl_py.launcher.parts import over_ssh, scheduled, several_nodes
 from hccl_py.launcher.parts.settings import planned_program, settings_of, slots_of
 from hccl_py.launcher.placement.binding import place
@@ -31,13 +31,13 @@ class _Agent:
 
     host: str
     is_here: bool
-    program: Program
+    program: RankProgram
     attempt: Attempt
     makes_secret: bool = False
     passed_on: Mapping[str, str] = field(default_factory=dict)
 
 
-def text(options: Options, found: Scheduled | None) -> str:
+def text(options: JobOptions, found: Scheduled | None) -> str:
     """Return what `--dry-run` prints; `found` is what a scheduler says of this process."""
     if options.elastic:
         raise UsageError("--dry-run: an elastic job places its ranks when its nodes have come")
@@ -64,7 +64,7 @@ def text(options: Options, found: Scheduled | None) -> str:
     return render(ranks, notes)
 
 
-def _local(options: Options) -> _Agent:
+def _local(options: JobOptions) -> _Agent:
     """All ranks are here, on emulated nodes where there are several."""
     program = planned_program(options, Path(), slots_of(options, range(options.num_nodes)))
     attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
@@ -72,7 +72,7 @@ def _local(options: Options) -> _Agent:
     return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
 
 
-def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[str]]:
+def _hosts(options: JobOptions, remote: HostOptions) -> tuple[list[_Agent], list[str]]:
     locations = over_ssh.locations(remote)
     sizes = [location.host.slots for location in locations]
     if all(location.is_here for location in locations):
@@ -95,13 +95,15 @@ def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[st
     return agents, [f"working directory on the other hosts: {remote.directory}"]
 
 
-def _command_there(options: Options, remote: HostOptions, program: Program) -> tuple[str, ...]:
+def _command_there(
+    options: JobOptions, remote: HostOptions, program: RankProgram
+) -> tuple[str, ...]:
     if not options.is_python or remote.python == sys.executable:
         return program.command
     return remote.python, "<hccl_py there>/launcher/worker.py", *options.program
 
 
-def _allocation(options: Options, found: Scheduled) -> tuple[list[_Agent], list[str]]:
+def _allocation(options: JobOptions, found: Scheduled) -> tuple[list[_Agent], list[str]]:
     """Nothing runs yet in this allocation: srun would start the nodes."""
     names = scheduled.nodes_to_start(options, found)
     if not names:
@@ -113,7 +115,7 @@ def _allocation(options: Options, found: Scheduled) -> tuple[list[_Agent], list[
     return agents, [f"{found.source}: srun passes all variables of this shell on"]
 
 
-def _scheduled(options: Options, found: Scheduled) -> _Agent:
+def _scheduled(options: JobOptions, found: Scheduled) -> _Agent:
     index, count, slots = scheduled.place(options, found)
     where = scheduled.given_place(options, found)
     if where is not None:
@@ -126,7 +128,7 @@ def _scheduled(options: Options, found: Scheduled) -> _Agent:
     return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
 
 
-def _one_node(options: Options, node: int, num_nodes: int) -> _Agent:
+def _one_node(options: JobOptions, node: int, num_nodes: int) -> _Agent:
     """Return one of several nodes, which have as many ranks each."""
     slots = slots_of(options, [node])
     attempt = _attempt(options, node * len(slots), slots, [len(slots)] * num_nodes)
@@ -134,7 +136,7 @@ def _one_node(options: Options, node: int, num_nodes: int) -> _Agent:
 
 
 def _attempt(
-    options: Options, first_rank: int, slots: tuple[Slot, ...], sizes: Sequence[int]
+    options: JobOptions, first_rank: int, slots: tuple[Slot, ...], sizes: Sequence[int]
 ) -> Attempt:
     settings = settings_of(options, (), "")
     return Attempt(

@@ -11,7 +11,7 @@ from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.open_files import allow_connections
-from hccl_py.launcher.options import Options
+from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.parts.settings import (
     bind,
     has_user,
@@ -35,7 +35,7 @@ def locations(remote: HostOptions) -> tuple[Location, ...]:
 
 
 def part(
-    options: Options, remote: HostOptions, found: tuple[Location, ...], folder: Path
+    options: JobOptions, remote: HostOptions, found: tuple[Location, ...], folder: Path
 ) -> Callable[[], int]:
     """Return what runs the coordinator and a node that is this machine, and starts the others."""
     families = {address_family(each) for location in found for each in location.addresses[:1]}

@@ -10,7 +10,7 @@ from pathlib import Path
 from hccl_py.launcher.exit_codes import MISSING_NODE, UsageError
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.lookups import address_of
-from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, JobOptions
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts import several_nodes
 from hccl_py.launcher.scratch import remove
@@ -22,7 +22,7 @@ from hccl_py.transport.network.secret import SECRET
 _NODE_OPTIONS = NODE_OPTIONS.format("N", "I")
 
 
-def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
+def part(options: JobOptions, found: Scheduled, folder: Path) -> Callable[[], int]:
     """Return what runs this process's part; raise UsageError where the two contradict."""
     index, num_agents, slots = place(options, found)
     where = given_place(options, found) or _found_place(options, found)
@@ -45,14 +45,16 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     return several_nodes.first_node(known, folder, slots, anywhere=found.is_node_0)
 
 
-def in_allocation(options: Options, found: Scheduled, words: Sequence[str], folder: Path) -> None:
+def in_allocation(
+    options: JobOptions, found: Scheduled, words: Sequence[str], folder: Path
+) -> None:
     """Start this command anew on every node of a Slurm allocation of several; else return."""
     nodes = nodes_to_start(options, found)
     if not nodes:
         return
     say(f"{found.source}: srun starts a node on {', '.join(nodes)}")
     os.environ.setdefault(SECRET, os.urandom(32).hex())
-    os.environ.setdefault("SLURM_OVERLAP", "1")  # the shell of `srun --pty` holds the cores
+    os.environ.setdefault("SLURM_OVERLAP", "1")  # the shell of `srun --pty` has the cores
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
@@ -66,7 +68,7 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str], fold
         ) from error
 
 
-def nodes_to_start(options: Options, found: Scheduled) -> tuple[str, ...]:
+def nodes_to_start(options: JobOptions, found: Scheduled) -> tuple[str, ...]:
     """Return the nodes of an allocation on which srun starts this command; none: only here.
 
     Raises:
@@ -93,7 +95,7 @@ def is_one_rank(found: Scheduled) -> bool:
     return found.task is Task.RANK and (found.local_world_size or 1) > 1
 
 
-def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
+def place(options: JobOptions, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
     """Return the agent's index, the number of agents, and the slots of this one."""
     if is_one_rank(found):
         if options.ranks_per_node > 1:
@@ -131,7 +133,7 @@ def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...
     return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
 
 
-def given_place(options: Options, found: Scheduled) -> Rendezvous | None:
+def given_place(options: JobOptions, found: Scheduled) -> Rendezvous | None:
     """Return where node 0 is, if an option or a variable says it."""
     if options.coordinator is not None:
         port = options.coordinator[1] - CONTROL_PORT_OFFSET
@@ -142,7 +144,7 @@ def given_place(options: Options, found: Scheduled) -> Rendezvous | None:
     return None
 
 
-def _found_place(options: Options, found: Scheduled) -> Rendezvous:
+def _found_place(options: JobOptions, found: Scheduled) -> Rendezvous:
     port = options.master_port or found.master_port
     try:
         where = found._replace(master_port=port)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hccl_py.launcher.command_line.values import check_number_here
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.job.layout import JobSettings, Program, Slot, rank_command
+from hccl_py.launcher.job.layout import JobSettings, RankProgram, Slot, rank_command
 from hccl_py.launcher.open_files import allow_ranks
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, JobOptions
 from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.transport.errors import InvalidArgumentError
@@ -29,23 +29,23 @@ def check_secret() -> None:
         say(f"warning: {problem}")
 
 
-def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
+def slots_of(options: JobOptions, nodes: Sequence[int]) -> tuple[Slot, ...]:
     """Return the slots of nodes, all of which have as many ranks."""
     check_number_here(len(nodes) * options.ranks_per_node, "--nnodes times --nproc-per-node")
     return tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node))
 
 
-def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
+def program_of(options: JobOptions, folder: Path, slots: Sequence[Slot]) -> RankProgram:
     """Return what this host runs; raise UsageError where so many ranks cannot, or keep no logs."""
     program = planned_program(options, folder, slots)
     check_folder(program.output.log_dir)
     return program
 
 
-def planned_program(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
+def planned_program(options: JobOptions, folder: Path, slots: Sequence[Slot]) -> RankProgram:
     """Return the same, and make nothing."""
     allow_ranks(len(slots))
-    return Program(
+    return RankProgram(
         command=rank_command(options.program, options.is_python),
         environment=dict(os.environ),
         slots=tuple(slots),
@@ -66,7 +66,7 @@ def has_user() -> bool:
         return False
 
 
-def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> JobSettings:
+def settings_of(options: JobOptions, hosts: tuple[str, ...], address: str) -> JobSettings:
     """Return what the coordinator has to know; `address` is what the others should reach."""
     anywhere = options.coordinator is None or options.by_arrival
     return JobSettings(

@@ -16,7 +16,7 @@ from hccl_py.launcher.options import (
     CONTROL_PORT_OFFSET,
     DEFAULT_MASTER_PORT,
     MAX_PORT,
-    Options,
+    JobOptions,
 )
 from hccl_py.launcher.parts.settings import (
     bind,
@@ -30,7 +30,7 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.secret import SECRET
 
 
-def node_of(options: Options) -> int:
+def node_of(options: JobOptions) -> int:
     """Return the number of this node; no process is node 0 by default."""
     if options.node_rank is None:
         assert options.coordinator is not None
@@ -41,7 +41,7 @@ def node_of(options: Options) -> int:
     return options.node_rank
 
 
-def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
+def by_arrival(options: JobOptions, folder: Path) -> Callable[[], int]:
     """Return what runs this node: the process that listens at the endpoint has the coordinator."""
     assert options.coordinator is not None
     address, port = resolve(options.coordinator), options.coordinator[1]
@@ -79,7 +79,7 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
 
 
 def first_node(
-    options: Options,
+    options: JobOptions,
     folder: Path,
     slots: tuple[Slot, ...],
     bound: socket.socket | None = None,
@@ -114,7 +114,7 @@ def first_node(
 
 
 def other_node(
-    options: Options,
+    options: JobOptions,
     folder: Path,
     slots: tuple[Slot, ...],
     address: str = "",

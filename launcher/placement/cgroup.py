@@ -15,7 +15,7 @@ from hccl_py.launcher.number_ranges import parse_ranges
 _NO_LIMIT_BYTES = 1 << 60
 
 
-class Limits(NamedTuple):
+class CgroupLimits(NamedTuple):
     """What the cgroup and those above it allow; None: no limit."""
 
     num_cores: float | None  # CPU time per time: 2.5 is two and a half cores
@@ -23,10 +23,10 @@ class Limits(NamedTuple):
     memory_bytes: int | None
 
 
-def read(root: Path = Path("/")) -> Limits:
+def read(root: Path = Path("/")) -> CgroupLimits:
     """Read the limits of this process, of which each cgroup above may set a lower one."""
     folders = {name: _folders(root, name) for name in ("cpu", "cpuset", "memory")}
-    return Limits(
+    return CgroupLimits(
         num_cores=_num_cores(folders["cpu"]),
         cpus=_cpus(folders["cpuset"]),
         memory_bytes=_memory_bytes(folders["memory"]),

@@ -51,7 +51,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What was found; `details` are the tables of nodes and RDMA ports, empty without `full`."""
 
     findings: tuple[Finding, ...]
@@ -75,7 +75,7 @@ Answers = Mapping[int, Any]
 Steps = Generator[Ask, Answers, Any]
 
 
-def check(job: Job) -> Generator[Ask, Answers, Report]:
+def check(job: Job) -> Generator[Ask, Answers, CheckReport]:
     """Ask all nodes everything and return the report."""
     examine = {"kind": "examine", "names": job.resolved_names, "master_addr": job.master_addr}
     asked = Ask(
@@ -97,7 +97,7 @@ def check(job: Job) -> Generator[Ask, Answers, Report]:
     findings += _silent(asked, results)
     findings += link_findings(nodes, results)
     details = overview(nodes, skews_s) if job.full else ""
-    return Report(tuple(findings), job.names, len(CHECKS) + _PAIR_CHECKS, details)
+    return CheckReport(tuple(findings), job.names, len(CHECKS) + _PAIR_CHECKS, details)
 
 
 def _ask_clocks(met: Iterable[int]) -> Steps:
@@ -187,7 +187,7 @@ class Checking:
 
     def __init__(self, job: Job, ask: Callable[[int, Any], None], now_s: float) -> None:
         """Ask the first questions; `ask` sends one to a node."""
-        self.report: Report | None = None
+        self.report: CheckReport | None = None
         self._send = ask
         self._steps = check(job)
         self._number = 0

@@ -1,4 +1,4 @@
-"""A finding: what is wrong on which node, and the command that mends it; nodes compared."""
+"""A finding: what is wrong on which node, and the remedy; nodes compared."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

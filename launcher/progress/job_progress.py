@@ -15,7 +15,7 @@ from hccl_py.launcher.progress.rank_progress import RankProgress
 
 STALL_VARIABLE = "HCCL_STALL_WARNING_S"
 LEAST_STALL_S = 1.0
-"""In less time the looks at a rank cannot tell a pause of a busy one from a stall."""
+"""In less time the samples cannot distinguish a pause of a busy rank from a stall."""
 _MOST_SAMPLE_S = 5.0
 _SAMPLES_PER_STALL = 4
 _MAX_NAMED, _MAX_STACKS = 8, 3
@@ -37,7 +37,7 @@ class Outlets(NamedTuple):
 
 
 def sample_s(stall_s: float, has_terminal: bool) -> float:
-    """Return how often agents look at their ranks; 0: never."""
+    """Return how often agents sample their ranks; 0: never."""
     period_s = min(_MOST_SAMPLE_S, stall_s / _SAMPLES_PER_STALL)
     if has_terminal:
         return min(period_s or PERIOD_S, PERIOD_S)
@@ -48,7 +48,7 @@ class JobProgress:
     """One attempt of a job."""
 
     def __init__(self, outlets: Outlets, stall_s: float, sample_s: float, ranks: range) -> None:
-        """Begin with nothing known of some ranks; agents look every `sample_s`.
+        """Begin with nothing known of some ranks; agents sample every `sample_s`.
 
         `stall_s` of 0 names no rank.
         """
@@ -99,7 +99,7 @@ class JobProgress:
                 self._named.remove(one.rank)
                 self._limits[one.rank] = 2 * limit_s
             elif one.rank not in self._named and one.idle_s >= limit_s and self._due_s is None:
-                # Other agents look a moment later.
+                # Other agents sample a moment later.
                 self._due_s = now_s + 1.5 * self._sample_s
         if self._due_s is not None and now_s >= self._due_s:
             self._due_s = None
@@ -135,7 +135,7 @@ class JobProgress:
             self._outlets.ask_stack(agents[rank], rank)
 
     def _goes_on(self, one: RankProgress) -> bool:
-        # A rank that computes is seen to do so in every second look at the latest.
+        # A rank that computes is seen to do so in every second sample at the latest.
         return one.idle_s <= 2 * self._sample_s
 
     def _outside(self, one: RankProgress) -> str:

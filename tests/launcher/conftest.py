@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +19,17 @@ def port() -> int:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", found + 1)):
                 return found
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a script that knows its rank, and return its path."""
+
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        # Unbuffered, print() writes text and line end apart, and lines of two ranks mix.
+        say = "def say(text): os.write(1, f'{text}\\n'.encode())"
+        path.write_text(f"import os\nrank = int(os.environ['RANK'])\n{say}\n{body}")
+        return path
+
+    return write

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from hccl_py.launcher.failure import Failure, first_failure, render
+from hccl_py.launcher.failure import RankFailure, first_failure, render
 
-RAISED = Failure(
+RAISED = RankFailure(
     rank=1,
     node=0,
     local_rank=1,
@@ -39,7 +39,7 @@ def test_first_failure_is_not_a_rank_that_ended_because_another_raised() -> None
 
 
 @pytest.mark.parametrize("end", [RAISED, VANISHED, RAISED._replace(kind="SystemExit", message="")])
-def test_first_failure_is_never_a_rank_that_blames_another_one(end: Failure) -> None:
+def test_first_failure_is_never_a_rank_that_blames_another_one(end: RankFailure) -> None:
     victim = end._replace(rank=0, at_s=90.0, blames=2)
     assert first_failure([victim, VANISHED]) == VANISHED
     assert first_failure([victim, STOPPED._replace(rank=2)]) == victim, "it did not fail itself"
@@ -54,7 +54,7 @@ def test_first_failure_is_never_a_rank_that_blames_another_one(end: Failure) -> 
         VANISHED._replace(exit_code=-signal.SIGABRT, last_lines=("what(): Broken pipe",)),
     ],
 )
-def test_first_failure_is_never_a_rank_that_lost_a_connection(victim: Failure) -> None:
+def test_first_failure_is_never_a_rank_that_lost_a_connection(victim: RankFailure) -> None:
     root = VANISHED._replace(rank=7, at_s=101.0)
     assert first_failure([victim, root]) == root
     assert first_failure([victim]) == victim

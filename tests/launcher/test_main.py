@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
@@ -17,27 +16,13 @@ import pytest
 from launching import COMMAND, agent_of, job, launch, ranks_of, run
 from quiet_clock import HANG_S
 
-Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
 import json, os, sys
 say(json.dumps({"argv": sys.argv[1:], "path": sys.path[0], "name": __name__, **os.environ}))
 """
+Script = Callable[[str], Path]
 SLEEP = "import time; time.sleep(100)"
 TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Write a script that knows its rank, and return its path."""
-
-    def write(body: str) -> Path:
-        path = tmp_path / "script.py"
-        # Unbuffered, print() writes text and line end apart, and lines of two ranks mix.
-        say = "def say(text): os.write(1, f'{text}\\n'.encode())"
-        path.write_text(f"import os\nrank = int(os.environ['RANK'])\n{say}\n{body}")
-        return path
-
-    return write
 
 
 def environments(output: str) -> list[dict[str, Any]]:
@@ -276,29 +261,6 @@ def test_frozen_agent_goes_on_and_ends_with_its_front(script: Script, tmp_path: 
         process.kill()  # the orphans are looked for on the way out
 
 
-def test_single_rank_gets_the_terminal_itself(script: Script) -> None:
-    path = script("import sys\nsay([os.isatty(fd) for fd in range(3)])\nsay(input())")
-    ours, theirs = os.openpty()
-    with subprocess.Popen([*COMMAND[:3], str(path)], stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        os.write(ours, b"typed\n")
-        printed = b""
-        while chunk := _read(ours):
-            printed += chunk
-    os.close(ours)
-    lines = printed.decode().splitlines()
-    assert lines.count("typed") == 2, "once by the terminal, once by the rank"
-    assert "[True, True, True]" in lines
-
-
-def _read(terminal: int) -> bytes:
-    """Read from a terminal; empty once nobody has its other end."""
-    try:
-        return os.read(terminal, 1024)
-    except OSError:
-        return b""
-
-
 def test_program_that_is_missing_or_not_executable_has_the_shells_exit_code(
     tmp_path: Path,
 ) -> None:
@@ -354,20 +316,6 @@ def test_closed_streams_do_no_harm(script: Script, closed: str) -> None:
     done = run("sh", "-c", f'exec "$@" {closed}', "sh", *command)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert path.with_name("script.py.1").exists()
-
-
-def test_full_disk_ends_the_job_with_that_reason(script: Script) -> None:
-    command = (*COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}"))
-    done = run("sh", "-c", 'exec "$@" > /dev/full', "sh", *command)
-    assert done.returncode != 0
-    assert "cannot print any more (No space left on device); all ranks" in done.stderr
-
-
-def test_log_that_cannot_be_written_is_an_error_before_a_rank_starts(script: Script) -> None:
-    done = launch("--nproc", 2, "--log-dir", "/proc/logs", script("say(rank)"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hccl-launch: error: --log-dir: expected a folder for files")
-    assert done.stderr.count("\n") == 1
 
 
 _CTRL_C_IN_AN_IMPORT = """
@@ -465,81 +413,6 @@ def test_frozen_rank_runs_again_to_end(script: Script) -> None:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=HANG_S)
     assert err == "hccl-launch: stopped by SIGTERM; all ranks were ended\n"
-
-
-def test_question_of_rank_0_is_seen_on_the_terminal_before_it_is_answered(script: Script) -> None:
-    path = script("import sys\nif rank == 0: say('hello ' + input('your name? '))")
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "--nproc", "2", str(path)]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        printed = b""
-        while not printed.endswith(b"your name? "):
-            assert (chunk := _read(ours)), printed
-            printed += chunk
-        os.write(ours, b"Ada\n")
-        while chunk := _read(ours):
-            printed += chunk
-    os.close(ours)
-    assert printed.replace(b"\r\n", b"\n") == b"your name? Ada\nhello Ada\n"
-
-
-ASKS = """
-import sys
-if os.environ["RANK"] == "0":
-    print("menu")
-    say("hello " + input("your name? "))
-    import pdb; pdb.set_trace()
-    say("end")
-"""
-
-
-def test_prompts_of_rank_0_are_seen_by_a_program_before_it_answers(script: Script) -> None:
-    command = [*COMMAND, "--nproc", "2", str(script(ASKS))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        answer(process, b"menu\nyour name? ", b"Ada\n")
-        answer(process, b"(Pdb) ", b"p 6 * 7\n")
-        answer(process, b"42\n(Pdb) ", b"c\n")
-        out, _ = process.communicate(timeout=HANG_S)
-    assert (process.returncode, out) == (0, b"end\n")
-
-
-def answer(process: subprocess.Popen[bytes], question: bytes, text: bytes) -> None:
-    """Read up to a question, and answer it."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    printed = b""
-    while not printed.endswith(question):
-        assert (chunk := os.read(process.stdout.fileno(), 1024)), printed
-        printed += chunk
-    process.stdin.write(text)
-    process.stdin.flush()
-
-
-READS = "import sys\nfor line in sys.stdin: say(f'{rank} read {line.strip()}')\nsay(f'{rank} end')"
-
-
-@pytest.mark.parametrize("source", ["pipe", "file"])
-def test_rank_0_reads_standard_input_and_the_others_have_none(
-    script: Script, tmp_path: Path, source: str
-) -> None:
-    path, data = script(READS), tmp_path / "data"
-    data.write_text("one\ntwo\n")
-    redirect = {"pipe": f'cat {data} | "$@"', "file": f'"$@" < {data}'}[source]
-    done = run("sh", "-c", redirect, "sh", *COMMAND, "--nproc", 2, path)
-    assert sorted(done.stdout.splitlines()) == ["0 end", "0 read one", "0 read two", "1 end"]
-
-
-def test_rank_0_reads_the_terminal(script: Script) -> None:
-    path = script("import sys\nif rank == 0: say(f'read {input()}, {sys.stdin.isatty()}')")
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "--nproc", "2", str(path)]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
-        os.close(theirs)
-        os.write(ours, b"typed\n")
-        assert process.stdout is not None
-        assert process.stdout.read() == "read typed, True\n"
-    os.close(ours)
 
 
 @pytest.mark.parametrize("secret", ["", "x"])

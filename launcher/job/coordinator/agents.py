@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.failure import RankFailure
 from hccl_py.launcher.job.layout import Hello, node_sizes
 from hccl_py.launcher.number_ranges import name_ranks
 
@@ -18,7 +18,7 @@ class AgentState:
     port: int
     """Free on its host, for rank 0's store in the next attempt."""
     is_running: bool = False
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
 
 
 class Agents(dict[int, AgentState]):
@@ -66,7 +66,7 @@ class Agents(dict[int, AgentState]):
             first = found[index].stop
         return found
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[RankFailure]:
         """Return those of all ranks."""
         found = [one for agent in self.values() for one in agent.failures]
         # The only host needs no name.

@@ -186,7 +186,7 @@ class JobCoordinator:
             self._conclude_check()
         elif self.phase is Phase.STOPPING:
             if now_s >= self._ending.stop_at_s:
-                self._tell_to_stop(now_s)
+                self._send_stop(now_s)
             if now_s >= self._ending.end_s:
                 for index, agent in self.agents.items():
                     if agent.is_running:
@@ -213,7 +213,7 @@ class JobCoordinator:
     # Checking.
 
     def _check(self, now_s: float) -> None:
-        """Have all hosts look at each other before the ranks start."""
+        """Have all hosts check each other before the ranks start."""
         try:
             self.agents.node_sizes()
         except ValueError as error:
@@ -320,9 +320,9 @@ class JobCoordinator:
             self._ending.was_stopped = True
             self._ending.stop_at_s = now_s + _SETTLE_S
         if at_once and self._ending.stop_at_s != math.inf:
-            self._tell_to_stop(now_s)
+            self._send_stop(now_s)
 
-    def _tell_to_stop(self, now_s: float) -> None:
+    def _send_stop(self, now_s: float) -> None:
         self._ending.stop_at_s = math.inf
         self._ending.end_s = now_s + self.settings.stop_s + _STOP_EXTRA_S
         for index, agent in self.agents.items():

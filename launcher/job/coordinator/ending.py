@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hccl_py.launcher.exit_codes import LOST_NODE
-from hccl_py.launcher.failure import Failure, cut_off, first_failure, render, title
+from hccl_py.launcher.failure import RankFailure, cut_off, first_failure, render, title
 from hccl_py.launcher.job.coordinator.agents import Agents
 from hccl_py.launcher.job.layout import Attempt
 
@@ -16,12 +16,12 @@ class Ending:
     """Why the ranks are being stopped, and until when they may run on.
 
     Attributes:
-        stop_at_s: when they are told to stop.
+        stop_at_s: when they are asked to stop.
         end_s: when their agents count as lost.
         by_user: why, and the exit code.
         lost: why each agent counts as lost.
         failed: the ranks that failed, or whose agents were lost, while the job ran.
-        was_stopped: whether the ranks were told to stop.
+        was_stopped: whether the ranks were asked to stop.
         had_failed: a rank had failed before the user stopped the job, or an agent was lost.
     """
 
@@ -73,7 +73,7 @@ def _stopped(
     why: str,
     exit_code: int,
     had_failed: bool,
-    failures: Sequence[Failure],
+    failures: Sequence[RankFailure],
     attempt: Attempt | None,
 ) -> Outcome:
     """The user stopped the job, or it could not go on."""
@@ -89,7 +89,7 @@ def _stopped(
     return Outcome(exit_code, f"{render(own, attempt.world_size)}\n{line}", line)
 
 
-def _lost(ending: Ending, agents: Agents, own: Sequence[Failure], attempt: Attempt) -> Outcome:
+def _lost(ending: Ending, agents: Agents, own: Sequence[RankFailure], attempt: Attempt) -> Outcome:
     """The ranks of other nodes may raise because a node was lost, and before anybody knows it."""
     lines = [
         f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"

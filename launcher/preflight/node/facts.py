@@ -44,7 +44,7 @@ class Rdma(TypedDict):
         lines: all of them, for people; empty: there is none.
         used: the port that ranks would use; empty: none can be used.
         problem: a setting that makes no sense.
-        unopened: why ranks cannot open that port, and what mends it; empty: they can.
+        unopened: why ranks cannot open that port, and the remedy; empty: they can.
         locked_bytes: how much memory ranks may register; None: all.
         locked_bytes_per_peer: how much one registers for each rank of another node.
     """
@@ -102,11 +102,11 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
     paths, network, problem = _network({**environ, "MASTER_ADDR": master_addr * is_known})
     given = {name: value for name, value in environ.items() if name.startswith("HCCL_")}
     identity = Identity.of_this_process("")
-    ports, machine = network.ports, read_machine()
+    ports, machine, interfaces = network.ports, read_machine(), _interfaces()
     return Facts(
         hostname=identity.host,
         machine=[str(part) for part in identity.machine],
-        interfaces=_interfaces(),
+        interfaces=interfaces,
         paths=paths,
         setting_problem=problem,
         port_range=[ports[0], ports[-1]] if ports else [],
@@ -117,7 +117,7 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
         memory_limit=machine.memory_bytes,
         memory_available=_available_memory(),
         versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
-        rdma=_rdma(environ, [interface for interface, _ in paths]),
+        rdma=_rdma(environ, [interface for interface, _ in paths], interfaces),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
         resolved=resolved,
     )
@@ -134,7 +134,9 @@ def _network(environ: Mapping[str, str]) -> tuple[list[list[str]], NetworkSettin
     return [[one.interface, one.host] for one in chosen], network, ""
 
 
-def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
+def _rdma(
+    environ: Mapping[str, str], names: list[str], interfaces: Mapping[str, Interface]
+) -> Rdma:
     found = Rdma(
         lines=[],
         used="",
@@ -150,6 +152,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
     from hccl_py.transport.providers.verbs.devices import list_ports
     from hccl_py.transport.providers.verbs.library import opening_problem
     from hccl_py.transport.providers.verbs.listing import (
+        WHOLE_PACKETS_MTU,
         flow_control_lines,
         locked_memory_line,
         num_used,
@@ -162,7 +165,7 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         return found
     try:
         given = RdmaSettings.from_environment(environ)
-        usable = candidates(ports, given, interfaces)
+        usable = candidates(ports, given, names)
     except HcclError as error:
         found["problem"] = str(error)
         return found
@@ -174,7 +177,12 @@ def _rdma(environ: Mapping[str, str], interfaces: list[str]) -> Rdma:
         found["used"] = str(first.port)
         found["unopened"] = list(opening_problem(first.port.device) or ())
         found["lines"] += [f"  cannot be opened: {cause}" for cause in found["unopened"][:1]]
-        found["lines"] += flow_control_lines(first.gid.interface)
+        name, mtu = first.gid.interface, interfaces[first.gid.interface]["mtu"]
+        found["lines"] += flow_control_lines(name)
+        if mtu < WHOLE_PACKETS_MTU:
+            what = f"  has an MTU of {mtu} on {name}: RDMA packets are small"
+            remedy = f"ip link set {name} mtu {WHOLE_PACKETS_MTU}, and on the switches"
+            found["lines"].append(f"{what}: {remedy}")
     return found
 
 

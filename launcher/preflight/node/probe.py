@@ -1,6 +1,6 @@
 """The way from this node to another one: is there one, and do packets of full size pass.
 
-What happens to a connection tells faults apart:
+The end of a connection shows the fault:
 
 | seen | outcome |
 |---|---|

@@ -25,7 +25,7 @@ class Introduction(TypedDict):
     master_problem: str
 
 
-class Responder:
+class CheckResponder:
     """Answers for one node. Close it before a rank starts: it has the ports that ranks use."""
 
     def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:

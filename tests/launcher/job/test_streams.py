@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import COMMAND, agent_of, job, launch, ranks_of
+from launching import COMMAND, agent_of, job, launch, ranks_of, run
 from quiet_clock import HANG_S, over_after
 
 from hccl_py.launcher.output.lines import MARK
@@ -119,3 +119,18 @@ else:
 """
     done = launch("--nproc", 2, write(tmp_path, body))
     assert (done.returncode, done.stdout) == (0, "late\n"), done.stderr
+
+
+def test_full_disk_ends_the_job_with_that_reason(tmp_path: Path) -> None:
+    body = "import os, time\nos.write(1, b'x\\n')\ntime.sleep(100)"
+    command = (*COMMAND, "--nproc", 2, write(tmp_path, body))
+    done = run("sh", "-c", 'exec "$@" > /dev/full', "sh", *command)
+    assert done.returncode != 0
+    assert "cannot print any more (No space left on device); all ranks" in done.stderr
+
+
+def test_log_that_cannot_be_written_is_an_error_before_a_rank_starts(tmp_path: Path) -> None:
+    done = launch("--nproc", 2, "--log-dir", "/proc/logs", write(tmp_path, "print()"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hccl-launch: error: --log-dir: expected a folder for files")
+    assert done.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.launcher.output.screen import Screen
+from hccl_py.launcher.output.screen import Console
 
 LINE = b"x" * 999 + b"\n"
 OPEN = (
@@ -23,7 +23,7 @@ OPEN = (
 )
 
 
-def fill(screen: Screen) -> int:
+def fill(screen: Console) -> int:
     """Write until the screen is full, and return how many lines it took."""
     count = 0
     while not screen.is_full:
@@ -38,7 +38,7 @@ def test_reader_that_stops_makes_nobody_wait_and_loses_nothing(
 ) -> None:
     # Like a terminal after Ctrl-S, or a pager.
     reader, writer = opened()
-    screen = Screen(writer)
+    screen = Console(writer)
     before = fcntl.fcntl(writer, fcntl.F_GETFL)
     assert not before & os.O_NONBLOCK, "the shell shares this descriptor"
     count = fill(screen)
@@ -53,7 +53,7 @@ def test_reader_that_stops_makes_nobody_wait_and_loses_nothing(
 
 def test_flush_ends_at_its_deadline() -> None:
     reader, writer = os.pipe()
-    screen = Screen(writer)
+    screen = Console(writer)
     fill(screen)
     screen.flush(0.01)
     assert screen.is_waiting
@@ -63,9 +63,9 @@ def test_flush_ends_at_its_deadline() -> None:
 
 def test_reader_that_leaves_is_noticed_and_the_rest_dropped() -> None:
     reader, writer = os.pipe()
-    before = Screen(writer)
+    before = Console(writer)
     os.close(reader)
-    after = Screen(writer)
+    after = Console(writer)
     for screen in (before, after):
         screen.write(LINE)
         assert screen.is_lost
@@ -78,7 +78,7 @@ def test_reader_that_leaves_is_noticed_and_the_rest_dropped() -> None:
 def test_status_stays_below_the_lines_and_leaves_nothing() -> None:
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 11, 0, 0))
-    screen = Screen(terminal)
+    screen = Console(terminal)
     assert screen.is_terminal
     screen.show("one, which is long")
     screen.write(b"line\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.launcher.preflight.check import Answers, Ask, Job, Report, check
+from hccl_py.launcher.preflight.check import Answers, Ask, CheckReport, Job, check
 from hccl_py.launcher.preflight.finding import Nodes
 from hccl_py.launcher.preflight.node.facts import Facts, Interface, Rdma
 from hccl_py.launcher.preflight.node.probe import PairResult, Target
@@ -63,7 +63,7 @@ def made_result(node: int, path: int | None = 0, **changes: Any) -> PairResult:
     return result
 
 
-def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
+def run(job: Job, exchange: Callable[[Ask], Answers]) -> CheckReport:
     """Check with a function that carries questions and returns the answers that came in time."""
     checking = check(job)
     ask = next(checking)
@@ -71,5 +71,5 @@ def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
         try:
             ask = checking.send(exchange(ask))
         except StopIteration as ended:
-            report: Report = ended.value
+            report: CheckReport = ended.value
             return report

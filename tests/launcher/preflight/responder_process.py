@@ -10,12 +10,12 @@ import sys
 import time
 from contextlib import closing
 
-from hccl_py.launcher.preflight.node.responder import Responder
+from hccl_py.launcher.preflight.node.responder import CheckResponder
 
 
 def main() -> None:
     offset_s = float(sys.argv[2])
-    responder = Responder(json.loads(sys.argv[1]), clock=lambda: time.time() + offset_s)
+    responder = CheckResponder(json.loads(sys.argv[1]), clock=lambda: time.time() + offset_s)
     with closing(responder):
         for line in sys.stdin:
             print(json.dumps(responder.answer(json.loads(line))), flush=True)

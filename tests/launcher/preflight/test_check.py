@@ -16,8 +16,8 @@ import pytest
 from made_nodes import run
 from quiet_clock import HANG_S
 
-from hccl_py.launcher.preflight.check import Ask, Job, Report
-from hccl_py.launcher.preflight.node.responder import Responder
+from hccl_py.launcher.preflight.check import Ask, CheckReport, Job
+from hccl_py.launcher.preflight.node.responder import CheckResponder
 from hccl_py.schedulers.ports import free_port
 
 SECRET = secrets.token_hex(32)
@@ -29,7 +29,7 @@ def travelled(message: Any) -> Any:
     return json.loads(json.dumps(message))
 
 
-def checked(job: Job, responders: Mapping[int, Responder]) -> Report:
+def checked(job: Job, responders: Mapping[int, CheckResponder]) -> CheckReport:
     def exchange(ask: Ask) -> dict[int, Any]:
         with ThreadPoolExecutor() as threads:
             answers = {
@@ -42,9 +42,9 @@ def checked(job: Job, responders: Mapping[int, Responder]) -> Report:
     return run(job, exchange)
 
 
-def responder(**environ: str) -> Responder:
+def responder(**environ: str) -> CheckResponder:
     everywhere = {"HCCL_SOCKET_IFNAME": "lo", "HCCL_SOCKET_FAMILY": "AF_INET"}
-    return Responder({**everywhere, "HCCL_SECRET": SECRET, **environ})
+    return CheckResponder({**everywhere, "HCCL_SECRET": SECRET, **environ})
 
 
 def job(port: int = 0, *, full: bool = False) -> Job:
@@ -64,7 +64,7 @@ def test_check_of_two_nodes_lists_them_and_finds_that_they_are_one_machine() -> 
 
 
 def test_check_names_a_node_that_does_not_answer_and_a_clock_that_is_wrong() -> None:
-    late = Responder({"HCCL_SOCKET_IFNAME": "lo"}, clock=lambda: 0.0)
+    late = CheckResponder({"HCCL_SOCKET_IFNAME": "lo"}, clock=lambda: 0.0)
     with closing(late):
         report = checked(job(), {1: late})
     found = {(each.node, each.severity): each.what for each in report.findings}

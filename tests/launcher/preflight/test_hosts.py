@@ -22,7 +22,7 @@ from made_nodes import run
 from namespaces import Hosts, call_inside, firewall
 from quiet_clock import HANG_S
 
-from hccl_py.launcher.preflight.check import Ask, Job, Report
+from hccl_py.launcher.preflight.check import Ask, CheckReport, Job
 
 pytestmark = pytest.mark.nightly("launchers")
 MASTER_PORT = 29511
@@ -85,7 +85,7 @@ def preflight(
     offset_s: float = 0.0,
     limits: str = "",
     full: bool = False,
-) -> Report:
+) -> CheckReport:
     """Check all hosts; the last one has a wrong clock and limits, if any."""
     last = len(hosts.names) - 1
     names = names or [hosts.address(host) for host in range(len(hosts.names))]
@@ -105,7 +105,7 @@ def preflight(
         return run(Job(names, sizes, names, hosts.address(0), MASTER_PORT, full), exchange)
 
 
-def errors(report: Report) -> list[tuple[int, str, str]]:
+def errors(report: CheckReport) -> list[tuple[int, str, str]]:
     found = [each for each in report.findings if each.severity == "error"]
     return [(each.node, each.what, each.remedy) for each in found]
 

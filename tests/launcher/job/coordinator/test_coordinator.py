@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
-from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.failure import RankFailure
 from hccl_py.launcher.job.coordinator.coordinator import JobCoordinator, Phase
 from hccl_py.launcher.job.layout import Hello, JobSettings, Slot
 
@@ -20,7 +20,7 @@ SETTINGS = JobSettings(
     stop_s=30.0,
     job_id="job",
 )
-FAILURE = Failure(
+FAILURE = RankFailure(
     rank=3,
     node=1,
     local_rank=1,
@@ -61,7 +61,7 @@ class Job:
         sent, self.sent[:] = [(index, kind) for index, kind, _ in self.sent], []
         return sent
 
-    def ended(self, index: int, now_s: float, *failures: Failure, attempt: int = 0) -> None:
+    def ended(self, index: int, now_s: float, *failures: RankFailure, attempt: int = 0) -> None:
         self.coordinator.receive(index, "ended", [attempt, failures, 2000 + index + attempt], now_s)
 
 

@@ -1,0 +1,112 @@
+"""What rank 0 reads from its standard input, and when its questions are shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, run
+from quiet_clock import HANG_S
+
+Script = Callable[[str], Path]
+
+
+def test_single_rank_gets_the_terminal_itself(script: Script) -> None:
+    path = script("import sys\nsay([os.isatty(fd) for fd in range(3)])\nsay(input())")
+    ours, theirs = os.openpty()
+    with subprocess.Popen([*COMMAND[:3], str(path)], stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        os.write(ours, b"typed\n")
+        printed = b""
+        while chunk := _read(ours):
+            printed += chunk
+    os.close(ours)
+    lines = printed.decode().splitlines()
+    assert lines.count("typed") == 2, "once by the terminal, once by the rank"
+    assert "[True, True, True]" in lines
+
+
+def _read(terminal: int) -> bytes:
+    """Read from a terminal; empty once nobody has its other end."""
+    try:
+        return os.read(terminal, 1024)
+    except OSError:
+        return b""
+
+
+def test_question_of_rank_0_is_seen_on_the_terminal_before_it_is_answered(script: Script) -> None:
+    path = script("import sys\nif rank == 0: say('hello ' + input('your name? '))")
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "--nproc", "2", str(path)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        printed = b""
+        while not printed.endswith(b"your name? "):
+            assert (chunk := _read(ours)), printed
+            printed += chunk
+        os.write(ours, b"Ada\n")
+        while chunk := _read(ours):
+            printed += chunk
+    os.close(ours)
+    assert printed.replace(b"\r\n", b"\n") == b"your name? Ada\nhello Ada\n"
+
+
+ASKS = """
+import sys
+if os.environ["RANK"] == "0":
+    print("menu")
+    say("hello " + input("your name? "))
+    import pdb; pdb.set_trace()
+    say("end")
+"""
+
+
+def test_prompts_of_rank_0_are_seen_by_a_program_before_it_answers(script: Script) -> None:
+    command = [*COMMAND, "--nproc", "2", str(script(ASKS))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        answer(process, b"menu\nyour name? ", b"Ada\n")
+        answer(process, b"(Pdb) ", b"p 6 * 7\n")
+        answer(process, b"42\n(Pdb) ", b"c\n")
+        out, _ = process.communicate(timeout=HANG_S)
+    assert (process.returncode, out) == (0, b"end\n")
+
+
+def answer(process: subprocess.Popen[bytes], question: bytes, text: bytes) -> None:
+    """Read up to a question, and answer it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    printed = b""
+    while not printed.endswith(question):
+        assert (chunk := os.read(process.stdout.fileno(), 1024)), printed
+        printed += chunk
+    process.stdin.write(text)
+    process.stdin.flush()
+
+
+READS = "import sys\nfor line in sys.stdin: say(f'{rank} read {line.strip()}')\nsay(f'{rank} end')"
+
+
+@pytest.mark.parametrize("source", ["pipe", "file"])
+def test_rank_0_reads_standard_input_and_the_others_have_none(
+    script: Script, tmp_path: Path, source: str
+) -> None:
+    path, data = script(READS), tmp_path / "data"
+    data.write_text("one\ntwo\n")
+    redirect = {"pipe": f'cat {data} | "$@"', "file": f'"$@" < {data}'}[source]
+    done = run("sh", "-c", redirect, "sh", *COMMAND, "--nproc", 2, path)
+    assert sorted(done.stdout.splitlines()) == ["0 end", "0 read one", "0 read two", "1 end"]
+
+
+def test_rank_0_reads_the_terminal(script: Script) -> None:
+    path = script("import sys\nif rank == 0: say(f'read {input()}, {sys.stdin.isatty()}')")
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "--nproc", "2", str(path)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        os.write(ours, b"typed\n")
+        assert process.stdout is not None
+        assert process.stdout.read() == "read typed, True\n"
+    os.close(ours)
