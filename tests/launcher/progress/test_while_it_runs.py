@@ -101,6 +101,7 @@ def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
     raise AssertionError(f"the job ended without {pattern!r}: {''.join(lines)}")
 
 
+@pytest.mark.nightly("launchers")
 def test_rank_on_another_node_that_hangs_is_named_with_those_that_wait_for_it(
     script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
