@@ -88,7 +88,7 @@ def _run(options: JobOptions, folder: Path, args: argparse.Namespace) -> tuple[s
 
     if given is None:
         del os.environ[_TORCH_LOG_LEVEL]
-    _Restarts.replace_torchs()
+    _log_restarts_alone()
     where = args.rdzv_endpoint
     try:
         run(parse_args(_words(options, folder, args)))  # type: ignore[no-untyped-call]
@@ -175,24 +175,18 @@ def _set_environment(options: JobOptions) -> None:
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 
 
-class _Restarts(logging.Handler):
-    """Says that torch starts the ranks again, in place of its other messages."""
-
-    @classmethod
-    def replace_torchs(cls) -> None:
-        """Print what LOGLEVEL asks for where it is set, else restarts alone."""
-        if "LOGLEVEL" in os.environ:
-            return
-        for name in ("run", "elastic"):
-            logger = logging.getLogger(f"torch.distributed.{name}")
-            logger.propagate = False
-            logger.addHandler(cls())
-        logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.INFO)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say a message about a restart, and drop any other."""
-        if "will restart" in record.getMessage():
-            say(record.getMessage())
+def _log_restarts_alone() -> None:
+    """Have torch print what LOGLEVEL asks for where it is set, else restarts alone."""
+    if "LOGLEVEL" in os.environ:
+        return
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: "will restart" in record.getMessage())
+    handler.setFormatter(logging.Formatter("hccl-launch: %(message)s"))
+    for name in ("run", "elastic"):
+        logger = logging.getLogger(f"torch.distributed.{name}")
+        logger.propagate = False
+        logger.addHandler(handler)
+    logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.INFO)
 
 
 def _first_failure(failures: dict[int, Any]) -> tuple[str, int]:

@@ -1,23 +1,26 @@
-"""The ranks of `--dry-run`: those that this command would start, here and on other hosts.
+"""The text of `--dry-run`: the ranks that this command would start, here and on other hosts.
 
 Nothing is started, and no port is opened. What only the start can choose is left open.
 """
 
 import os
+import re
+import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Attempt, RankProgram, Slot, rank_variables
+from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, JobOptions
 from hccl_py.launcher.parts import over_ssh, scheduled, several_nodes
 from hccl_py.launcher.parts.settings import planned_program, settings_of, slots_of
-from hccl_py.launcher.placement.binding import place
-from hccl_py.launcher.placement.dry_run import PlannedRank, render
+from hccl_py.launcher.placement.binding import Place, place
 from hccl_py.launcher.placement.topology import USE_CPU, read_machine
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.network.secret import SECRET
@@ -25,8 +28,7 @@ from hccl_py.transport.network.secret import SECRET
 _SHELL = "ranks on this host also get the other variables of this shell"
 
 
-@dataclass(frozen=True)
-class _Agent:
+class _Agent(NamedTuple):
     """The ranks of one host. What only the start knows of `attempt` is empty or 0."""
 
     host: str
@@ -34,7 +36,20 @@ class _Agent:
     program: RankProgram
     attempt: Attempt
     makes_secret: bool = False
-    passed_on: Mapping[str, str] = field(default_factory=dict)
+    passed_on: Mapping[str, str] = MappingProxyType({})
+
+
+class PlannedRank(NamedTuple):
+    """One rank as the launcher would start it."""
+
+    host: str
+    node: int
+    local_rank: int
+    rank: int
+    place: Place | None  # None: on a host that was not asked
+    # What the launcher sets or passes on, secrets included; None: the start chooses it.
+    environment: Mapping[str, str | None]
+    command: tuple[str, ...]
 
 
 def text(options: JobOptions, found: Scheduled | None) -> str:
@@ -64,12 +79,31 @@ def text(options: JobOptions, found: Scheduled | None) -> str:
     return render(ranks, notes)
 
 
+def _agent(
+    options: JobOptions, slots: tuple[Slot, ...], first_rank: int, sizes: Sequence[int]
+) -> _Agent:
+    """Return ranks of this host, of a job whose nodes have these sizes."""
+    settings = settings_of(options, (), "")
+    attempt = Attempt(
+        number=0,
+        first_rank=first_rank,
+        slots=slots,
+        world_size=sum(sizes),
+        node_sizes=tuple(sizes),
+        master_addr=settings.master_addr,
+        master_port=settings.master_port,
+        job_id=options.job_id,
+        max_restarts=options.max_restarts,
+    )
+    return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
+
+
 def _local(options: JobOptions) -> _Agent:
     """All ranks are here, on emulated nodes where there are several."""
-    program = planned_program(options, Path(), slots_of(options, range(options.num_nodes)))
-    attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
-    attempt = attempt._replace(master_addr="127.0.0.1")
-    return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
+    nodes, ranks = options.num_nodes, options.ranks_per_node
+    agent = _agent(options, slots_of(options, range(nodes)), 0, [ranks] * nodes)
+    attempt = agent.attempt._replace(master_addr="127.0.0.1")
+    return agent._replace(attempt=attempt, makes_secret=True)
 
 
 def _hosts(options: JobOptions, remote: HostOptions) -> tuple[list[_Agent], list[str]]:
@@ -77,20 +111,19 @@ def _hosts(options: JobOptions, remote: HostOptions) -> tuple[list[_Agent], list
     sizes = [location.host.slots for location in locations]
     if all(location.is_here for location in locations):
         agent = _local(options._replace(ranks_per_node=sizes[0]))
-        return [replace(agent, passed_on=remote.environment)], []
+        return [agent._replace(passed_on=remote.environment)], []
     os.environ.update(remote.environment)
     agents = []
     for index, location in enumerate(locations):
         slots = tuple(Slot(index, rank) for rank in range(sizes[index]))
-        program = planned_program(options, Path(), slots)
+        agent = _agent(options, slots, sum(sizes[:index]), sizes)
+        program, attempt = agent.program, agent.attempt
         if not location.is_here:
             command = _command_there(options, remote, program)
             program = program._replace(environment=remote.environment, command=command)
-        attempt = _attempt(options, sum(sizes[:index]), slots, sizes)
         if locations[0].is_here:
             attempt = attempt._replace(master_addr=over_ssh.address_of_this(locations))
-        host = location.host.name
-        passed_on = remote.environment
+        host, passed_on = location.host.name, remote.environment
         agents.append(_Agent(host, location.is_here, program, attempt, True, passed_on))
     return agents, [f"working directory on the other hosts: {remote.directory}"]
 
@@ -111,7 +144,7 @@ def _allocation(options: JobOptions, found: Scheduled) -> tuple[list[_Agent], li
     agents = []
     for index, name in enumerate(names):
         agent = _one_node(options, index, len(names))
-        agents.append(replace(agent, host=name, is_here=False, makes_secret=True))
+        agents.append(agent._replace(host=name, is_here=False, makes_secret=True))
     return agents, [f"{found.source}: srun passes all variables of this shell on"]
 
 
@@ -124,32 +157,13 @@ def _scheduled(options: JobOptions, found: Scheduled) -> _Agent:
     if not scheduled.is_one_rank(found):
         return _one_node(options, index, count)
     size = found.local_world_size or 1
-    attempt = _attempt(options, index, slots, [size] * (count // size))
-    return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
+    return _agent(options, slots, index, [size] * (count // size))
 
 
 def _one_node(options: JobOptions, node: int, num_nodes: int) -> _Agent:
     """Return one of several nodes, which have as many ranks each."""
     slots = slots_of(options, [node])
-    attempt = _attempt(options, node * len(slots), slots, [len(slots)] * num_nodes)
-    return _Agent(socket.gethostname(), True, planned_program(options, Path(), slots), attempt)
-
-
-def _attempt(
-    options: JobOptions, first_rank: int, slots: tuple[Slot, ...], sizes: Sequence[int]
-) -> Attempt:
-    settings = settings_of(options, (), "")
-    return Attempt(
-        number=0,
-        first_rank=first_rank,
-        slots=slots,
-        world_size=sum(sizes),
-        node_sizes=tuple(sizes),
-        master_addr=settings.master_addr,
-        master_port=settings.master_port,
-        job_id=options.job_id,
-        max_restarts=options.max_restarts,
-    )
+    return _agent(options, slots, node * len(slots), [len(slots)] * num_nodes)
 
 
 def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
@@ -181,3 +195,66 @@ def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
         host, command = agent.host, program.command
         ranks.append(PlannedRank(host, slot.node, slot.local_rank, rank, where, variables, command))
     return ranks, placement.note if agent.is_here else ""
+
+
+_WIDTH = 100
+_HOST_WIDTH = 40
+# Some only as whole words: TOKENIZERS_PARALLELISM is no secret, HF_TOKEN is one.
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|credential|apikey|(^|_)(token|key|auth)s?(_|$)", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(r"://[^/\s]*@")  # user and password, as in a proxy's address
+
+
+def render(ranks: Sequence[PlannedRank], notes: Sequence[str] = ()) -> str:
+    """Render the map as a table, then variables and commands, with *** for each secret.
+
+    Variables and commands that all ranks share are listed once.
+    """
+    common = dict(set.intersection(*(set(rank.environment.items()) for rank in ranks)))
+    same_command = len({rank.command for rank in ranks}) == 1
+    lines = [*_table(ranks), *notes, "", "every rank:", *_variables(common)]
+    if same_command:
+        lines.append(_command(ranks[0]))
+    for rank in ranks:
+        own = {name: value for name, value in rank.environment.items() if name not in common}
+        lines += [f"rank {rank.rank}:", *_variables(own)]
+        if not same_command:
+            lines.append(_command(rank))
+    return "\n".join(lines) + "\n"
+
+
+def _table(ranks: Sequence[PlannedRank]) -> Iterator[str]:
+    host_width = min(_HOST_WIDTH, max(4, *(len(rank.host) for rank in ranks)))
+    yield f"{'host':{host_width}}  node  local rank   rank  threads  numa   cpus"
+    for rank in ranks:
+        host = rank.host if len(rank.host) <= host_width else f"{rank.host[: host_width - 1]}…"
+        threads, numas, cpus = "?", "?", "?"
+        if rank.place is not None:
+            threads = str(rank.place.num_threads)
+            numas, cpus = ranges(rank.place.numas, ","), ranges(rank.place.cpus, ",")
+        numbers = f"{rank.node:4}  {rank.local_rank:10}  {rank.rank:5}  {threads:>7}  {numas:5}  "
+        yield from _wrapped(f"{host:{host_width}}  {numbers}", cpus)
+
+
+def _wrapped(begin: str, cpus: str) -> Iterator[str]:
+    """Yield one line, or several if the CPUs need them, cut at commas."""
+    width = _WIDTH - len(begin)
+    while len(cpus) > width and "," in cpus[:width]:
+        cut = cpus.rindex(",", 0, width) + 1
+        yield begin + cpus[:cut]
+        begin, cpus = " " * len(begin), cpus[cut:]
+    yield begin + cpus
+
+
+def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
+    for name, value in sorted(environment.items()):
+        if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value or ""):
+            shown = "***"
+        else:
+            shown = "<chosen at start>" if value is None else shlex.quote(value)
+        yield f"  {name}={shown}"
+
+
+def _command(rank: PlannedRank) -> str:
+    return f"  $ {shlex.join(rank.command)}"
