@@ -28,7 +28,7 @@ from hccl_py.transport.types import ReduceOp
 _BUCKET_BYTES = 4 << 20
 _UNKNOWN, _DENSE = 0, 127
 """The kind of a gradient: one that no rank had yet, a dense one, or the number of dimensions in
-which it is sparse. The largest of all ranks' kinds holds: one dense gradient makes all dense.
+which it is sparse. The largest of all ranks' kinds counts: one dense gradient makes all dense.
 """
 
 

@@ -163,8 +163,8 @@ def _check_names(optimizer: Optimizer, named: Sequence[tuple[str, Tensor]]) -> N
             + ", ".join(twice)
         )
     known = {id(each) for _, each in named}
-    held = [each for group in optimizer.param_groups for each in group["params"]]
-    unnamed = [tuple(each.shape) for each in held if id(each) not in known]
+    optimized = [each for group in optimizer.param_groups for each in group["params"]]
+    unnamed = [tuple(each.shape) for each in optimized if id(each) not in known]
     if unnamed:
         raise InvalidArgumentError(
             "named_parameters was specified, but one or more model parameters were not named: "

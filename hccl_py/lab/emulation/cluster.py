@@ -118,7 +118,7 @@ def read(path: Path) -> Cluster:
 
 
 def _cluster(content: dict[str, Any]) -> Cluster:
-    _check_keys("", content, {"nodes", "ranks_per_node", "faults", "network", "link"})
+    _table("", content, {"nodes", "ranks_per_node", "faults", "network", "link"})
     for name in ("nodes", "network"):
         if name not in content:
             raise InvalidArgumentError(f"{name}: expected it, as in {_EXAMPLE}")
@@ -191,16 +191,13 @@ def _pair(where: str, nodes: Sequence[Any], num_nodes: int) -> NodePair:
     return min(one, other), max(one, other)
 
 
-def _check_keys(where: str, content: dict[str, Any], known: set[str]) -> None:
-    for name in content:
-        if name not in known:
-            raise InvalidArgumentError(f"{where}{name}: expected one of {', '.join(sorted(known))}")
-
-
 def _table(where: str, content: Any, known: set[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidArgumentError(f"{where}: expected a table, got {content!r}")
-    _check_keys(f"{where}: ", content, known)
+    for name in content:
+        if name not in known:
+            name = f"{where}: {name}" if where else name
+            raise InvalidArgumentError(f"{name}: expected one of {', '.join(sorted(known))}")
     return content
 
 

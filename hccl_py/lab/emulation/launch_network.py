@@ -39,7 +39,7 @@ def emulated_network(
         handed = (listener.fileno(), write_end)
         words = (str(path), *map(str, handed), str(ranks_per_node))
         process = subprocess.Popen(
-            [sys.executable, "-m", "hccl_py.lab.emulation", *words],
+            [sys.executable, "-m", "hccl_py.lab.emulation.server", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=handed,

@@ -23,7 +23,7 @@ NEVER_NS = 1 << 63
 """Until when a communicator that closes has reported its calls."""
 
 
-class EmulatedNetwork:
+class NetworkClient:
     """The network of this process. Any thread may call."""
 
     def __init__(self) -> None:
@@ -50,17 +50,9 @@ class EmulatedNetwork:
             _await_connection(dialled)
             mine, theirs = _pair()
             with theirs:
-                self._send({"carry": [from_node, to_node]}, [dialled.fileno(), theirs.fileno()])
+                self.report({"carry": [from_node, to_node]}, [dialled.fileno(), theirs.fileno()])
         mine.setblocking(False)
         return mine
-
-    def report(self, message: dict[str, Any]) -> None:
-        """Report something, in MAX_MESSAGE_BYTES at most; the faults of a step happen meanwhile.
-
-        Raises:
-            BootstrapError: the network's process is gone.
-        """
-        self._send(message)
 
     def leave_to_parent(self) -> None:
         """In a forked child: the connection is the parent's."""
@@ -68,7 +60,12 @@ class EmulatedNetwork:
             self._socket.close()
         self._socket, self._lock = None, threading.Lock()  # a thread of the parent may hold it
 
-    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def report(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Report something, in MAX_MESSAGE_BYTES at most; the faults of a step happen meanwhile.
+
+        Raises:
+            BootstrapError: the network's process is gone.
+        """
         packet = json.dumps(message).encode()
         try:
             with self._lock:
@@ -119,7 +116,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
             theirs.close()  # another process was faster
 
 
-NETWORK = EmulatedNetwork()
+NETWORK = NetworkClient()
 """Of this process."""
 
 register(LifecycleStage.CONTROL_PLANE, in_forked_child=NETWORK.leave_to_parent)

@@ -15,42 +15,33 @@ from typing import Any, NamedTuple
 from hccl_py.lab._lab import WireTraffic
 from hccl_py.lab.emulation.network import NEVER_NS
 
-Member = tuple[str, int, int]
+CommunicatorRank = tuple[str, int, int]
 """A communicator, a rank in it, and its size."""
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """Calls that differ in nothing."""
 
     collective: str
     num_bytes: int  # the larger buffer of a rank
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """From when the last rank had come until the last had its result; or some other time."""
 
     begun_ns: int
     ended_ns: int
 
 
-class Transfer(NamedTuple):
-    """A receive from another rank."""
-
-    communicator: str
-    rank: int
-    peer: int
-    span: Span
-
-
 @dataclass
-class Call:
+class RecordedCollective:
     """One collective; transfers are known by their receiver alone."""
 
-    kind: Kind
+    kind: CallKind
     size: int  # of its communicator
     nodes: set[int] = field(default_factory=set)
     num_reports: int = 0
-    span: Span = Span(0, 0)
+    span: TimeSpan = TimeSpan(0, 0)
 
 
 class Record:
@@ -65,13 +56,14 @@ class Record:
     def __init__(self, traffic: Callable[[], Sequence[WireTraffic]]) -> None:
         self.steps_ns: defaultdict[int, list[int]] = defaultdict(list)
         self.counted: list[Sequence[WireTraffic]] = []
-        self.deaths: list[Span] = []
+        self.deaths: list[TimeSpan] = []
         self._traffic = traffic
-        self._calls: dict[tuple[Any, ...], Call] = {}
+        self._calls: dict[tuple[Any, ...], RecordedCollective] = {}
         self._nodes: dict[tuple[str, int], int] = {}  # by communicator and rank
-        self._until_ns: dict[Member, int] = {}
-        self._ended: set[Member] = set()
-        self._transfers: list[Transfer] = []
+        self._until_ns: dict[CommunicatorRank, int] = {}
+        self._ended: set[CommunicatorRank] = set()
+        # Receives: communicator, rank, peer and time. Whose node a peer is on may be known later.
+        self._transfers: list[tuple[str, int, int, TimeSpan]] = []
         self._counting: int | None = None  # the rank at whose steps the wires are read
 
     def note_step(self, rank: int, step: int, at_ns: int) -> None:
@@ -89,26 +81,31 @@ class Record:
         if rank == self._counting:
             self.counted = [*self.counted[:1], self._traffic()]
 
-    def note_calls(self, member: Member, node: int, calls: Iterable[Sequence[Any]]) -> None:
+    def note_calls(
+        self, member: CommunicatorRank, node: int, calls: Iterable[Sequence[Any]]
+    ) -> None:
         """Note calls that a rank has finished, as `rank.py` reports them."""
         name, rank, size = member
         self._nodes[name, rank] = node
         for number, collective, num_bytes, peer, begun_ns, ended_ns in calls:
             if collective == "recv":
-                self._transfers.append(Transfer(name, rank, peer, Span(begun_ns, ended_ns)))
+                span = TimeSpan(begun_ns, ended_ns)
+                self._transfers.append((name, rank, peer, span))
             if peer is not None:
                 continue
-            kind = Kind(collective, num_bytes)
-            call = self._calls.setdefault((name, number), Call(kind, size))
+            kind = CallKind(collective, num_bytes)
+            call = self._calls.setdefault((name, number), RecordedCollective(kind, size))
             call.nodes.add(node)
             call.num_reports += 1
-            call.span = Span(max(call.span.begun_ns, begun_ns), max(call.span.ended_ns, ended_ns))
+            call.span = TimeSpan(
+                max(call.span.begun_ns, begun_ns), max(call.span.ended_ns, ended_ns)
+            )
 
-    def note_reported(self, member: Member, until_ns: int) -> None:
+    def note_reported(self, member: CommunicatorRank, until_ns: int) -> None:
         """Note that a rank has reported all its calls that ended before a time."""
         self._until_ns[member] = until_ns
 
-    def note_end(self, rank: int | None, members: Iterable[Member], at_ns: int) -> None:
+    def note_end(self, rank: int | None, members: Iterable[CommunicatorRank], at_ns: int) -> None:
         """Note that the process of a rank has ended, and in which communicators it was.
 
         One that was killed lacks its last reports, and the others may go on without it.
@@ -117,7 +114,7 @@ class Record:
         until_ns = min((self._until_ns.pop(one, 0) for one in ended), default=NEVER_NS)
         self._ended |= ended
         if until_ns < NEVER_NS:
-            self.deaths.append(Span(until_ns, at_ns))
+            self.deaths.append(TimeSpan(until_ns, at_ns))
             self.steps_ns.pop(-1 if rank is None else rank, None)
         if rank == self._counting:
             self._counting = None
@@ -136,7 +133,7 @@ class Record:
             default=NEVER_NS if self._ended else 0,
         )
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCollective]:
         """Return the collectives between nodes that all their ranks have reported."""
         return [
             call
@@ -144,11 +141,10 @@ class Record:
             if call.num_reports == call.size and len(call.nodes) > 1
         ]
 
-    def transfers(self) -> list[Span]:
+    def transfers(self) -> list[TimeSpan]:
         """Return the receives from other nodes."""
         return [
-            one.span
-            for one in self._transfers
-            if self._nodes.get((one.communicator, one.peer))
-            != self._nodes[one.communicator, one.rank]
+            span
+            for name, rank, peer, span in self._transfers
+            if self._nodes.get((name, peer)) != self._nodes[name, rank]
         ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hccl_py.algorithms.table import names_for
 from hccl_py.lab.emulation.cluster import Cluster
-from hccl_py.lab.emulation.record import Kind
+from hccl_py.lab.emulation.record import CallKind
 from hccl_py.lab.emulation.steps import Steps
 from hccl_py.lab.simulation.costs import PRESETS, Costs, LinkCosts
 from hccl_py.lab.simulation.run import simulate
@@ -72,7 +72,7 @@ def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterato
 
 
 def forecasts(
-    cluster: Cluster, ranks_per_node: int, calls: Mapping[Kind, float]
+    cluster: Cluster, ranks_per_node: int, calls: Mapping[CallKind, float]
 ) -> Iterator[Forecast]:
     """Simulate a step's calls on the cluster, and on two and four times as many nodes.
 

@@ -1,4 +1,9 @@
-"""Serves the ranks: takes over their connections between nodes, receives their steps and calls.
+"""The process of the network: takes the ranks' connections, steps and calls, and makes the faults.
+
+`python -m hccl_py.lab.emulation.server FILE LISTENER PIPE RANKS_PER_NODE`: hccl-launch starts it
+with a listening socket and a pipe of these numbers, and closes its standard input when the job has
+ended. Then it prints the report. Into the pipe goes a line every second, and one before every kill:
+`launch_network.py` reads them.
 
 A packet is JSON (`network.py`, `rank.py`). A rank gets a byte when it connects: whether its steps
 are answered, because faults belong to some.
@@ -9,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import selectors
 import signal
 import socket
@@ -16,12 +22,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hccl_py.lab import _lab
-from hccl_py.lab.emulation.cluster import Cluster, RankKill
+from hccl_py.lab.emulation.cluster import Cluster, RankKill, read
 from hccl_py.lab.emulation.network import MAX_MESSAGE_BYTES
-from hccl_py.lab.emulation.record import Member, Record
+from hccl_py.lab.emulation.record import CommunicatorRank, Record
 from hccl_py.transport.network.sockets import peer_process
 
 _NODE = re.compile(r"emulated-node-(\d+)")
@@ -34,7 +41,7 @@ class _Process:
 
     pid: int
     rank: int | None = None  # known from its first step on
-    members: set[Member] = field(default_factory=set)
+    members: set[CommunicatorRank] = field(default_factory=set)
 
 
 class Server:
@@ -181,3 +188,29 @@ def _node(node_id: str) -> int:
 def say(text: str) -> None:
     """Print a line while the job runs."""
     print(f"hccl-launch: emulated network: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Serve a job; return the exit code."""
+    # The launcher decides when the network ends: ranks say goodbye over it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # both ends of every connection
+    path, listener, launcher, ranks_per_node = sys.argv[1:]
+    cluster = read(Path(path))
+    server = Server(cluster, socket.socket(fileno=int(listener)), int(launcher))
+    server.run(sys.stdin.fileno())
+    # The simulator takes a second to import, and a job without calls needs none of it.
+    from hccl_py.lab.emulation.report import lines
+    from hccl_py.lab.emulation.steps import steps_of
+
+    for line in lines(cluster, int(ranks_per_node), steps_of(server.record)):
+        print(line, flush=True)
+    for fault in server.faults:
+        print(f"  not reached: {fault}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,13 +6,14 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from hccl_py.lab.emulation.network import NEVER_NS
-from hccl_py.lab.emulation.record import Call, Kind, Record, Span
+from hccl_py.lab.emulation.record import CallKind, Record, RecordedCollective, TimeSpan
 
 
-class Wire(NamedTuple):
+class BusiestWire(NamedTuple):
     """What a step sent through the wire that it kept busy longest."""
 
     name: str
@@ -41,8 +42,8 @@ class Steps(NamedTuple):
     num_left_out: int
     step_ms: float
     network_ms: float
-    wire: Wire | None
-    calls: dict[Kind, float]
+    wire: BusiestWire | None
+    calls: dict[CallKind, float]
     calls_ms: float
     num_transfers: float
 
@@ -56,7 +57,7 @@ def steps_of(record: Record) -> Steps | None:
     # Of a rank that lives, in a job that goes on without others.
     all_ns = max(record.steps_ns.values(), key=len, default=[])
     ends_ns = all_ns[: bisect_right(all_ns, record.reported_until_ns())]
-    measured = [not _is_in_doubt(record, *step) for step in pairs(ends_ns)]
+    measured = [not _is_in_doubt(record, *step) for step in pairwise(ends_ns)]
     count = sum(measured)
     if not count:
         ends_ns, measured = [0, NEVER_NS], [True]
@@ -65,12 +66,12 @@ def steps_of(record: Record) -> Steps | None:
         step = bisect_left(ends_ns, ended_ns) - 1
         return 0 <= step < len(measured) and measured[step]
 
-    kinds: defaultdict[Kind, list[int]] = defaultdict(list)
+    kinds: defaultdict[CallKind, list[int]] = defaultdict(list)
     for call in _of_all_ranks(whole, record):
         if call.kind.num_bytes and is_measured(call.span.ended_ns):  # no barrier
             kinds[call.kind].append(call.span.ended_ns - call.span.begun_ns)
     num_transfers = sum(is_measured(one.ended_ns) for one in transfers)
-    each = [pair for pair, counts in zip(pairs(ends_ns), measured, strict=True) if counts]
+    each = [pair for pair, counts in zip(pairwise(ends_ns), measured, strict=True) if counts]
     covered = [
         one for one, counts in zip(covered_ns(spans, ends_ns), measured, strict=True) if counts
     ]
@@ -95,7 +96,9 @@ def _is_in_doubt(record: Record, begun_ns: int, ended_ns: int) -> bool:
     return any(begun_ns < died.ended_ns and died.begun_ns < ended_ns for died in record.deaths)
 
 
-def _of_all_ranks(calls: Sequence[Call], record: Record) -> Iterator[Call]:
+def _of_all_ranks(
+    calls: Sequence[RecordedCollective], record: Record
+) -> Iterator[RecordedCollective]:
     """Go through the calls of all ranks that lived when they ended."""
     largest = max((call.size for call in calls), default=0)
     for call in calls:
@@ -104,7 +107,7 @@ def _of_all_ranks(calls: Sequence[Call], record: Record) -> Iterator[Call]:
             yield call
 
 
-def _busiest(record: Record, count: int) -> Wire:
+def _busiest(record: Record, count: int) -> BusiestWire:
     wires = []
     for before, after in zip(record.counted[0], record.counted[-1], strict=True):
         way = "sends" if after.leaves else "receives"
@@ -112,7 +115,7 @@ def _busiest(record: Record, count: int) -> Wire:
         if after.to_node >= 0:
             name = f"the link from node {after.from_node} to {after.to_node}"
         each = (after.num_bytes - before.num_bytes) / count
-        wires.append(Wire(name, each, 1e3 * each / after.bytes_per_s))
+        wires.append(BusiestWire(name, each, 1e3 * each / after.bytes_per_s))
     return max(wires, key=lambda wire: wire.busy_ms)
 
 
@@ -125,16 +128,16 @@ def _typical_ms(times_ns: Sequence[int], have_calls: Sequence[bool]) -> float:
     return total / 1e6
 
 
-def covered_ns(spans: Iterable[Span], ends_ns: Sequence[int]) -> list[int]:
+def covered_ns(spans: Iterable[TimeSpan], ends_ns: Sequence[int]) -> list[int]:
     """Return how much of each step lies in one span or in several."""
-    merged: list[Span] = []
+    merged: list[TimeSpan] = []
     for span in sorted(spans):
         if merged and span.begun_ns <= merged[-1].ended_ns:
-            merged[-1] = Span(merged[-1].begun_ns, max(merged[-1].ended_ns, span.ended_ns))
+            merged[-1] = TimeSpan(merged[-1].begun_ns, max(merged[-1].ended_ns, span.ended_ns))
         else:
             merged.append(span)
     totals, first = [], 0
-    for begun_ns, ended_ns in pairs(ends_ns):
+    for begun_ns, ended_ns in pairwise(ends_ns):
         while first < len(merged) and merged[first].ended_ns <= begun_ns:
             first += 1
         total = 0
@@ -144,8 +147,3 @@ def covered_ns(spans: Iterable[Span], ends_ns: Sequence[int]) -> list[int]:
             total += min(span.ended_ns, ended_ns) - max(span.begun_ns, begun_ns)
         totals.append(total)
     return totals
-
-
-def pairs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Go through neighbours."""
-    return zip(values[:-1], values[1:], strict=True)

@@ -41,7 +41,7 @@ class Drawing:
         self._plans, self._contract, self._nodes = plans, contract, nodes
         self._is_timed = duration is not in_steps
         self._history = History(plans, contract, duration=duration)
-        # A first look at the memory, before it runs: what ranks bring.
+        # The memory before it runs: what ranks bring.
         self._places = self._all_places()
         self._numbers: dict[int, int] = {}  # of values, by identity: equal trees are one object
         self._values: list[dict[str, object]] = []

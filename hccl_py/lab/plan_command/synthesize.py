@@ -31,7 +31,7 @@ def run(given: argparse.Namespace) -> int:
         raise InvalidArgumentError("--out: expected one --collective with it")
     network = read_network(given.file, separate_links=given.separate_links)
     if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
-        links = ", ".join(map(network.spelt, sorted(idle)))
+        links = ", ".join(map(network.described, sorted(idle)))
         print(f"links that no message takes, for there is a faster way: {links}")
     for collective in given.collective:
         found = synthesize(collective, network, given.chunks)

@@ -3,7 +3,7 @@
     run           `simulate`, the function: start reading here
     topology      where ranks are      costs     what machine and network cost; presets
     fitting       costs from measurements
-    candidate     algorithm or plans   folding   whose plans are those of others, moved
+    plan_source   algorithm or plans   folding   whose plans are those of others, moved
     programs      all of it as numbers, for `csrc/simulation`, which runs ranks in virtual time
     recorded      the calls of a job
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hccl_py.lab._lab import Move
-from hccl_py.lab.simulation.candidate import Candidate
+from hccl_py.lab.simulation.plan_source import PlanSource
 from hccl_py.plan.language import RECV_REDUCE, Nodes, Plan
 
 _MOST_COMPARED = 300_000  # messages
@@ -59,11 +59,11 @@ def whole(nodes: Nodes) -> Fold:
     return Fold((), Move.NONE, ranks)
 
 
-def fold_of(candidate: Candidate, nodes: Nodes, is_uniform: bool) -> Fold:
+def fold_of(source: PlanSource, nodes: Nodes, is_uniform: bool) -> Fold:
     """Find out which ranks are alike.
 
     Args:
-        candidate: the algorithm.
+        source: the algorithm.
         nodes: the ranks.
         is_uniform: nodes differ in nothing but, perhaps, in their plans.
     """
@@ -72,18 +72,18 @@ def fold_of(candidate: Candidate, nodes: Nodes, is_uniform: bool) -> Fold:
     groups = nodes if is_even else tuple((rank,) for rank in range(len(everybody.simulated)))
     if len(groups) == 1:
         return everybody
-    first = [candidate.write(rank) for rank in groups[0]]
+    first = [source.write(rank) for rank in groups[0]]
     for move in (Move.ROTATION, Move.EXCLUSIVE_OR):
         if move is Move.EXCLUSIVE_OR and len(groups) & (len(groups) - 1):
             continue
-        if _is_alike(candidate, groups, move, first):
+        if _is_alike(source, groups, move, first):
             plans = dict(zip(groups[0], first, strict=True))
             fold = replace(everybody, groups=groups, move=move, plans=plans)
             return replace(fold, simulated=groups[0]) if is_uniform else fold
     return everybody
 
 
-def _is_alike(candidate: Candidate, groups: Nodes, move: Move, first: Sequence[Plan]) -> bool:
+def _is_alike(source: PlanSource, groups: Nodes, move: Move, first: Sequence[Plan]) -> bool:
     messages = sum(len(op.peers) for plan in first for op in plan.ops)
     target, number = _TARGETS[move], len(groups)
     for zero in _compared(number, messages):
@@ -92,7 +92,7 @@ def _is_alike(candidate: Candidate, groups: Nodes, move: Move, first: Sequence[P
             for rank, there in zip(group, groups[target(index, zero, number)], strict=True):
                 moved[rank] = there
         for rank, expected in zip(groups[zero], first, strict=True):
-            if not _is_moved(candidate.write(rank), expected, moved):
+            if not _is_moved(source.write(rank), expected, moved):
                 return False
     return True
 

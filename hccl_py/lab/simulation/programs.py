@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.lab._lab import Link, Programs, World
-from hccl_py.lab.simulation.candidate import Candidate
+from hccl_py.lab._lab import LinkTimes, Programs, World
 from hccl_py.lab.simulation.costs import Costs, LinkCosts, wire_us_per_mib
 from hccl_py.lab.simulation.folding import Fold
+from hccl_py.lab.simulation.plan_source import PlanSource
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Chunk, Op, Plan, PlanError
 from hccl_py.plan.tiles import Tiles
@@ -73,8 +73,8 @@ def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
     return world
 
 
-def _link(link: LinkCosts, share: _Share, capacity: int) -> Link:
-    return Link(
+def _link(link: LinkCosts, share: _Share, capacity: int) -> LinkTimes:
+    return LinkTimes(
         latency_us=link.latency_us,
         message_us=link.message_us,
         us_per_mib=link.us_per_mib * share.warm + share.cold_us_per_mib,
@@ -85,7 +85,7 @@ def _link(link: LinkCosts, share: _Share, capacity: int) -> Link:
     )
 
 
-def programs_of(candidate: Candidate, fold: Fold, tiles: Tiles, item_bytes: int) -> Programs:
+def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -> Programs:
     """Write the plans that are kept: those of the first group, or of all ranks.
 
     Raises:
@@ -95,13 +95,13 @@ def programs_of(candidate: Candidate, fold: Fold, tiles: Tiles, item_bytes: int)
     programs, lengths = Programs(fold.move, fold.groups), _Lengths(tiles, item_bytes)
     num_messages, simulated = 0, len(fold.simulated)
     for at, rank in enumerate(fold.written):
-        plan = fold.plans.get(rank) or candidate.write(rank)
+        plan = fold.plans.get(rank) or source.write(rank)
         ops, peers = _flat(plan, lengths)
         num_messages += len(peers) // 2  # sent and received
         expected = num_messages * simulated // (at + 1)
         if expected > _MOST_MESSAGES:
             raise InvalidArgumentError(
-                f"{candidate.name}: {expected} messages in a tile of {simulated} ranks; expected "
+                f"{source.name}: {expected} messages in a tile of {simulated} ranks; expected "
                 f"at most {_MOST_MESSAGES}: take fewer ranks, or nodes of equal size without "
                 "stragglers and slow links"
             )

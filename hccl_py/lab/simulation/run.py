@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.lab._lab import Move, VirtualTime
-from hccl_py.lab.simulation.candidate import Candidate, What, candidate_of
 from hccl_py.lab.simulation.costs import Costs, costs_of
 from hccl_py.lab.simulation.folding import fold_of, whole
+from hccl_py.lab.simulation.plan_source import PlanSource, What, plan_source_of
 from hccl_py.lab.simulation.programs import averaged, programs_of, world_of
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Nodes, PlanError
@@ -87,24 +87,24 @@ def simulate(
             f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
         )
     costs = costs_of(costs)
-    candidate = _candidate(what, topology.nodes, root)
-    first = candidate.write(0)
+    source = _plan_source(what, topology.nodes, root)
+    first = source.write(0)
     elements = num_bytes // item_bytes
     if not first.shape[Buffer.DATA]:  # of a block
         elements = -(-elements // topology.world_size)
     chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
-    world_size, long_messages = topology.world_size, candidate.long_messages
-    cut = Cut(chunks, candidate.span, world_size, least, item_bytes, long_messages)
+    world_size, long_messages = topology.world_size, source.long_messages
+    cut = Cut(chunks, source.span, world_size, least, item_bytes, long_messages)
     tiles = cut.tiles(elements)
     # Where there are fewer elements than chunks, some ranks have nothing to send. Chunks of alike
     # ranks may differ by an element, which ranks that are simulated one by one show.
     nodes = topology.nodes
     is_alike = topology.is_uniform or averaged(tiles) == tiles or topology.world_size > _MANY_RANKS
     can_fold = shorten and elements >= tiles.parts and is_alike
-    fold = _fold(candidate, nodes, topology.is_uniform) if can_fold else whole(nodes)
+    fold = _fold(source, nodes, topology.is_uniform) if can_fold else whole(nodes)
     if fold.move is not Move.NONE:
         tiles = averaged(tiles)
-    programs = programs_of(candidate, fold, tiles, item_bytes)
+    programs = programs_of(source, fold, tiles, item_bytes)
     world = world_of(topology, costs, num_bytes)
     exact = _EXACT_MESSAGES if shorten else 0
     run = VirtualTime(world, programs, fold.simulated, num_calls, tiles.number, exact)
@@ -118,13 +118,13 @@ def simulate(
     if num_calls > 1:
         us = (max(ends[-1] for ends in ended_us) - us) / (num_calls - 1)
     messages = dict(zip(fold.simulated, run.num_messages(), strict=True))
-    return Simulated(candidate.name, us, firsts, tiles.number, num_left_out, messages, error_us)
+    return Simulated(source.name, us, firsts, tiles.number, num_left_out, messages, error_us)
 
 
-def _candidate(what: What, nodes: Nodes, root: int | None) -> Candidate:
-    return _known(what, nodes, root) if isinstance(what, str) else candidate_of(what, nodes, root)
+def _plan_source(what: What, nodes: Nodes, root: int | None) -> PlanSource:
+    return _known(what, nodes, root) if isinstance(what, str) else plan_source_of(what, nodes, root)
 
 
 # Other sizes of the same algorithm come next.
-_known = lru_cache(maxsize=8)(candidate_of)
+_known = lru_cache(maxsize=8)(plan_source_of)
 _fold = lru_cache(maxsize=8)(fold_of)

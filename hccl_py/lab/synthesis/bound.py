@@ -57,7 +57,7 @@ def _broadcast(network: Network, root: int) -> Bound:
     others = (rank for rank in range(network.world_size) if rank != root)
     cuts = [max_flow(network.kbit_per_s, root, rank) for rank in others]
     rate, side = min(cuts, key=lambda cut: cut[0])
-    return Bound(Fraction(1, rate), _spelt(network, side))
+    return Bound(Fraction(1, rate), _described(network, side))
 
 
 def _all_gather(network: Network, *, is_reversed: bool = False) -> Bound:
@@ -70,7 +70,7 @@ def _all_gather(network: Network, *, is_reversed: bool = False) -> Bound:
         time, side = max(found, key=lambda one: one[0], default=(worst, set[int]()))
         if time <= worst:
             return Bound(worst / n, bottleneck)
-        worst, bottleneck = time, _spelt(network, side, is_reversed=is_reversed)
+        worst, bottleneck = time, _described(network, side, is_reversed=is_reversed)
         sides = _too_narrow(network, worst)
 
 
@@ -96,7 +96,7 @@ def _all_reduce(network: Network) -> Bound:
     rate, side = min(
         (max_flow(network.kbit_per_s, *pair) for pair in pairs), key=lambda cut: cut[0]
     )
-    best = Bound(Fraction(1, rate), _spelt(network, side))
+    best = Bound(Fraction(1, rate), _described(network, side))
     outward, inward = _Leaving(network), _Leaving(network.reversed)
     for groups in _groupings(n, outward):
         if len(groups) < 3:
@@ -168,12 +168,12 @@ def _leaving(network: Network, side: set[int]) -> int:
     )
 
 
-def _spelt(network: Network, side: set[int], *, is_reversed: bool = False) -> str:
+def _described(network: Network, side: set[int], *, is_reversed: bool = False) -> str:
     n, crossing = network.world_size, list[str]()
     for tail, head in sorted(network.kbit_per_s):
         if tail in side and head not in side:
             real, arc = (network.reversed, (head, tail)) if is_reversed else (network, (tail, head))
-            crossing.append(real.spelt(arc))
+            crossing.append(real.described(arc))
     here, there = (
         " ".join(str(rank) for rank in range(n) if (rank in side) == is_here)
         for is_here in (not is_reversed, is_reversed)
@@ -217,7 +217,7 @@ def certify(plans: Sequence[Plan], network: Network, bound: Bound) -> Certificat
                     load[arc] += op.src.end - op.src.begin
     times = {arc: Fraction(count, whole * network.kbit_per_s[arc]) for arc, count in load.items()}
     busiest = max(times, key=lambda arc: times[arc])
-    return Certificate(times[busiest], network.spelt(busiest), bound)
+    return Certificate(times[busiest], network.described(busiest), bound)
 
 
 def max_flow(

@@ -51,7 +51,7 @@ class Network:
         turned = {(head, tail): rate for (tail, head), rate in self.kbit_per_s.items()}
         return Network(self.world_size, self.names, turned, self.nodes)
 
-    def spelt(self, arc: Arc) -> str:
+    def described(self, arc: Arc) -> str:
         """Spell a link with its rate."""
         tail, head = (self.names[vertex] for vertex in arc)
         return f"{tail} > {head} {self.kbit_per_s[arc] / 1000:g} Mbit/s"

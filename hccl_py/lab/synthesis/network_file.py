@@ -136,13 +136,13 @@ def _wires(
     label = " ".join(map(str, node))
     out, into = len(names), len(names) + 1
     names += [f"wire from {label}", f"wire to {label}"]
-    card_out = card_in = node[0]
+    nic_out = nic_in = node[0]
     if len(node) > 1:
-        card_out, card_in = len(names), len(names) + 1
-        names += [f"card of {label}", f"card in {label}"]
+        nic_out, nic_in = len(names), len(names) + 1
+        names += [f"nic of {label}", f"nic into {label}"]
         for rank in node:
-            rates[rank, card_out], rates[card_in, rank] = sends, takes
-    rates[card_out, out], rates[into, card_in] = sends, takes
+            rates[rank, nic_out], rates[nic_in, rank] = sends, takes
+    rates[nic_out, out], rates[into, nic_in] = sends, takes
     return [(rank, (out, into)) for rank in node]
 
 

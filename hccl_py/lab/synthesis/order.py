@@ -18,17 +18,17 @@ from hccl_py.plan.language import Chunk, Plan, PlanBuilder, data, input, output
 
 
 @dataclass(eq=False)
-class _Message:
+class _TreeMessage:
     chunk: int
     source: int
     target: int
     is_up: bool
-    needs: list["_Message"]  # which the source must have received before
+    needs: list["_TreeMessage"]  # which the source must have received before
     way: float = 0.0  # time from its start to the end of the last message that needs it
     begin: float = 0.0
     end: float = 0.0
     num_missing: int = 0
-    needed_by: list["_Message"] = field(default_factory=list)
+    needed_by: list["_TreeMessage"] = field(default_factory=list)
 
 
 def plans_of(
@@ -55,19 +55,19 @@ def makespan(network: Network, trees: Sequence[Tree]) -> float:
     return max(message.end for message in _ordered(network, trees))
 
 
-def _messages(trees: Sequence[Tree]) -> list[_Message]:
-    found: list[_Message] = []
+def _messages(trees: Sequence[Tree]) -> list[_TreeMessage]:
+    found: list[_TreeMessage] = []
     for chunk, tree in enumerate(trees):
-        into = defaultdict[int, list[_Message]](list)
+        into = defaultdict[int, list[_TreeMessage]](list)
         up = {
-            rank: _Message(chunk, rank, to, True, into[rank])
+            rank: _TreeMessage(chunk, rank, to, True, into[rank])
             for rank, to in enumerate(tree.up)
             if to != rank
         }
         for message in up.values():
             into[message.target].append(message)
         down = {
-            rank: _Message(chunk, source, rank, False, [])
+            rank: _TreeMessage(chunk, source, rank, False, [])
             for rank, source in enumerate(tree.down)
             if source != rank
         }
@@ -82,17 +82,17 @@ def _messages(trees: Sequence[Tree]) -> list[_Message]:
     return found
 
 
-def _ordered(network: Network, trees: Sequence[Tree]) -> list[_Message]:
+def _ordered(network: Network, trees: Sequence[Tree]) -> list[_TreeMessage]:
     """Return all messages, in the order of their ends."""
     messages = _messages(trees)
     each = {arc: 1 / rate for arc, rate in network.kbit_per_s.items()}
     free = defaultdict[Arc, float](float)
     for message in messages:
         _find_way(message, network, each)
-    ready, done = [one for one in messages if not one.needs], list[_Message]()
+    ready, done = [one for one in messages if not one.needs], list[_TreeMessage]()
     while ready:
 
-        def start(one: _Message) -> tuple[float, float]:
+        def start(one: _TreeMessage) -> tuple[float, float]:
             route = network.routes[one.source, one.target]
             return max(one.begin, *(free[arc] for arc in route)), -one.way
 
@@ -112,7 +112,7 @@ def _ordered(network: Network, trees: Sequence[Tree]) -> list[_Message]:
     return sorted(done, key=lambda one: one.end)
 
 
-def _find_way(message: _Message, network: Network, each: dict[Arc, float]) -> float:
+def _find_way(message: _TreeMessage, network: Network, each: dict[Arc, float]) -> float:
     if not message.way:
         own = max(each[arc] for arc in network.routes[message.source, message.target])
         after = [_find_way(one, network, each) for one in message.needed_by]
@@ -125,7 +125,7 @@ class _Writer:
 
     def __init__(self, plan: PlanBuilder, me: int, trees: Sequence[Tree]) -> None:
         self._plan, self._me, self._trees = plan, me, trees
-        self._received: set[_Message] = set()
+        self._received: set[_TreeMessage] = set()
         self._touched: set[int] = set()  # chunks whose partial result has a place of its own
         self._is_blocks = False
         # The blocks whose partial results pass through this rank have a place in scratch.
@@ -135,13 +135,13 @@ class _Writer:
             if me != tree.root and any(to == me != rank for rank, to in enumerate(tree.up))
         ]
 
-    def write(self, ordered: Sequence[_Message]) -> Plan:
+    def write(self, ordered: Sequence[_TreeMessage]) -> Plan:
         me, plan = self._me, self._plan
         header = plan.finish()
         self._is_blocks = not header.shape.data_chunks
         if header.collective == "all_gather":
             plan.copy(output[me], input[0])
-        sends = defaultdict[int, list[_Message]](list)
+        sends = defaultdict[int, list[_TreeMessage]](list)
         for message in sorted(ordered, key=lambda one: one.begin):
             if message.source == me:
                 sends[message.target].append(message)
@@ -153,21 +153,21 @@ class _Writer:
                 self._post(sends)
         return plan.finish()
 
-    def _post(self, sends: dict[int, list[_Message]]) -> None:
+    def _post(self, sends: dict[int, list[_TreeMessage]]) -> None:
         """Post what can go, lane by lane in order; several lanes may take one chunk at once."""
         while True:
-            heads = [
+            firsts = [
                 lane[0] for lane in sends.values() if lane and self._received >= {*lane[0].needs}
             ]
-            if not heads:
+            if not firsts:
                 return
-            first = min(heads, key=lambda one: one.begin)
-            same = [one for one in heads if (one.chunk, one.is_up) == (first.chunk, first.is_up)]
+            first = min(firsts, key=lambda one: one.begin)
+            same = [one for one in firsts if (one.chunk, one.is_up) == (first.chunk, first.is_up)]
             for one in same:
                 sends[one.target].pop(0)
             self._plan.send([one.target for one in same], self._place(first))
 
-    def _receive(self, message: _Message) -> None:
+    def _receive(self, message: _TreeMessage) -> None:
         if not message.is_up:
             self._plan.recv(message.source, self._place(message))
             return
@@ -178,7 +178,7 @@ class _Writer:
             self._plan.copy(place, input[message.chunk])
         self._plan.recv_reduce([message.source], place)
 
-    def _place(self, message: _Message) -> Chunk:
+    def _place(self, message: _TreeMessage) -> Chunk:
         """Return where this rank has the chunk of a message that it sends or receives."""
         if not self._is_blocks:
             return data[message.chunk]

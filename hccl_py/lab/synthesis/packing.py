@@ -42,7 +42,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Task:
+class TreeTask:
     """What a tree has to do: its roots to choose from, and its directions."""
 
     roots: tuple[int, ...]
@@ -50,7 +50,9 @@ class Task:
     goes_down: bool
 
 
-def pack(network: Network, tasks: Sequence[Task], target: Fraction, flatness: float) -> list[Tree]:
+def pack(
+    network: Network, tasks: Sequence[TreeTask], target: Fraction, flatness: float
+) -> list[Tree]:
     """Return a tree for each task.
 
     Args:
@@ -77,7 +79,7 @@ def _crossed(network: Network, tree: Tree) -> list[Arc]:
 
 class _Packing:
     def __init__(
-        self, network: Network, tasks: Sequence[Task], target: Fraction, flatness: float
+        self, network: Network, tasks: Sequence[TreeTask], target: Fraction, flatness: float
     ) -> None:
         self._network, self._tasks, self._flatness = network, tasks, flatness
         # Of each link, the share of the target that one chunk takes.
@@ -110,7 +112,7 @@ class _Packing:
     def _time(self) -> float:
         return max(self._share[arc] * count for arc, count in self._load.items())
 
-    def _placed(self, task: Task, steepness: float, roots: Iterable[int]) -> Tree:
+    def _placed(self, task: TreeTask, steepness: float, roots: Iterable[int]) -> Tree:
         costs = self._costs(steepness)
         turned, found = costs.T, []
         for at in roots:

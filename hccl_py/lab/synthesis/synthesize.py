@@ -12,7 +12,7 @@ from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.lab.synthesis.bound import Bound, Certificate, bound_of, certify
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.order import makespan, plans_of
-from hccl_py.lab.synthesis.packing import Task, Tree, pack, time_of
+from hccl_py.lab.synthesis.packing import Tree, TreeTask, pack, time_of
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Plan
 from hccl_py.plan.verify import verify
@@ -166,9 +166,11 @@ def _packed(
     goes_up, goes_down = collective in _GOING_UP, collective != "reduce_scatter"
     for root, bound in bounds.items():
         if COLLECTIVES[collective].blocks is not None:
-            tasks = [Task((rank,), goes_up, goes_down) for rank in everyone]
+            tasks = [TreeTask((rank,), goes_up, goes_down) for rank in everyone]
         else:
-            tasks = [Task(everyone if root is None else (root,), goes_up, goes_down)] * num_chunks
+            tasks = [
+                TreeTask(everyone if root is None else (root,), goes_up, goes_down)
+            ] * num_chunks
         trees[root] = pack(network, tasks, bound.time * num_chunks, flatness)
         busiest = float(time_of(network, trees[root]))
         time += (busiest + makespan(network, trees[root])) / (2 * num_chunks)

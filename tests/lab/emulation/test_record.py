@@ -10,7 +10,7 @@ import pytest
 from hccl_py.lab.emulation import report
 from hccl_py.lab.emulation.cluster import Cluster
 from hccl_py.lab.emulation.network import NEVER_NS
-from hccl_py.lab.emulation.record import Kind, Record, Span
+from hccl_py.lab.emulation.record import CallKind, Record, TimeSpan
 from hccl_py.lab.emulation.report import forecasts, lines
 from hccl_py.lab.emulation.steps import covered_ns, steps_of
 
@@ -57,7 +57,7 @@ def test_late_rank_is_not_what_the_network_cost() -> None:
     steps = steps_of(job.record)
     assert steps is not None
     assert (steps.num_steps, steps.step_ms, steps.network_ms) == (3, 100.0, 20.0)
-    assert steps.calls == {Kind("all_reduce", SIZE): 1.0}
+    assert steps.calls == {CallKind("all_reduce", SIZE): 1.0}
     assert steps.calls_ms == 20.0
     assert steps.wire is not None
     assert steps.wire.num_bytes == SIZE
@@ -138,7 +138,7 @@ def test_transfers_between_nodes_are_counted_and_job_without_steps_is_one_step()
 
 
 def test_time_in_several_spans_counts_once_and_in_its_step() -> None:
-    spans = [Span(5, 12), Span(0, 3), Span(2, 4), Span(8, 9), Span(15, 40)]
+    spans = [TimeSpan(5, 12), TimeSpan(0, 3), TimeSpan(2, 4), TimeSpan(8, 9), TimeSpan(15, 40)]
     assert covered_ns(spans, [0, 10, 20, 30]) == [4 + 5, 2 + 5, 10]
 
 
@@ -148,7 +148,7 @@ def test_calls_of_every_fourth_step_take_a_fourth_of_their_time_per_step() -> No
         job.step(number, *([20, 20] if number % 4 == 0 else []), ended_ms=60)
     steps = steps_of(job.record)
     assert steps is not None
-    assert (steps.num_steps, steps.calls) == (12, {Kind("all_reduce", SIZE): 0.25})
+    assert (steps.num_steps, steps.calls) == (12, {CallKind("all_reduce", SIZE): 0.25})
     assert (steps.network_ms, steps.calls_ms, steps.step_ms) == (10.0, 10.0, 100.0)
 
 
@@ -169,7 +169,7 @@ def test_steps_after_a_death_are_measured_where_the_others_go_on() -> None:
     assert steps is not None
     # Step 6, and the one in which rank 0 died.
     assert (steps.num_steps, steps.num_left_out) == (8, 2)
-    assert steps.calls == {Kind("all_reduce", SIZE): 1.0}
+    assert steps.calls == {CallKind("all_reduce", SIZE): 1.0}
     assert steps.network_ms == pytest.approx((50 + 20) / 2)
 
 
@@ -200,7 +200,7 @@ def test_report_says_what_the_network_cost_and_what_more_nodes_would_take() -> N
 
 
 def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
-    two, four, eight = forecasts(CLUSTER, 1, {Kind("all_reduce", 4 * SIZE): 2.0})
+    two, four, eight = forecasts(CLUSTER, 1, {CallKind("all_reduce", 4 * SIZE): 2.0})
     for one in (two, four, eight):
         n = one.num_ranks
         assert one.ms is not None
@@ -210,7 +210,7 @@ def test_forecast_is_bound_by_the_wires_of_the_file() -> None:
 
 
 def test_forecast_lets_blocks_keep_their_size() -> None:
-    two, four, _ = forecasts(CLUSTER, 1, {Kind("all_gather", 2 * SIZE): 1.0})
+    two, four, _ = forecasts(CLUSTER, 1, {CallKind("all_gather", 2 * SIZE): 1.0})
     assert two.ms is not None
     assert four.ms == pytest.approx(3 * two.ms, rel=0.1)  # n - 1 blocks of a MiB come in
 

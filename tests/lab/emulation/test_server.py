@@ -16,7 +16,7 @@ import pytest
 from quiet_clock import HANG_S
 
 from hccl_py.lab.emulation.cluster import Cluster, LinkCut
-from hccl_py.lab.emulation.network import EmulatedNetwork
+from hccl_py.lab.emulation.network import NetworkClient
 from hccl_py.lab.emulation.server import Server
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.settings import EMULATED_NETWORK
@@ -128,7 +128,7 @@ def test_descriptors_of_a_wrong_message_are_closed(
 def test_rank_gives_nothing_to_a_stranger_who_took_the_name(
     name: str, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = EmulatedNetwork()
+    network = NetworkClient()
     monkeypatch.setattr(
         "hccl_py.lab.emulation.network.peer_process", lambda _: (1, os.getuid() + 1)
     )

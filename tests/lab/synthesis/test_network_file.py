@@ -44,7 +44,7 @@ def test_message_takes_the_fastest_way_and_of_equal_ones_the_shortest(tmp_path: 
     links = [between(0, 1, 50), between(0, "a", 100), between("a", "b", 100)]
     links += [between("b", 1, 100), between("a", 1, 100), between(1, 2, 10)]
     network = network_of(links, tmp_path)
-    ways = {pair: [network.spelt(arc) for arc in way] for pair, way in network.routes.items()}
+    ways = {pair: [network.described(arc) for arc in way] for pair, way in network.routes.items()}
     assert ways[0, 1] == ["0 > a 100 Mbit/s", "a > 1 100 Mbit/s"]
     assert (0, 2) not in ways, "no rank forwards"
     assert len(ways) == 4
@@ -56,7 +56,7 @@ def test_parallel_links_add_up_and_one_direction_stays_one(tmp_path: Path) -> No
     assert rates(network) == {"0 > 1": 5, "1 > 0": 5.5}
 
 
-def test_matrix_has_a_card_for_each_node_unless_links_are_separate(tmp_path: Path) -> None:
+def test_matrix_has_a_nic_for_each_node_unless_links_are_separate(tmp_path: Path) -> None:
     mbit = {pair: 100.0 for pair in permutations(range(3), 2)} | {(0, 1): 200.0}
     assert rates(matrix_of(tmp_path, mbit, "abc", separate=True)) == {
         f"{a} > {b}": rate for (a, b), rate in mbit.items()
@@ -68,14 +68,14 @@ def test_matrix_has_a_card_for_each_node_unless_links_are_separate(tmp_path: Pat
     assert len(found) == 6 + 6 and shared.nodes == ((0,), (1,), (2,))
 
 
-def test_ranks_of_a_node_share_its_card(tmp_path: Path) -> None:
+def test_ranks_of_a_node_share_its_nic(tmp_path: Path) -> None:
     mbit = {(a, b): 9000.0 if a // 2 == b // 2 else 100.0 for a, b in permutations(range(4), 2)}
     network = matrix_of(tmp_path, mbit, "aabb")
     assert network.nodes == ((0, 1), (2, 3))
     assert rates(network)["0 > 1"] == 9000
     crossing = [set(network.routes[pair]) for pair in ((0, 2), (1, 3))]
-    shared = {network.spelt(arc) for arc in set.intersection(*crossing)}
-    assert "card of 0 1 > wire from 0 1 100 Mbit/s" in shared
+    shared = {network.described(arc) for arc in set.intersection(*crossing)}
+    assert "nic of 0 1 > wire from 0 1 100 Mbit/s" in shared
     assert "wire from 0 1 > wire to 2 3 100 Mbit/s" in shared
 
 

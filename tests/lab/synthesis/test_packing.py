@@ -12,7 +12,7 @@ import pytest
 from networks import PAIRS, network_of
 
 from hccl_py.lab.synthesis.arborescence import arborescence
-from hccl_py.lab.synthesis.packing import Task, pack, time_of
+from hccl_py.lab.synthesis.packing import TreeTask, pack, time_of
 
 
 def is_tree(parents: list[int] | tuple[int, ...], root: int) -> bool:
@@ -47,7 +47,7 @@ def test_arborescence_is_the_cheapest_of_all_trees(seed: int) -> None:
 
 def test_packing_loads_every_link_of_pairs_alike(tmp_path: Path) -> None:
     network = network_of(PAIRS, tmp_path)
-    tasks = [Task((0, 1, 2, 3), goes_up=True, goes_down=True)] * 14
+    tasks = [TreeTask((0, 1, 2, 3), goes_up=True, goes_down=True)] * 14
     best = Fraction(14 * 3, 700_000)  # chunks x links of a tree, by all links of a direction
     trees = pack(network, tasks, best, 1e-6)
     assert time_of(network, trees) == best
@@ -56,7 +56,7 @@ def test_packing_loads_every_link_of_pairs_alike(tmp_path: Path) -> None:
 
 def test_packing_is_the_same_each_time(tmp_path: Path) -> None:
     network = network_of(PAIRS, tmp_path)
-    tasks = [Task((2,), goes_up=False, goes_down=True)] * 5
+    tasks = [TreeTask((2,), goes_up=False, goes_down=True)] * 5
     assert pack(network, tasks, Fraction(1, 10**5), 0.3) == pack(
         network, tasks, Fraction(1, 10**5), 0.3
     )

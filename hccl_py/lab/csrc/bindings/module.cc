@@ -35,7 +35,7 @@ void bind_simulation(nb::module_& module) {
       .value("NONE", Move::none)
       .value("ROTATION", Move::rotation)
       .value("EXCLUSIVE_OR", Move::exclusive_or);
-  nb::class_<Link>(module, "Link")
+  nb::class_<LinkTimes>(module, "LinkTimes")
       .def(nb::init<double, double, double, double, double, Wiring, int>(), nb::arg("latency_us"),
            nb::arg("message_us"), nb::arg("us_per_mib"), nb::arg("wire_us_per_mib"),
            nb::arg("burst_us"), nb::arg("wiring"), nb::arg("capacity"));

@@ -17,11 +17,12 @@ constexpr size_t most_queued_bytes = 4 << 20;
 
 }  // namespace
 
-Flow::Flow(int source, int sink, std::vector<Wire*> wires, Clock::duration latency)
+Flow::Flow(int source, int sink, std::vector<EmulatedWire*> wires, Clock::duration latency)
     : source_(source), sink_(sink), wires_(std::move(wires)), latency_(latency) {
-  double rate = (*std::min_element(wires_.begin(), wires_.end(), [](Wire* one, Wire* other) {
-                  return one->bytes_per_s() < other->bytes_per_s();
-                }))->bytes_per_s();
+  double rate =
+      (*std::min_element(wires_.begin(), wires_.end(), [](EmulatedWire* one, EmulatedWire* other) {
+        return one->bytes_per_s() < other->bytes_per_s();
+      }))->bytes_per_s();
   auto segments = static_cast<size_t>(rate * turn_s / segment_bytes);
   // Whole segments: what a train adds for headers is then what the stream of them would.
   train_bytes_ = std::clamp(segments, fewest_segments, most_segments) * segment_bytes;
@@ -33,7 +34,7 @@ Flow::Flow(int source, int sink, std::vector<Wire*> wires, Clock::duration laten
 Flow::Clock::time_point Flow::reads_at() const {
   if (!readable_ || read_all_ || num_held_ >= most_held_) return Clock::time_point::max();
   Clock::time_point at{};
-  for (const Wire* wire : wires_) at = std::max(at, wire->takes_at());
+  for (const EmulatedWire* wire : wires_) at = std::max(at, wire->takes_at());
   return at;
 }
 
@@ -63,7 +64,8 @@ bool Flow::read(Clock::time_point now) {
   Clock::time_point left = now;
   size_t with_headers = bytes_with_headers(bytes.size());
   // What should have left before now arrives now.
-  for (Wire* wire : wires_) left = std::max(left, wire->take(there_.value_or(now), with_headers));
+  for (EmulatedWire* wire : wires_)
+    left = std::max(left, wire->take(there_.value_or(now), with_headers));
   num_held_ += bytes.size();
   trains_.push_back({std::move(bytes), left + latency_});
   return true;

@@ -13,10 +13,10 @@ namespace hccl {
 
 class Flow {
  public:
-  using Clock = Wire::Clock;
+  using Clock = EmulatedWire::Clock;
 
   // From `source` to `sink`, both non-blocking, through wires that outlive it.
-  Flow(int source, int sink, std::vector<Wire*> wires, Clock::duration latency);
+  Flow(int source, int sink, std::vector<EmulatedWire*> wires, Clock::duration latency);
 
   // Reads what the source has and the wires take, one packet train at most. True if anything came.
   bool read(Clock::time_point now);
@@ -48,7 +48,7 @@ class Flow {
 
   const int source_;
   const int sink_;
-  const std::vector<Wire*> wires_;
+  const std::vector<EmulatedWire*> wires_;
   const Clock::duration latency_;
   size_t train_bytes_;
   bool readable_ = true;

@@ -27,8 +27,9 @@ constexpr int receive_buffer_bytes = 256 * 1024;
 
 Pair in_order(int one, int other) { return {std::min(one, other), std::max(one, other)}; }
 
-Wire::Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Wire::Clock::duration>(std::chrono::duration<double>(seconds));
+EmulatedWire::Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<EmulatedWire::Clock::duration>(
+      std::chrono::duration<double>(seconds));
 }
 
 // Drops every packet that comes in, acknowledgements included, or none.
@@ -65,13 +66,13 @@ EmulatedNetwork::EmulatedNetwork(int num_nodes, double bytes_per_s, double burst
       timer_(opened(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "timerfd")),
       bell_(new_event()) {
   for (int node = 0; node < num_nodes; ++node) {
-    nics_.push_back(
-        {Wire(bytes_per_s, burst_bytes, 0), Wire(bytes_per_s, burst_bytes, port_queue_bytes)});
+    nics_.push_back({EmulatedWire(bytes_per_s, burst_bytes, 0),
+                     EmulatedWire(bytes_per_s, burst_bytes, port_queue_bytes)});
   }
   for (const auto& [nodes, rate] : links) {
     check_pair(nodes.first, nodes.second);
     for (Pair way : {nodes, Pair{nodes.second, nodes.first}}) {
-      links_.emplace(way, Wire(rate, burst_bytes, port_queue_bytes));
+      links_.emplace(way, EmulatedWire(rate, burst_bytes, port_queue_bytes));
     }
   }
   for (int fd : {timer_.get(), bell_.get()}) {
@@ -134,7 +135,7 @@ std::vector<WireTraffic> EmulatedNetwork::traffic() {
   auto counted = std::make_shared<std::promise<std::vector<WireTraffic>>>();
   post([=, this] {
     std::vector<WireTraffic> all;
-    auto note = [&](int from, int to, bool leaves, const Wire& wire) {
+    auto note = [&](int from, int to, bool leaves, const EmulatedWire& wire) {
       all.push_back({from, to, leaves, wire.num_bytes(), wire.bytes_per_s()});
     };
     for (size_t node = 0; node < nics_.size(); ++node) {
@@ -169,8 +170,8 @@ void EmulatedNetwork::take_commands() {
   for (auto& command : taken) command();
 }
 
-std::vector<Wire*> EmulatedNetwork::wires_between(int from, int to) {
-  std::vector<Wire*> wires{&nics_[static_cast<size_t>(from)].out};
+std::vector<EmulatedWire*> EmulatedNetwork::wires_between(int from, int to) {
+  std::vector<EmulatedWire*> wires{&nics_[static_cast<size_t>(from)].out};
   if (auto link = links_.find({from, to}); link != links_.end()) wires.push_back(&link->second);
   wires.push_back(&nics_[static_cast<size_t>(to)].in);
   return wires;
@@ -185,7 +186,7 @@ void EmulatedNetwork::add(Descriptor here, Descriptor there, int from, int to) {
     prepare(fd);
     if (cuts_.contains(nodes)) set_dropping(fd, true);
   }
-  connections_.push_back(std::unique_ptr<Connection>(new Connection{
+  connections_.push_back(std::unique_ptr<EmulatedConnection>(new EmulatedConnection{
       std::move(here), std::move(there), nodes, Flow(left, right, wires_between(from, to), latency),
       Flow(right, left, wires_between(to, from), latency)}));
   // Events on either end are noted for both: a socket that is not ready says so at once.
@@ -253,7 +254,7 @@ void EmulatedNetwork::sleep(Clock::time_point until) {
   clear_event(bell_);
   clear_event(timer_);
   for (int i = 0; i < count; ++i) {
-    auto* connection = static_cast<Connection*>(events[i].data.ptr);
+    auto* connection = static_cast<EmulatedConnection*>(events[i].data.ptr);
     if (connection == nullptr) continue;
     for (Flow* flow : {&connection->out, &connection->back}) {
       flow->note_readable();

@@ -35,7 +35,7 @@ struct WireTraffic {
 
 class EmulatedNetwork {
  public:
-  using Clock = Wire::Clock;
+  using Clock = EmulatedWire::Clock;
   using Pair = std::pair<int, int>;  // nodes, lower first
   static constexpr int any_node = -1;
 
@@ -59,7 +59,7 @@ class EmulatedNetwork {
   std::vector<WireTraffic> traffic();
 
  private:
-  struct Connection {
+  struct EmulatedConnection {
     Descriptor here;
     Descriptor there;
     Pair nodes;
@@ -75,22 +75,22 @@ class EmulatedNetwork {
   void run();
   void take_commands();
   void add(Descriptor here, Descriptor there, int from, int to);
-  std::vector<Wire*> wires_between(int from, int to);
+  std::vector<EmulatedWire*> wires_between(int from, int to);
   // Moves what can be moved. Returns when there is more.
   Clock::time_point turn(Clock::time_point now);
   void end_cuts(Clock::time_point now);
   void sleep(Clock::time_point until);
 
   struct Nic {
-    Wire out;
-    Wire in;
+    EmulatedWire out;
+    EmulatedWire in;
   };
   // Written by the thread alone; traffic() asks it.
   std::deque<Nic> nics_;
-  std::map<Pair, Wire> links_;  // by direction: sender first
+  std::map<Pair, EmulatedWire> links_;  // by direction: sender first
   const double latency_s_;
   const std::map<Pair, double> latencies_s_;
-  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<EmulatedConnection>> connections_;
   std::map<Pair, Clock::time_point> cuts_;  // until when
 
   const Descriptor epoll_;

@@ -22,13 +22,13 @@ inline size_t bytes_with_headers(size_t num_bytes) {
   return num_bytes + (num_bytes + segment_bytes - 1) / segment_bytes * header_bytes;
 }
 
-class Wire {
+class EmulatedWire {
  public:
   using Clock = std::chrono::steady_clock;
 
   // `burst_bytes`: what a wire that stood still takes at once. `queue_bytes`: what waits in front
   // of it; its queue lasts for least_queued at least.
-  Wire(double bytes_per_s, double burst_bytes, double queue_bytes)
+  EmulatedWire(double bytes_per_s, double burst_bytes, double queue_bytes)
       : bytes_per_s_(bytes_per_s),
         burst_(time_of(burst_bytes)),
         queue_(std::max<Clock::duration>(time_of(queue_bytes), least_queued)) {}

@@ -15,7 +15,9 @@ int slot_among(const std::vector<int>& sources, int source) {
   return is_there ? static_cast<int>(found - sources.begin()) : -1;
 }
 
-bool receives(const Op& op) { return op.kind == OpKind::recv || op.kind == OpKind::recv_reduce; }
+bool receives(const SimulatedOp& op) {
+  return op.kind == SimulatedOpKind::recv || op.kind == SimulatedOpKind::recv_reduce;
+}
 
 }  // namespace
 
@@ -34,13 +36,13 @@ Programs::Programs(Move move, std::vector<std::vector<int>> groups)
 }
 
 void Programs::add(std::span<const int32_t> ops, std::span<const int32_t> peers) {
-  Program& program = programs_.emplace_back();
+  RankProgram& program = programs_.emplace_back();
   program.peers.assign(peers.begin(), peers.end());
   program.ops.reserve(ops.size() / op_columns);
   int first = 0;
   for (size_t at = 0; at + op_columns <= ops.size(); at += op_columns) {
     const int32_t* row = &ops[at];
-    program.ops.push_back({static_cast<OpKind>(row[0]),
+    program.ops.push_back({static_cast<SimulatedOpKind>(row[0]),
                            row[1],
                            row[2],
                            row[3],
@@ -62,7 +64,7 @@ void Programs::add(std::span<const int32_t> ops, std::span<const int32_t> peers)
 
 std::optional<Unmatched> Programs::match() {
   for (size_t index = 0; index < programs_.size(); ++index) {
-    Program& program = programs_[index];
+    RankProgram& program = programs_[index];
     int me = move_ == Move::none ? static_cast<int>(index) : groups_[0][index];
     program.slot_of.resize(program.peers.size());
     for (size_t message = 0; message < program.peers.size(); ++message) {

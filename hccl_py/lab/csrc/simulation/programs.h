@@ -16,10 +16,15 @@ namespace hccl::simulation {
 
 enum class Move : uint8_t { none, rotation, exclusive_or };
 
-enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };  // as in a plan
+enum class SimulatedOpKind : uint8_t {
+  send = 0,
+  recv = 1,
+  recv_reduce = 2,
+  copy = 3
+};  // as in a plan
 
-struct Op {
-  OpKind kind;
+struct SimulatedOp {
+  SimulatedOpKind kind;
   int space;  // whose `begin` to `end` a send reads, or another op writes; 0: never overwritten
   int begin, end;
   int first;  // of its messages, in the plan
@@ -27,8 +32,8 @@ struct Op {
   double mib[2];  // in a full tile, and in the last one
 };
 
-struct Program {
-  std::vector<Op> ops;
+struct RankProgram {
+  std::vector<SimulatedOp> ops;
   std::vector<int> peers;    // by message: the rank for which this plan was written has these
   std::vector<int> op_of;    // by message
   std::vector<int> slot_of;  // by message: its lane among those of the receiver
@@ -52,7 +57,7 @@ class Programs {
   // To be called after the last `add`.
   std::optional<Unmatched> match();
 
-  const Program& of(int rank) const { return programs_[index(rank)]; }
+  const RankProgram& of(int rank) const { return programs_[index(rank)]; }
   // The place of a rank's plan among those that were added.
   int index(int rank) const { return move_ == Move::none ? rank : place_[rank]; }
   int peer(int rank, int message) const {
@@ -77,7 +82,7 @@ class Programs {
   Move move_;
   std::vector<std::vector<int>> groups_;
   std::vector<int> group_, place_;  // by rank
-  std::vector<Program> programs_;
+  std::vector<RankProgram> programs_;
 };
 
 }  // namespace hccl::simulation

@@ -27,7 +27,7 @@ Steadiness::Steadiness(int num_ranks, bool is_coarse, int64_t exact_messages)
 
 int Steadiness::note(const TileEnd& end, int num_tiles, int64_t num_messages) {
   auto [found, is_new] = tiles_.try_emplace(end.tile);
-  Ends& ends = found->second;
+  TileEnds& ends = found->second;
   if (is_new) ends = {std::vector<double>(num_ranks_), num_ranks_};
   ends.at[end.rank] = end.at;
   --ends.missing;
@@ -49,7 +49,7 @@ int Steadiness::note(const TileEnd& end, int num_tiles, int64_t num_messages) {
 
 std::optional<double> Steadiness::distance_us(int tile, int period) const {
   // Newest first: those of the tile, of the one before it, ...
-  std::vector<const Ends*> ends;
+  std::vector<const TileEnds*> ends;
   for (int back = 0; back < (repeats + 1) * period; ++back) {
     auto found = tiles_.find(tile - back);
     if (found == tiles_.end() || found->second.missing > 0) return std::nullopt;

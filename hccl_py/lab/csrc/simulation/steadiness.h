@@ -40,7 +40,7 @@ class Steadiness {
   const LeftOut& left_out() const { return left_out_; }
 
  private:
-  struct Ends {
+  struct TileEnds {
     std::vector<double> at;  // by rank
     int missing;
   };
@@ -57,7 +57,7 @@ class Steadiness {
   int64_t exact_messages_;
   LeftOut left_out_;
   int last_begun_ = 0;
-  std::map<int, Ends> tiles_;      // the last ones
+  std::map<int, TileEnds> tiles_;  // the last ones
   std::map<int, double> mean_us_;  // of all that every rank has ended: when, on average
 };
 

@@ -5,9 +5,9 @@
 
 namespace hccl::simulation {
 
-void VirtualTime::enter(Lane& lane, const Sent& sent) {
+void VirtualTime::enter(VirtualLane& lane, const SentMessage& sent) {
   ++lane.in_flight;
-  const Rank& sender = ranks_[sent.rank];
+  const VirtualRank& sender = ranks_[sent.rank];
   int peer = programs_.peer(sender.number, sent.message);
   bool local = is_local(sender.number, peer);
   bool has_wire = link(local).wire_us_per_mib > 0;
@@ -39,7 +39,7 @@ void VirtualTime::push_next(int leaving) {
     unused_leaving_.push_back(leaving);
     return;
   }
-  const Sent& sent = all.messages[all.next];
+  const SentMessage& sent = all.messages[all.next];
   push(sent.at, order_of(ranks_[sent.rank].local_rank, sent.message), ~leaving);
 }
 
@@ -53,13 +53,13 @@ double VirtualTime::pass(double& clear_at, double busy_us, double burst_us, doub
 }
 
 void VirtualTime::leave(int leaving, double now) {
-  Sent sent = leaving_[leaving].messages[leaving_[leaving].next++];
-  const Rank& sender = ranks_[sent.rank];
-  const Op& op = sender.program->ops[sender.program->op_of[sent.message]];
+  SentMessage sent = leaving_[leaving].messages[leaving_[leaving].next++];
+  const VirtualRank& sender = ranks_[sent.rank];
+  const SimulatedOp& op = sender.program->ops[sender.program->op_of[sent.message]];
   int peer = programs_.peer(sender.number, sent.message);
-  Rank& receiver = standing_for(peer);
+  VirtualRank& receiver = standing_for(peer);
   bool local = is_local(sender.number, peer);
-  const Link& of = link(local);
+  const LinkTimes& of = link(local);
   double size = mib(op, sent.is_last), begin = now, end = now;
   if (of.wire_us_per_mib > 0) {
     double busy_us = of.wire_us_per_mib * size;
@@ -89,7 +89,7 @@ void VirtualTime::leave(int leaving, double now) {
 
 void VirtualTime::make_room(size_t lane, double at) {
   auto found = waiting_.find(lane);
-  Sent sent = found->second.front();
+  SentMessage sent = found->second.front();
   found->second.pop_front();
   if (found->second.empty()) {
     waiting_.erase(found);
@@ -97,8 +97,8 @@ void VirtualTime::make_room(size_t lane, double at) {
   }
   sent.at = at;
   enter(lanes_[lane], sent);
-  Rank& sender = ranks_[sent.rank];
-  Channel& channel = sender.channels[sent.channel];
+  VirtualRank& sender = ranks_[sent.rank];
+  VirtualChannel& channel = sender.channels[sent.channel];
   auto unsent = channel.unsent.find(sender.program->op_of[sent.message]);
   if (--unsent->second == 0) {
     channel.unsent.erase(unsent);
@@ -107,12 +107,12 @@ void VirtualTime::make_room(size_t lane, double at) {
   }
 }
 
-void VirtualTime::arrive(const Sent& sent, double at) {
-  const Rank& sender = ranks_[sent.rank];
+void VirtualTime::arrive(const SentMessage& sent, double at) {
+  const VirtualRank& sender = ranks_[sent.rank];
   int peer = programs_.peer(sender.number, sent.message);
-  Rank& receiver = standing_for(peer);
+  VirtualRank& receiver = standing_for(peer);
   size_t place = lane_of(receiver, sender.program->slot_of[sent.message], sent.channel);
-  Lane& lane = lanes_[place];
+  VirtualLane& lane = lanes_[place];
   if (!lane.is_awaited) {
     if (lane.num_arrivals++ == 0) {
       lane.arrival = at;
@@ -122,8 +122,8 @@ void VirtualTime::arrive(const Sent& sent, double at) {
     return;
   }
   lane.is_awaited = false;
-  Channel& channel = receiver.channels[sent.channel];
-  const Op& op = receiver.program->ops[channel.at];
+  VirtualChannel& channel = receiver.channels[sent.channel];
+  const SimulatedOp& op = receiver.program->ops[channel.at];
   Spent spent = spent_on(op, mib(op, channel.is_last), is_local(sender.number, peer));
   channel.arrived.push_back({at, spent.thread_us, spent.memory_us});
   std::push_heap(channel.arrived.begin(), channel.arrived.end(), comes_later);

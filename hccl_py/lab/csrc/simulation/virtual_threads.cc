@@ -6,21 +6,21 @@
 namespace hccl::simulation {
 
 // Wakes the rank at that time, unless it wakes earlier anyway.
-void VirtualTime::push_run(Rank& rank, double at) {
+void VirtualTime::push_run(VirtualRank& rank, double at) {
   if (rank.wakes_at <= at) return;
   rank.wakes_at = at;
   int index = static_cast<int>(&rank - ranks_.data());
   push(at, order_of(rank.local_rank, no_message), index);
 }
 
-void VirtualTime::wake(Rank& rank, double now) {
+void VirtualTime::wake(VirtualRank& rank, double now) {
   if (now != rank.wakes_at) return;  // it woke earlier
   rank.wakes_at = never;
   if (rank.busy_until > now) {
     push_run(rank, rank.busy_until);
     return;
   }
-  Machine& machine = machines_[rank.machine];
+  SharedCores& machine = machines_[rank.machine];
   if (!machine.has_turns) {
     run_channels(rank, now);
     return;
@@ -34,7 +34,7 @@ void VirtualTime::wake(Rank& rank, double now) {
     machine.queue.push_back(static_cast<int>(&rank - ranks_.data()));
   }
   while (machine.free_cores > 0 && !machine.queue.empty()) {
-    Rank& next = ranks_[machine.queue.front()];
+    VirtualRank& next = ranks_[machine.queue.front()];
     machine.queue.pop_front();
     next.is_queued = false;
     if (run_channels(next, now)) {
@@ -45,7 +45,7 @@ void VirtualTime::wake(Rank& rank, double now) {
 }
 
 // Runs what can be run; true if anything was.
-bool VirtualTime::run_channels(Rank& rank, double now) {
+bool VirtualTime::run_channels(VirtualRank& rank, double now) {
   for (int turn = 0; turn < num_channels; ++turn) {
     int number = (rank.current + turn) % num_channels;
     if (!rank.channels[number].is_running) continue;
@@ -57,7 +57,7 @@ bool VirtualTime::run_channels(Rank& rank, double now) {
     }
   }
   double next_at = never;
-  for (const Channel& channel : rank.channels) {
+  for (const VirtualChannel& channel : rank.channels) {
     if (!channel.arrived.empty()) next_at = std::min(next_at, channel.arrived.front().at);
   }
   if (next_at != never && next_at > now) push_run(rank, next_at);
@@ -65,9 +65,9 @@ bool VirtualTime::run_channels(Rank& rank, double now) {
 }
 
 // Runs ops until one must wait; returns when the last one ends, nothing if none could run.
-std::optional<double> VirtualTime::run_ops(Rank& rank, int number, double now) {
-  Channel& channel = rank.channels[number];
-  const std::vector<Op>& ops = rank.program->ops;
+std::optional<double> VirtualTime::run_ops(VirtualRank& rank, int number, double now) {
+  VirtualChannel& channel = rank.channels[number];
+  const std::vector<SimulatedOp>& ops = rank.program->ops;
   double at = now;
   bool has_moved = false;
   while (channel.is_running) {
@@ -81,8 +81,8 @@ std::optional<double> VirtualTime::run_ops(Rank& rank, int number, double now) {
       has_moved = true;
       continue;
     }
-    const Op& op = ops[channel.at];
-    if (op.kind == OpKind::send) {
+    const SimulatedOp& op = ops[channel.at];
+    if (op.kind == SimulatedOpKind::send) {
       at = send(rank, number, op, at);
     } else if (auto end = take(rank, number, op, at)) {
       at = *end;
@@ -97,8 +97,8 @@ std::optional<double> VirtualTime::run_ops(Rank& rank, int number, double now) {
 }
 
 // Shared memory writes a payload once, for all its readers.
-double VirtualTime::send(Rank& rank, int number, const Op& op, double at) {
-  Channel& channel = rank.channels[number];
+double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, double at) {
+  VirtualChannel& channel = rank.channels[number];
   int index = static_cast<int>(&rank - ranks_.data());
   double size = mib(op, channel.is_last);
   bool is_written = false;
@@ -109,12 +109,12 @@ double VirtualTime::send(Rank& rank, int number, const Op& op, double at) {
     bool local = is_local(rank.number, peer);
     double moved = local && is_written ? 0.0 : size;
     is_written |= local;
-    const Link& way = link(local);
+    const LinkTimes& way = link(local);
     at = spend(rank, at,
                {way.message_us + way.us_per_mib * moved, world_.memory_us_per_mib * moved});
     size_t place = lane_of(standing_for(peer), rank.program->slot_of[message], number);
-    Lane& lane = lanes_[place];
-    Sent sent{at, index, message, static_cast<uint8_t>(number), channel.is_last};
+    VirtualLane& lane = lanes_[place];
+    SentMessage sent{at, index, message, static_cast<uint8_t>(number), channel.is_last};
     if (lane.in_flight < way.capacity && !lane.has_waiting) {
       enter(lane, sent);
     } else {
@@ -127,8 +127,9 @@ double VirtualTime::send(Rank& rank, int number, const Op& op, double at) {
   return at;
 }
 
-std::optional<double> VirtualTime::take(Rank& rank, int number, const Op& op, double at) {
-  Channel& channel = rank.channels[number];
+std::optional<double> VirtualTime::take(VirtualRank& rank, int number, const SimulatedOp& op,
+                                        double at) {
+  VirtualChannel& channel = rank.channels[number];
   if (!channel.unsent.empty() && overwrites_unsent(rank, channel, channel.at)) return std::nullopt;
   if (channel.missing == no_message) await(rank, number, op);
   int before = channel.missing;
@@ -142,9 +143,9 @@ std::optional<double> VirtualTime::take(Rank& rank, int number, const Op& op, do
   }
   if (channel.missing > 0) return channel.missing < before ? std::optional(at) : std::nullopt;
   double size = mib(op, channel.is_last), reduced = size * op.num_peers;
-  if (op.kind == OpKind::copy) {
+  if (op.kind == SimulatedOpKind::copy) {
     at = spend(rank, at, {world_.reduce_us_per_mib * size, world_.memory_us_per_mib * size});
-  } else if (op.kind == OpKind::recv_reduce) {
+  } else if (op.kind == SimulatedOpKind::recv_reduce) {
     double thread_us = world_.reduce_us_per_mib * reduced + world_.result_us_per_mib * size;
     at = spend(rank, at, {thread_us, world_.memory_us_per_mib * reduced});
   }
@@ -158,13 +159,13 @@ std::optional<double> VirtualTime::take(Rank& rank, int number, const Op& op, do
   return at;
 }
 
-void VirtualTime::await(Rank& rank, int number, const Op& op) {
-  Channel& channel = rank.channels[number];
+void VirtualTime::await(VirtualRank& rank, int number, const SimulatedOp& op) {
+  VirtualChannel& channel = rank.channels[number];
   channel.missing = op.num_peers;
   double size = mib(op, channel.is_last);
   for (int message = op.first; message < op.first + op.num_peers; ++message) {
     size_t place = lane_of(rank, rank.program->slot_of[message], number);
-    Lane& lane = lanes_[place];
+    VirtualLane& lane = lanes_[place];
     if (lane.num_arrivals == 0) {
       lane.is_awaited = true;
       continue;
@@ -184,11 +185,12 @@ void VirtualTime::await(Rank& rank, int number, const Op& op) {
 
 // Whether an op overwrites what an earlier send has not sent. Scratch is the same memory in every
 // tile, so there a later send may be of the tile before.
-bool VirtualTime::overwrites_unsent(const Rank& rank, const Channel& channel, int op) const {
-  const std::vector<Op>& ops = rank.program->ops;
-  const Op& mine = ops[op];
+bool VirtualTime::overwrites_unsent(const VirtualRank& rank, const VirtualChannel& channel,
+                                    int op) const {
+  const std::vector<SimulatedOp>& ops = rank.program->ops;
+  const SimulatedOp& mine = ops[op];
   for (const auto& [index, count] : channel.unsent) {
-    const Op& sent = ops[index];
+    const SimulatedOp& sent = ops[index];
     bool overlaps = sent.space == mine.space && sent.begin < mine.end && mine.begin < sent.end;
     if (sent.space && overlaps && (mine.space == Programs::scratch || index < op)) return true;
   }
@@ -196,7 +198,7 @@ bool VirtualTime::overwrites_unsent(const Rank& rank, const Channel& channel, in
 }
 
 // Returns when the thread is done, which the memory of the machine may hold up.
-double VirtualTime::spend(const Rank& rank, double at, const Spent& spent) {
+double VirtualTime::spend(const VirtualRank& rank, double at, const Spent& spent) {
   if (spent.memory_us == 0) return at + spent.thread_us;
   double& clear_at = machines_[rank.machine].memory_clear_at;
   clear_at = std::max(clear_at, at) + spent.memory_us;
@@ -204,9 +206,9 @@ double VirtualTime::spend(const Rank& rank, double at, const Spent& spent) {
 }
 
 // Returns what it costs to take a message. A reduction reads what shared memory holds where it is.
-VirtualTime::Spent VirtualTime::spent_on(const Op& op, double mib, bool is_local) const {
-  double moved = is_local && op.kind == OpKind::recv_reduce ? 0.0 : mib;
-  const Link& of = link(is_local);
+VirtualTime::Spent VirtualTime::spent_on(const SimulatedOp& op, double mib, bool is_local) const {
+  double moved = is_local && op.kind == SimulatedOpKind::recv_reduce ? 0.0 : mib;
+  const LinkTimes& of = link(is_local);
   return {of.message_us + of.us_per_mib * moved, world_.memory_us_per_mib * moved};
 }
 

@@ -32,7 +32,7 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
   ranks_.reserve(simulated.size());
   stands_for_.resize(num_ranks);
   for (int number : simulated) {
-    Rank& rank = ranks_.emplace_back();
+    VirtualRank& rank = ranks_.emplace_back();
     rank.number = number;
     rank.local_rank = world_.local_rank[number];
     rank.machine = world_.machine_of[world_.node_of[number]];
@@ -52,7 +52,7 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
   bool is_used = num_calls_ > 1;
   size_t num_nodes = world_.machine_of.size();
   for (bool local : {false, true}) {
-    const Link& of = link(local);
+    const LinkTimes& of = link(local);
     if (of.wire_us_per_mib == 0) continue;
     bool is_pair = of.wiring == Wiring::pair;
     size_t count = of.wiring == Wiring::node ? num_nodes : is_pair ? num_lanes : num_ranks;
@@ -67,9 +67,9 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
 }
 
 std::optional<Stuck> VirtualTime::run(const std::function<void()>& check) {
-  for (Rank& rank : ranks_) begin_call(rank, 0.0);
+  for (VirtualRank& rank : ranks_) begin_call(rank, 0.0);
   for (uint64_t count = 1; !events_.empty(); ++count) {
-    Event event = events_.top();
+    VirtualEvent event = events_.top();
     events_.pop();
     if (event.what >= 0) {
       wake(ranks_[event.what], event.at);
@@ -79,14 +79,14 @@ std::optional<Stuck> VirtualTime::run(const std::function<void()>& check) {
     if (count % events_between_checks == 0) check();
   }
   std::optional<Stuck> stuck;
-  for (const Rank& rank : ranks_) {
+  for (const VirtualRank& rank : ranks_) {
     if (static_cast<int>(rank.ended_us.size()) == num_calls_) continue;
     if (stuck) {
       ++std::get<2>(*stuck);
       continue;
     }
     auto waits = std::find_if(std::begin(rank.channels), std::end(rank.channels),
-                              [](const Channel& channel) { return channel.is_running; });
+                              [](const VirtualChannel& channel) { return channel.is_running; });
     stuck.emplace(rank.number, waits == std::end(rank.channels) ? -1 : waits->at, 0);
   }
   return stuck;
@@ -94,17 +94,17 @@ std::optional<Stuck> VirtualTime::run(const std::function<void()>& check) {
 
 std::vector<std::vector<double>> VirtualTime::ended_us() const {
   std::vector<std::vector<double>> ended;
-  for (const Rank& rank : ranks_) ended.push_back(rank.ended_us);
+  for (const VirtualRank& rank : ranks_) ended.push_back(rank.ended_us);
   return ended;
 }
 
 std::vector<int64_t> VirtualTime::num_messages() const {
   std::vector<int64_t> counts;
-  for (const Rank& rank : ranks_) counts.push_back(rank.num_messages);
+  for (const VirtualRank& rank : ranks_) counts.push_back(rank.num_messages);
   return counts;
 }
 
-void VirtualTime::begin_call(Rank& rank, double now) {
+void VirtualTime::begin_call(VirtualRank& rank, double now) {
   rank.channels_left = 0;
   for (int number = 0; number < std::min(num_channels, num_tiles_); ++number) {
     ++rank.channels_left;
@@ -114,7 +114,7 @@ void VirtualTime::begin_call(Rank& rank, double now) {
   push_run(rank, rank.busy_until);
 }
 
-void VirtualTime::begin_tile(Channel& channel, int tile) {
+void VirtualTime::begin_tile(VirtualChannel& channel, int tile) {
   channel.tile = tile;
   channel.at = 0;
   channel.missing = no_message;
@@ -122,8 +122,8 @@ void VirtualTime::begin_tile(Channel& channel, int tile) {
   channel.is_last = tile == num_tiles_ - 1;
 }
 
-void VirtualTime::end_tile(Rank& rank, int number, double at) {
-  Channel& channel = rank.channels[number];
+void VirtualTime::end_tile(VirtualRank& rank, int number, double at) {
+  VirtualChannel& channel = rank.channels[number];
   if (may_leave_out_) {
     int index = static_cast<int>(&rank - ranks_.data());
     num_tiles_ = steadiness_.note({channel.tile, index, at}, num_tiles_, num_sent_);
@@ -138,9 +138,9 @@ void VirtualTime::end_tile(Rank& rank, int number, double at) {
   end_call_if_done(rank, at);
 }
 
-void VirtualTime::end_call_if_done(Rank& rank, double at) {
+void VirtualTime::end_call_if_done(VirtualRank& rank, double at) {
   if (rank.channels_left > 0) return;
-  for (const Channel& channel : rank.channels) {
+  for (const VirtualChannel& channel : rank.channels) {
     if (!channel.unsent.empty()) return;
   }
   auto done = [&] { return static_cast<int>(rank.ended_us.size()) == num_calls_; };

@@ -64,23 +64,23 @@ class VirtualTime {
     double thread_us, memory_us;
   };
   // First in, first out, of one rank and channel to another.
-  struct Lane {
+  struct VirtualLane {
     double arrival = 0;  // of the first message that is there; later ones are in more_arrivals_
     uint32_t num_arrivals = 0;
     uint8_t in_flight = 0;  // sent and not taken
     bool is_awaited = false, has_waiting = false;
   };
-  struct Channel {
+  struct VirtualChannel {
     int tile = 0, at = 0;
     int missing = no_message;  // messages that a receive still has to take; no_message: not begun
     bool is_running = false, is_last = false;
     std::vector<Arrival> arrived;         // a heap
     std::unordered_map<int, int> unsent;  // by op, how many of its messages have no room yet
   };
-  struct Rank {
-    Channel channels[num_channels];
+  struct VirtualRank {
+    VirtualChannel channels[num_channels];
     int number = 0, local_rank = 0, machine = 0;
-    const Program* program = nullptr;
+    const RankProgram* program = nullptr;
     size_t first_lane = 0;
     int current = 0;  // channel
     double busy_until = 0, wakes_at = never;
@@ -89,33 +89,30 @@ class VirtualTime {
     std::vector<double> ended_us;
     int64_t num_messages = 0;
   };
-  struct Machine {
+  struct SharedCores {
     int free_cores;
     bool has_turns;  // of ranks on cores
     double memory_clear_at = 0;
     std::deque<int> queue;
   };
-  struct Wire {
-    double clear_at = 0;  // when all that it was given would be through without bursts
-  };
   // Of a simulated rank, on a channel.
-  struct Sent {
+  struct SentMessage {
     double at;
     int rank, message;
     uint8_t channel, is_last;
   };
   // Messages that leave one after the other: one event at a time keeps the heap small.
   struct Leaving {
-    std::vector<Sent> messages;
+    std::vector<SentMessage> messages;
     size_t next = 0;
   };
-  struct Event {
+  struct VirtualEvent {
     double at;
     uint64_t order;   // see order_of
     uint64_t number;  // in the order of pushing, which decides the rest
     int what;         // a rank to run, or below zero a Leaving whose next message leaves
 
-    bool operator<(const Event& other) const {  // the least is the last
+    bool operator<(const VirtualEvent& other) const {  // the least is the last
       return std::tie(at, order, number) > std::tie(other.at, other.order, other.number);
     }
   };
@@ -131,39 +128,41 @@ class VirtualTime {
   }
 
   void push(double at, uint64_t order, int what) { events_.push({at, order, num_events_++, what}); }
-  void begin_call(Rank& rank, double now);
-  void begin_tile(Channel& channel, int tile);
-  void end_tile(Rank& rank, int number, double at);
-  void end_call_if_done(Rank& rank, double at);
+  void begin_call(VirtualRank& rank, double now);
+  void begin_tile(VirtualChannel& channel, int tile);
+  void end_tile(VirtualRank& rank, int number, double at);
+  void end_call_if_done(VirtualRank& rank, double at);
 
   // The thread of a rank.
-  void push_run(Rank& rank, double at);
-  void wake(Rank& rank, double now);
-  bool run_channels(Rank& rank, double now);
-  std::optional<double> run_ops(Rank& rank, int number, double now);
-  double send(Rank& rank, int number, const Op& op, double at);
-  std::optional<double> take(Rank& rank, int number, const Op& op, double at);
-  void await(Rank& rank, int number, const Op& op);
-  bool overwrites_unsent(const Rank& rank, const Channel& channel, int op) const;
-  double spend(const Rank& rank, double at, const Spent& spent);
-  Spent spent_on(const Op& op, double mib, bool is_local) const;
+  void push_run(VirtualRank& rank, double at);
+  void wake(VirtualRank& rank, double now);
+  bool run_channels(VirtualRank& rank, double now);
+  std::optional<double> run_ops(VirtualRank& rank, int number, double now);
+  double send(VirtualRank& rank, int number, const SimulatedOp& op, double at);
+  std::optional<double> take(VirtualRank& rank, int number, const SimulatedOp& op, double at);
+  void await(VirtualRank& rank, int number, const SimulatedOp& op);
+  bool overwrites_unsent(const VirtualRank& rank, const VirtualChannel& channel, int op) const;
+  double spend(const VirtualRank& rank, double at, const Spent& spent);
+  Spent spent_on(const SimulatedOp& op, double mib, bool is_local) const;
 
   // Messages.
-  void enter(Lane& lane, const Sent& sent);
+  void enter(VirtualLane& lane, const SentMessage& sent);
   void push_leaving();
   void push_next(int leaving);
   void leave(int leaving, double now);
   void make_room(size_t lane, double at);
-  void arrive(const Sent& sent, double at);
+  void arrive(const SentMessage& sent, double at);
   double pass(double& clear_at, double busy_us, double burst_us, double begin, double& end);
   static int64_t key_of(int from, int to) { return (static_cast<int64_t>(from) << 32) | to; }
-  size_t lane_of(const Rank& receiver, int slot, int channel) const {
+  size_t lane_of(const VirtualRank& receiver, int slot, int channel) const {
     return (receiver.first_lane + slot) * num_lane_channels_ + channel;
   }
-  double mib(const Op& op, bool is_last) const { return op.mib[is_last]; }
+  double mib(const SimulatedOp& op, bool is_last) const { return op.mib[is_last]; }
   bool is_local(int one, int other) const { return world_.node_of[one] == world_.node_of[other]; }
-  const Link& link(bool is_local) const { return is_local ? world_.scale_up : world_.scale_out; }
-  Rank& standing_for(int rank) { return ranks_[stands_for_[rank]]; }
+  const LinkTimes& link(bool is_local) const {
+    return is_local ? world_.scale_up : world_.scale_out;
+  }
+  VirtualRank& standing_for(int rank) { return ranks_[stands_for_[rank]]; }
 
   World world_;
   Programs programs_;
@@ -172,12 +171,12 @@ class VirtualTime {
   bool may_leave_out_;
   Steadiness steadiness_;
   int num_lane_channels_;
-  std::vector<Rank> ranks_;
+  std::vector<VirtualRank> ranks_;
   std::vector<int> stands_for_;  // by rank, the index of the simulated one
-  std::vector<Machine> machines_;
-  std::vector<Lane> lanes_;
+  std::vector<SharedCores> machines_;
+  std::vector<VirtualLane> lanes_;
   std::unordered_map<size_t, std::deque<double>> more_arrivals_;
-  std::unordered_map<size_t, std::deque<Sent>> waiting_;  // no room for these yet
+  std::unordered_map<size_t, std::deque<SentMessage>> waiting_;  // no room for these yet
   // Wires of the two classes of link, by node or rank out and in, or by lane without its channel.
   struct Wires {
     std::vector<double> out, in;  // each: when it is clear
@@ -185,10 +184,10 @@ class VirtualTime {
   Wires wires_[2];
   std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us for a MiB, clear at
   std::vector<bool> has_node_link_;                                    // by node
-  std::priority_queue<Event> events_;
+  std::priority_queue<VirtualEvent> events_;
   uint64_t num_events_ = 0;
   int64_t num_sent_ = 0;
-  std::vector<Sent> sent_now_;  // by the ops that a rank runs now
+  std::vector<SentMessage> sent_now_;  // by the ops that a rank runs now
   std::vector<Leaving> leaving_;
   std::vector<int> unused_leaving_;
 };

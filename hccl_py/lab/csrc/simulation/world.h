@@ -12,7 +12,7 @@ namespace hccl::simulation {
 enum class Wiring : uint8_t { node, rank, pair };
 
 // What messages of a class of link cost.
-struct Link {
+struct LinkTimes {
   double latency_us = 0;
   double message_us = 0;  // of a thread, as are the bytes
   double us_per_mib = 0;
@@ -31,7 +31,7 @@ struct World {
   std::vector<double> late_us;
   std::vector<int> machine_of;  // by node
   std::vector<int> cores;       // by machine; 0: a core for each rank
-  Link scale_up, scale_out;
+  LinkTimes scale_up, scale_out;
   std::vector<NodeLink> node_links;
   // For each MiB of a message that is reduced, of a result, and of what a thread moves in memory.
   double reduce_us_per_mib = 0, result_us_per_mib = 0, memory_us_per_mib = 0;

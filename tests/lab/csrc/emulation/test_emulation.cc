@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using Clock = Wire::Clock;
+using Clock = EmulatedWire::Clock;
 using Bytes = std::vector<std::byte>;
 
 constexpr int patience_ms = 30'000;
@@ -93,7 +93,7 @@ HCCL_TEST(headers_are_counted_for_each_packet) {
 }
 
 HCCL_TEST(wire_takes_the_time_of_its_bytes_one_after_the_other) {
-  Wire wire(1e6, 0, 0);
+  EmulatedWire wire(1e6, 0, 0);
   CHECK(wire.take(start, 1000) == start + milliseconds(1));
   CHECK(wire.take(start, 2000) == start + milliseconds(3));
   // It stood still until 10 ms.
@@ -102,14 +102,14 @@ HCCL_TEST(wire_takes_the_time_of_its_bytes_one_after_the_other) {
 }
 
 HCCL_TEST(wire_that_stood_still_takes_its_burst_at_once) {
-  Wire wire(1e6, 2000, 0);
+  EmulatedWire wire(1e6, 2000, 0);
   CHECK(wire.take(start, 2000) == start);
   CHECK(wire.take(start, 1000) == start + milliseconds(1));
 }
 
 // Else a process that waits for a core would make the network slower.
 HCCL_TEST(bytes_that_waited_leave_as_if_nobody_had_been_late) {
-  Wire wire(1e6, 0, 0);
+  EmulatedWire wire(1e6, 0, 0);
   wire.take(start, 1000);
   CHECK(wire.take(start, 1000) == start + milliseconds(2));
   CHECK(wire.take(start + milliseconds(20), 1000) == start + milliseconds(21));
@@ -117,7 +117,7 @@ HCCL_TEST(bytes_that_waited_leave_as_if_nobody_had_been_late) {
 
 HCCL_TEST(flow_brings_bytes_when_the_last_has_arrived) {
   Ends in = unix_pair(), out = unix_pair();
-  Wire wire(1e6, 0, 0);
+  EmulatedWire wire(1e6, 0, 0);
   Flow flow(in.right.get(), out.left.get(), {&wire}, milliseconds(5));
   CHECK(write(in.left.get(), "12345678", 8) == 8);
   CHECK(flow.read(start));
@@ -129,7 +129,7 @@ HCCL_TEST(flow_brings_bytes_when_the_last_has_arrived) {
 
 HCCL_TEST(flow_is_as_slow_as_its_slowest_wire_and_leaves_the_rest_with_the_sender) {
   Ends in = unix_pair(), out = unix_pair();
-  Wire fast(1e9, 0, 0), slow(1e6, 0, 0);
+  EmulatedWire fast(1e9, 0, 0), slow(1e6, 0, 0);
   Flow flow(in.right.get(), out.left.get(), {&fast, &slow}, {});
   Bytes sent(60'000);
   CHECK(write(in.left.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()));
@@ -144,7 +144,7 @@ HCCL_TEST(flow_is_as_slow_as_its_slowest_wire_and_leaves_the_rest_with_the_sende
 
 HCCL_TEST(end_of_a_stream_comes_after_its_last_byte) {
   Ends in = unix_pair(), out = unix_pair();
-  Wire wire(1e6, 0, 0);
+  EmulatedWire wire(1e6, 0, 0);
   Flow flow(in.right.get(), out.left.get(), {&wire}, milliseconds(5));
   CHECK(write(in.left.get(), "1", 1) == 1);
   shutdown(in.left.get(), SHUT_WR);

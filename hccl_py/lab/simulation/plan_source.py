@@ -18,7 +18,7 @@ What = str | CustomAlgorithm | Sequence[Plan]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanSource:
     """An algorithm for some nodes: a plan for each rank, written when it is asked for."""
 
     name: str
@@ -27,7 +27,7 @@ class Candidate:
     long_messages: bool = False  # as an algorithm's entry has it
 
 
-def candidate_of(what: What, nodes: Nodes, root: int | None) -> Candidate:
+def plan_source_of(what: What, nodes: Nodes, root: int | None) -> PlanSource:
     """Find what is meant.
 
     Args:
@@ -48,11 +48,11 @@ def candidate_of(what: What, nodes: Nodes, root: int | None) -> Candidate:
             raise InvalidArgumentError(f"root: expected one of 0..{n - 1}, got {root}")
         if (entry := ALGORITHMS.get((named.collective, named.name))) is not None:
             span, is_long = entry.max_span(nodes), entry.long_messages(nodes)
-            return Candidate(str(named), span, lambda me: named.plan(me, nodes, root), is_long)
+            return PlanSource(str(named), span, lambda me: named.plan(me, nodes, root), is_long)
         what = named.plans(nodes, root)
     if [plan.rank for plan in what] != list(range(n)) or not what:
         raise InvalidArgumentError(
             f"plans: expected those of the ranks 0..{n - 1} in order, got {len(what)}"
         )
     span = max(plan.span for plan in what)
-    return Candidate(f"{what[0].collective}={what[0].algorithm}", span, what.__getitem__)
+    return PlanSource(f"{what[0].collective}={what[0].algorithm}", span, what.__getitem__)
