@@ -15,6 +15,7 @@ from node_shapes import nodes_by, one_node
 from ranks import run_ranks
 from stores import MemoryStore
 from thread_ranks import ThreadRanks
+from tiers import by_night
 
 from hccl_py import Communicator
 from hccl_py.algorithms.cost import NUMBERS, cost_of, product
@@ -158,7 +159,8 @@ def test_table_stays_where_the_difference_may_be_noise(slower: float, chosen: st
 
 
 @pytest.mark.parametrize(
-    "layout", ["a", "aa", "aab", "abbab", "aaaab", "aaaabbb", "aabbccdd", "ab" * 4 + "c"]
+    "layout",
+    ["a", "aab", "abbab", *by_night("bench", "aa", "aaaab", "aaaabbb", "aabbccdd", "ababababc")],
 )
 def test_all_ranks_choose_alike_and_get_numpys_result(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

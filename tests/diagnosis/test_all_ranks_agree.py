@@ -21,6 +21,7 @@ from quiet_clock import Moment
 from rank_processes import kill_at_one_moment, on_nodes, state_of, wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import wait_until
+from tiers import by_night
 
 from hccl_py import Communicator, CommunicatorError
 
@@ -31,7 +32,7 @@ FIELDS = tuple(CommunicatorError.__annotations__)
 Story = tuple[str, tuple[Any, ...], Moment]
 """Text and attributes of the error, and when it was raised."""
 
-nodes = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
+nodes = pytest.mark.parametrize("nodes", [2, *by_night("faults", 1)])
 
 
 def story(error: BaseException) -> Story:
@@ -99,8 +100,15 @@ def kill_in_call_20(
     return told
 
 
-@nodes
-@pytest.mark.parametrize("victims", [[0], [2], [0, 2]], ids=str)
+@pytest.mark.parametrize(
+    ("nodes", "victims"),
+    [
+        (1, [0]),
+        (2, [2]),
+        (2, [0, 2]),
+        *by_night("faults", (2, [0]), (1, [2]), (1, [0, 2])),
+    ],
+)
 def test_killed_ranks_are_named_alike_by_all(
     nodes: int, victims: list[int], tmp_path: Path
 ) -> None:

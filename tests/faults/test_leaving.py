@@ -22,13 +22,14 @@ import torch
 import torch.distributed as dist
 from ended_scripts import end_as_script
 from injected_groups import GROUPS, Group
-from injections import ONE_NODE, RAISE_S, TWO_NODES, Layout
+from injections import ONE_NODE, RAISE_S, Layout
 from leftovers import settled_holdings, wait_for_return
 from quiet_clock import HANG_S, Moment
 from random_calls import Array, Call
 from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import wait_until
+from tiers import by_night
 
 from hccl_py import (
     AbortedError,
@@ -60,6 +61,7 @@ WAYS: dict[str, tuple[str, Callable[[Group], None]]] = {
     "sys.exit(0)": ("native", lambda group: end_as_script(SystemExit(0))),
     "destroy_process_group": ("torch", lambda group: group.close()),
 }
+FOUR_ON_TWO = Layout("2x2", 4, 2)
 MORE = pytest.mark.nightly("faults")
 
 
@@ -94,7 +96,7 @@ def _call_once_more(group: Group, data: Array) -> tuple[float, str, object, obje
 @pytest.mark.parametrize(
     ("way", "layout"),
     [
-        pytest.param(way, (ONE_NODE, TWO_NODES)[i % 2], id=way, marks=() if i < 3 else MORE)
+        pytest.param(way, (ONE_NODE, FOUR_ON_TWO)[i % 2], id=way, marks=() if i < 3 else MORE)
         for i, way in enumerate(WAYS)
     ],
 )
@@ -229,7 +231,7 @@ def leave_what_was_started(rank: int, world_size: int, late: int) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "late"),
-    [(1, 0), (2, 1), pytest.param(1, 1, marks=MORE), pytest.param(2, 0, marks=MORE)],
+    [(2, 1), *by_night("faults", (1, 0), (1, 1), (2, 0))],
 )
 def test_close_finishes_what_nobody_waits_for(nodes: int, late: int) -> None:
     run_ranks(leave_what_was_started, 2, late, env=on_nodes(nodes, 2))

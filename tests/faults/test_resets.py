@@ -22,6 +22,7 @@ from namespaces import Hosts, firewall
 from network_resets import reset
 from rank_processes import on_nodes
 from ranks import run_ranks
+from tiers import by_night
 
 from hccl_py import Communicator
 
@@ -128,7 +129,7 @@ def run_resets(which: str, when: str, transport: str) -> None:
     assert which == "coordinator" or any(counts)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", [*TRANSPORTS[1:], *by_night("faults", "tcp")])
 def test_reset_of_all_connections_between_living_ranks_is_survived(transport: str) -> None:
     run_resets("all", "idle", transport)
 

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 SECTIONS = {
     "hosts": "two hosts, as network namespaces with links between them",
     "launchers": "ssh hosts, Slurm, and the mpirun of Open MPI and MPICH",
@@ -77,3 +79,12 @@ ENVIRONMENTS = {
 """Extras of pyproject.toml that only this section sees: `.ci/nightly` adds them to the environment
 at hand in build/environments/SECTION.
 """
+
+
+def by_night(section: str, *cases: Any) -> list[Any]:
+    """Return cases of a parametrize that only this section tries; tuples are several arguments."""
+    import pytest  # what starts the sections does without
+
+    marks = pytest.mark.nightly(section)
+    every = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*case, marks=marks) for case in every]

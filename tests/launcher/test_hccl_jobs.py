@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from launching import COMMAND, job, launch
 from quiet_clock import HANG_S
+from tiers import by_night
 
 TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
 # Ends by itself after some minutes at most: a test that fails to stop it should not run for ever.
@@ -57,7 +58,7 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("least", [3, 4])
+@pytest.mark.parametrize("least", [3, *by_night("launchers", 4)])
 def test_ranks_that_shrink_go_on_while_enough_are_left(path: Path, least: int) -> None:
     path.write_text(SHRINKS)
     done = launch(*TWO_BY_TWO, "--min-ranks", least, path)

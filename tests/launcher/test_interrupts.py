@@ -10,6 +10,7 @@ import pytest
 from launching import COMMAND, job
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
+from tiers import by_night
 
 STUCK = """
 import ctypes, os, socket
@@ -23,16 +24,19 @@ socket.getaddrinfo = look_up
 POD = {"JOB_COMPLETION_INDEX": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "node"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *by_night("launchers", signal.SIGTERM)])
 @pytest.mark.parametrize(
     ("options", "variables"),
     [
-        ("--nnodes 2 --node-rank 0 --master-addr node", {}),
         ("--nnodes 2 --node-rank 1 --master-addr node", {}),
-        ("--nnodes 2 --rdzv-endpoint node:29400", {}),
         ("--nnodes 1:2 --rdzv-endpoint node:29400", {}),
         ("--hosts node:1,other:1", {}),
         ("", POD),
+        *by_night(
+            "launchers",
+            ("--nnodes 2 --node-rank 0 --master-addr node", {}),
+            ("--nnodes 2 --rdzv-endpoint node:29400", {}),
+        ),
     ],
 )
 def test_signal_ends_the_wait_for_a_name(

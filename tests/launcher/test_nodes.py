@@ -17,6 +17,7 @@ from launching import COMMAND, agent_of, job
 from namespaces import TWO_HOSTS, Hosts
 from quiet_clock import HANG_S, Moment, over_after
 from thread_ranks import wait_until
+from tiers import by_night
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
 from hccl_py.schedulers.ports import free_port
@@ -126,8 +127,14 @@ def test_signal_on_one_node_ends_both(
         assert f"stopped by {number.name}" in error
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-@pytest.mark.parametrize("process", ["supervisor", "agent"])
+@pytest.mark.parametrize(
+    ("process", "killed"),
+    [
+        ("supervisor", 0),
+        ("agent", 1),
+        *by_night("launchers", ("supervisor", 1), ("agent", 0)),
+    ],
+)
 def test_killed_launcher_ends_every_process_of_every_node(
     port: int,
     script: Callable[[str], Path],

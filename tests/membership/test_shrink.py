@@ -17,6 +17,7 @@ from quiet_clock import HANG_S, Moment
 from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
+from tiers import by_night
 
 from hccl_py import AbortedError, BootstrapError, Communicator, CommunicatorError
 from hccl_py.membership.shrink import _too_late
@@ -139,8 +140,10 @@ def two_die(rank: int, world_size: int, step: int) -> list[Any]:
         return [left.rank, left.world_size, left.name, sum_of_ones(left)]
 
 
-@pytest.mark.parametrize("step", [1, 2], ids=["before connecting", "after connecting"])
-@layouts
+@pytest.mark.parametrize(
+    ("nodes", "step"),  # before connecting, or after that
+    [(1, 1), (2, 2), *by_night("faults", (1, 2), (2, 1))],
+)
 def test_second_death_during_shrink_is_left_out_as_well(nodes: int, step: int) -> None:
     results = run_ranks(two_die, 5, step, env=on_nodes(nodes, 5), victims=[1, 2])
     found = [results[rank] for rank in (0, 3, 4)]

@@ -17,6 +17,7 @@ from quiet_clock import Moment
 from rank_processes import on_nodes, wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
+from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, CommunicatorError, InvalidArgumentError
 
@@ -164,8 +165,14 @@ def dies_beside_a_group(rank: int, world_size: int, waits: str, folder: Path) ->
     return took_s, *told(raised.value)
 
 
-@pytest.mark.parametrize("waits", ["all open", "one calls"])
-@pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
+@pytest.mark.parametrize(
+    ("nodes", "waits"),
+    [
+        (1, "all open"),
+        (2, "one calls"),
+        *by_night("faults", (1, "one calls"), (2, "all open")),
+    ],
+)
 def test_group_hears_at_once_of_the_death_of_a_member(
     nodes: int, waits: str, tmp_path: Path
 ) -> None:

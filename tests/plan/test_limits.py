@@ -24,6 +24,7 @@ def swap(me: int, n: int, plan: PlanBuilder, slot: int = 0) -> None:
     plan.recv_reduce([1 - me], data[:])
 
 
+@pytest.mark.nightly("plans")
 def test_largest_plans_are_accepted() -> None:
     algorithm("all_reduce", chunks=SPAN)(swap).verify(one_node(2))
     last = MOST_SCRATCH - 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from random_plans import random_algorithm
 from ranks import run_ranks
+from tiers import by_night
 
 import hccl_py
 from hccl_py import Communicator
@@ -179,7 +180,7 @@ def run_extremes(_rank: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "zmq", "verbs_over_tcp"])
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, *by_night("plans", 3)])
 def test_acknowledgements_come_past_messages_that_wait(n: int, transport: str) -> None:
     env = {"HCCL_TRANSPORT": transport}
     run_ranks(run_extremes, n, env=env)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from tiers import by_night
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -121,10 +122,9 @@ def check_ddp(rank: int, world_size: int, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("world_size", "options"),
     [
-        (2, {}),
-        (2, {"gradient_as_bucket_view": True}),
         (2, {"gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 1.5}),
         (3, {"find_unused_parameters": True}),
+        *by_night("training", (2, {}), (2, {"gradient_as_bucket_view": True})),
     ],
 )
 def test_ddp_with_registered_buckets_trains_alike(world_size: int, options: dict[str, Any]) -> None:
@@ -156,6 +156,6 @@ def check_fsdp(rank: int, world_size: int) -> None:
     assert arena_of_this_process().num_allocated() == 0
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, *by_night("training", 3)])
 def test_fully_sharded_model_with_registered_buffers_trains_alike(world_size: int) -> None:
     run_ranks(check_fsdp, world_size, backend="hccl")

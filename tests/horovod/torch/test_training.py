@@ -203,22 +203,19 @@ def check_state_of_optimizers(me: int) -> None:
         assert every[me]["state"]
 
 
-def one_check(me: int, _: int, name: str) -> None:
+def every_check(me: int, _: int) -> None:
     torch.set_num_threads(1)
-    hvd.init()
-    globals()[name](me)
-    hvd.shutdown()
+    for check in (
+        *(check_optimizer, check_sparse_and_compressed_gradients, check_sync_batch_norm),
+        *(check_arguments_of_the_optimizer, check_parameters, check_state_of_optimizers),
+    ):
+        hvd.init()
+        check(me)
+        hvd.shutdown()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("check_optimizer", "check_sparse_and_compressed_gradients", "check_sync_batch_norm"),
-        *("check_arguments_of_the_optimizer", "check_parameters", "check_state_of_optimizers"),
-    ],
-)
-def test_training_on_three_ranks(name: str) -> None:
-    run_ranks(one_check, N, name)
+def test_training_on_three_ranks() -> None:
+    run_ranks(every_check, N)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_job_that_does_not_ask_imports_nothing_of_it(tmp_path: Path) -> None:
     assert json.loads(done.stdout)[2] == []
 
 
+@pytest.mark.nightly("faults")
 def test_faults_of_the_file_strike_at_their_steps(tmp_path: Path) -> None:
     faults = (
         '["at step 2: cut 0-1 for 700 ms", "at step 5: kill rank 1", "at step 5000: kill rank 0"]'

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tiers import by_night
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
 from hccl_py.algorithms.table import names_for
@@ -48,7 +49,7 @@ def test_64_ranks_that_differ_take_as_long_as_one_by_one(what: str, world: str) 
 
 
 @pytest.mark.parametrize("what", ALL_REDUCE)
-@pytest.mark.parametrize("exact_messages", [1000, 5000])
+@pytest.mark.parametrize("exact_messages", [1000, *by_night("plans", 5000)])
 def test_tiles_counted_by_their_mean_are_off_by_little_more_than_is_said(
     what: str, exact_messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

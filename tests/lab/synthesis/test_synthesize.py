@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from networks import EVEN, ONE_WAY, PAIRS, RACKS, STAR, network_of, random_links
+from tiers import by_night
 
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, synthesize
@@ -23,12 +24,15 @@ def pairs(tmp_path: Path) -> Network:
 @pytest.mark.parametrize(
     ("links", "collective", "least"),
     [
-        *((links, "all_reduce", 1.0) for links in (PAIRS, STAR, RACKS, EVEN, ONE_WAY)),
-        *((links, "broadcast", 1.0) for links in (PAIRS, STAR, RACKS, EVEN, ONE_WAY)),
+        (PAIRS, "all_reduce", 1.0),
+        (ONE_WAY, "broadcast", 1.0),
+        *by_night("plans", *((links, "all_reduce", 1.0) for links in (STAR, RACKS, EVEN, ONE_WAY))),
+        *by_night("plans", *((links, "broadcast", 1.0) for links in (PAIRS, STAR, RACKS, EVEN))),
         # Blocks are not cut: one tree each, which cannot share links of 50 and 100 Mbit/s alike.
         (PAIRS, "all_gather", 6 / 7),
         (PAIRS, "reduce_scatter", 6 / 7),
-        *((links, "all_gather", 1.0) for links in (STAR, RACKS, EVEN, ONE_WAY)),
+        (RACKS, "all_gather", 1.0),
+        *by_night("plans", *((links, "all_gather", 1.0) for links in (STAR, EVEN, ONE_WAY))),
     ],
 )
 def test_share_of_the_bound(
@@ -55,6 +59,7 @@ def test_random_network_gets_plans_within_the_bound(
         verify(plans, COLLECTIVES[collective], in_place=True)
 
 
+@pytest.mark.nightly("plans")
 def test_uneven_pairs_beat_the_table_by_far(pairs: Network) -> None:
     found = synthesize("all_reduce", pairs)
     name, best = found.table[0]
@@ -68,6 +73,7 @@ def test_even_network_keeps_the_algorithm_of_the_table(collective: str, tmp_path
     assert synthesize(collective, network_of(EVEN, tmp_path)).name == "mesh"
 
 
+@pytest.mark.nightly("plans")
 def test_fewer_chunks_cost_a_part_of_the_bound(pairs: Network) -> None:
     shares = [synthesize("all_reduce", pairs, most).certificate.share for most in (1, 10, 14)]
     assert shares == sorted(shares) and shares[0] < 0.9 and shares[-1] > 0.93
