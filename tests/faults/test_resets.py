@@ -25,12 +25,15 @@ from ranks import run_ranks
 from tiers import by_night
 
 from hccl_py import Communicator
+from hccl_py.transport.bootstrap import mesh
 
 NUM_RANKS = 4
 LARGE, SMALL = 1 << 20, 3
 TRANSPORTS = ("tcp", "auto", "zmq", "verbs_over_tcp")
+STARTS = ("tcp", "auto", "verbs_over_tcp")
 TIMEOUT_S = 60.0
 STORM_S = 60.0
+START_STORM_S = 4.0
 SUBSETS = ("all", "data", "control", "coordinator", "half")
 
 
@@ -172,6 +175,58 @@ def test_resets_for_a_minute_are_survived(which: str, transport: str) -> None:
         env=lambda rank: {**env(rank), "HCCL_TRANSPORT": transport},
     )
     assert sum(counts) > 100
+
+
+def joins_in_a_storm(rank: int, world_size: int, gap_s: float, seed: int) -> int:
+    """Reset any connection but the store's, which is torch's, as long as ranks join and longer."""
+    mesh.require_system_calls = lambda: None  # type: ignore[attr-defined]  # by connections of its own
+    before, num_resets, ends = open_socket_inodes(), 0, threading.Event()
+    chance = random.Random(seed + rank)
+    store_port = int(os.environ["MASTER_PORT"])
+
+    def strikes() -> None:
+        nonlocal num_resets
+        while not ends.wait(chance.uniform(0, gap_s)):
+            for descriptor in tcp_connections(before, store_port):
+                if chance.random() < 0.3:
+                    reset(descriptor)
+                    num_resets += 1
+
+    thread = threading.Thread(target=strikes)
+    thread.start()
+    calm = threading.Timer(START_STORM_S, ends.set)  # in the midst of the start, or after it
+    calm.start()
+    try:
+        with Communicator(timeout_s=TIMEOUT_S) as comm:
+            thread.join()
+            check_round(comm, 0)
+    finally:
+        calm.cancel()
+        ends.set()
+    return num_resets
+
+
+def tcp_connections(before: set[int], but_port: int) -> Iterator[int]:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            inode = socket_inode(descriptor)
+            if inode is not None and inode not in before and _is_tcp(descriptor):
+                with socket.socket(fileno=os.dup(descriptor)) as copy:
+                    if copy.getpeername()[1] != but_port:
+                        yield descriptor
+
+
+@pytest.mark.nightly("faults")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("gap_s", [0.003, 0.03])
+@pytest.mark.parametrize("transport", STARTS)
+def test_resets_while_ranks_join_are_survived(transport: str, gap_s: float, seed: int) -> None:
+    env = on_nodes(2, NUM_RANKS)
+    counts = run_ranks(
+        *(joins_in_a_storm, NUM_RANKS, gap_s, 100 * seed),
+        env=lambda rank: {**env(rank), "HCCL_TRANSPORT": transport},
+    )
+    assert all(counts)
 
 
 def goes_on_for(rank: int, world_size: int, seconds: float) -> int:

@@ -10,6 +10,8 @@ All steps are generators that yield the selector event to wait for: one thread r
     acknowledge   one byte              <->      one byte           same node: with segment,
                                                                     doorbell and arena
 
+An acknowledgement says how many of the other rank's messages its sender has (`full_mesh.py`).
+
 The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
 Nothing is parsed but the fixed-size hello, and nothing of it reaches C++. No identity follows: the
 random id of the communicator stands for one list of members, which every rank found itself in.
@@ -36,13 +38,15 @@ from hccl_py.transport.network.interfaces import Target, address_family, describ
 from hccl_py.transport.network.sockets import Connection, bind_to_device, peer_process
 from hccl_py.transport.threads import is_of_signal_handler
 
+JOINED = 9
+"""The progress of a rank that needs no message: all ranks have all their connections."""
 CONNECTING = "connecting"
 """The step in which nothing but the kernel of the other side has to answer."""
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
 _PROOF_BYTES = 32
-_ACKNOWLEDGE = b"A"
+_ACKNOWLEDGE = ord("A")  # plus the progress
 # A silent host is noticed within about 45 s, whether data is in flight or not.
 _WATCH_OPTIONS = {
     socket.TCP_KEEPIDLE: 15,
@@ -84,6 +88,7 @@ class PendingConnection:
         key: which connection it is, claimed until `authenticated`; None before the hello.
         authenticated: the other side knows the secret.
         descriptors: what the peer passed.
+        progress: how many messages the peer had from this rank when it acknowledged, or `JOINED`.
     """
 
     def __init__(
@@ -92,8 +97,12 @@ class PendingConnection:
         connection: socket.socket,
         address: str,
         wanted: Key | Callable[[Key], bool],
+        progress_with: Callable[[Key], int] = lambda key: 0,
     ) -> None:
-        """Take over a socket; `wanted` was dialled, or says which accepted ones may come."""
+        """Take over a socket; `wanted` was dialled, or says which accepted ones may come.
+
+        `progress_with` is this rank's own `progress` with the peer.
+        """
         self.party = party
         self.socket = connection
         self.address = address
@@ -103,6 +112,8 @@ class PendingConnection:
         self.key: Key | None = None
         self.authenticated = False
         self.descriptors: tuple[int, ...] = ()
+        self.progress = 0
+        self._progress_with = progress_with
         self._steps = self._run(wanted)
 
     def advance(self) -> int | None:
@@ -115,8 +126,25 @@ class PendingConnection:
         except OSError as error:
             if is_of_signal_handler(error):
                 raise
-            kind = ResetError if isinstance(error, ConnectionError) else RejectedError
+            is_lost = isinstance(error, ConnectionError | TimeoutError)
+            kind = ResetError if is_lost or error.errno == errno.ENOTCONN else RejectedError
             raise kind(f"the connection broke: {error.strerror or error}") from error
+
+    def go_on_with(self, steps: Steps) -> None:
+        """Have `advance` run these steps, once the handshake is complete or others are given up."""
+        self._steps = steps
+
+    def check(self) -> None:
+        """Check a complete connection; RejectedError: it was lost, or the peer closed it."""
+        try:
+            if not socket.socket.recv(self.socket, 1, socket.MSG_PEEK):  # TLS itself cannot peek
+                raise RejectedError("it closed the connection")
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if is_of_signal_handler(error):
+                raise
+            raise ResetError(f"the connection broke: {error.strerror}") from error
 
     def _run(self, wanted: Key | Callable[[Key], bool]) -> Steps:
         if isinstance(wanted, Key):
@@ -189,8 +217,11 @@ class PendingConnection:
         assert self.key is not None
         self.step = "acknowledge"
         passed = self.party.segment if self.party.is_local(self.key.rank) else ()
-        yield from self.send(_ACKNOWLEDGE, passed)
-        if (yield from self.receive(len(_ACKNOWLEDGE), len(passed))) != _ACKNOWLEDGE:
+        mine = self._progress_with(self.key)
+        yield from self.send(bytes([_ACKNOWLEDGE + mine]), passed)
+        (theirs,) = yield from self.receive(1, len(passed))
+        self.progress = theirs - _ACKNOWLEDGE
+        if not 0 <= self.progress <= JOINED:
             raise RejectedError("it did not acknowledge")
         if len(self.descriptors) != len(passed):
             raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {len(passed)}")

@@ -80,6 +80,10 @@ class Connector(ABC):
         """Say whether another rank may make this connection; NotNowError: later, or not needed."""
 
     @abstractmethod
+    def _progress(self, key: Key) -> int:
+        """Return this rank's `PendingConnection.progress` with the peer of a connection."""
+
+    @abstractmethod
     def _connected(self, key: Key, pending: PendingConnection) -> None:
         """Take over a connection whose handshake is complete."""
 
@@ -159,7 +163,8 @@ class Connector(ABC):
             why = self._no_descriptor() if is_no_descriptor(error) else error.strerror or error
             self._failed(key, f"{CONNECTING}: {why}", error)
             return
-        pending = PendingConnection(self._party, dialled, describe_target(target), key)
+        where = describe_target(target)
+        pending = PendingConnection(self._party, dialled, where, key, self._progress)
         self._begin(pending, self.CONNECT_S)
 
     def _through_emulation(self, dialled: socket.socket, rank: int) -> socket.socket:
@@ -223,7 +228,7 @@ class Connector(ABC):
         accepted.setblocking(False)
         client = describe_client(accepted, address)
         admits = partial(self._admits, accepted.family == socket.AF_UNIX)
-        pending = PendingConnection(self._party, accepted, client, admits)
+        pending = PendingConnection(self._party, accepted, client, admits, self._progress)
         if len(self._strangers) >= self._max_strangers:
             suspect = self._most_suspect()
             assert suspect is not None

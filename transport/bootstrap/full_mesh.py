@@ -8,6 +8,11 @@ A connection fails as soon as it can be known: the kernel of the peer does not a
 although the peer listens. All ranks hear that (`shared_failure.py`), and no rank goes on before all
 have all their connections (`join`).
 
+A connection that is lost after its handshake is dialled again by the rank that dialled it: perhaps
+the other rank had not finished it. Messages that were lost with it are sent again. A rank that
+has joined answers by its `Reconnector`. Of one that the peer closed the other rank dials too: a
+refusal tells that the peer has ended.
+
 The control connections are a full mesh: a rank notices by them within milliseconds that another one
 ended, and whether it said goodbye, even if the two never exchange data.
 """
@@ -16,19 +21,21 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
 from selectors import DefaultSelector
-from typing import Any
 
 from hccl_py.transport.bootstrap.connection import (
     CONNECTING,
+    JOINED,
     NotListeningError,
     NotNowError,
     PendingConnection,
     RejectedError,
     ResetError,
+    Steps,
 )
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
@@ -40,11 +47,12 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import has_ended
 from hccl_py.transport.network.system_calls import is_no_descriptor
-from hccl_py.transport.threads import is_of_signal_handler
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0
 """How long a dialled host may be silent: the third packet of a lost connect goes out after 7 s."""
+_LOST_S = 45.0
+"""How long a connection that was lost may stay away, as later with the engine."""
 _JOINED = b"J"
 _LONGEST_TURN_S = 0.1
 """How often a deadline that can be hopeless is asked."""
@@ -78,6 +86,11 @@ class FullMesh(Connector):
         peers = (member.rank for member in party.members if member.rank != party.rank)
         self._awaited = {key for rank in peers for key in _keys(party, rank)}
         self._finished: dict[Key, PendingConnection] = {}
+        self._lost: dict[Key, float] = {}  # those of them that broke: since when
+        self._closed: set[Key] = set()  # those that the peer closed
+        self._sent: defaultdict[int, list[bytes]] = defaultdict(list)  # by rank
+        self._received: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._unheard: dict[int, int] = {}  # how many bytes ranks have still to send
         self._deadline = deadline
         num_inbound = sum(key.rank > party.rank for key in self._awaited)
         max_strangers = num_inbound + stranger_limit()
@@ -85,6 +98,8 @@ class FullMesh(Connector):
 
     def close(self) -> None:
         """Close all connections that were not detached. Idempotent."""
+        for pending in tuple(self._strangers):
+            self._drop_stranger(pending, "it had not proved itself when this rank had connected")
         self._close_connections()
         self._selector.close()
         for pending in self._finished.values():
@@ -101,9 +116,6 @@ class FullMesh(Connector):
                 self._dial(key)
         while self._awaited:
             self._turn(self._timeout_message)
-        for pending in tuple(self._strangers):
-            reason = "it had not proved itself when all ranks were connected"
-            self._drop_stranger(pending, reason)
         return self._finished
 
     def join(self) -> None:
@@ -111,60 +123,71 @@ class FullMesh(Connector):
 
         BootstrapError: a rank could not connect, ended, or did not come so far.
         """
-        controls = {
-            key.rank: pending
-            for key, pending in self._finished.items()
-            if (key.index, key.path) == (CONTROL, 0)
-        }
+        others = range(1, len(self._party.members))
         if self._party.rank == 0:
-            self._exchange({rank: one.receive(1) for rank, one in controls.items()})
-            self._exchange({rank: one.send(_JOINED) for rank, one in controls.items()})
+            self.exchange({}, dict.fromkeys(others, len(_JOINED)))
+            self.exchange(dict.fromkeys(others, _JOINED), {})
         else:
-            self._exchange({0: controls[0].send(_JOINED)})
-            self._exchange({0: controls[0].receive(1)})
+            self.exchange({0: _JOINED}, {0: len(_JOINED)})
 
-    def exchange(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send each of these ranks a message and return theirs; all have the same, small size.
+    def exchange(self, messages: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytes]:
+        """Send these ranks a message, and return one of each of those, of so many bytes.
 
         BootstrapError: a rank ended, or its message did not come.
         """
-        received: dict[int, bytes] = {}
+        self._unheard = {**dict.fromkeys(messages, 0), **sizes}
+        for rank, message in messages.items():
+            self._sent[rank].append(message)
+        for rank in tuple(self._unheard):
+            self._talk(rank, len(self._sent[rank]) - (rank in messages))
+        while self._unheard:
+            self._turn(lambda: self._join_message(sorted(self._unheard)))
+        return {rank: self._received[rank][-1] for rank in sizes if self._received[rank]}
 
-        def both(rank: int, message: bytes) -> Generator[int, None, Any]:
-            control = self._finished[Key(rank, CONTROL, 0)]
+    def _talk(self, rank: int, first: int) -> None:
+        """Send a rank its messages from number `first` on, and receive one if one is to come."""
+        key = Key(rank, CONTROL, 0)
+        if key not in self._lost:  # else when it is back
+            self._finished[key].go_on_with(self._steps(rank, first))
+            self._go_on(key)
+
+    def _steps(self, rank: int, first: int) -> Steps:
+        control = self._finished[Key(rank, CONTROL, 0)]
+        for message in self._sent[rank][first:]:
             yield from control.send(message)
-            received[rank] = yield from control.receive(len(message))
+        if self._unheard.get(rank):
+            self._received[rank].append((yield from control.receive(self._unheard[rank])))
+        self._unheard.pop(rank, None)
 
-        self._exchange({rank: both(rank, message) for rank, message in messages.items()})
-        return received
-
-    def _exchange(self, steps: dict[int, Generator[int, None, Any]]) -> None:
-        """Run the steps of some ranks' control connections side by side."""
-        waiting = dict(steps)
-
-        def advance(rank: int) -> None:
-            connection = self._finished[Key(rank, CONTROL, 0)].socket
-            try:
-                event = next(steps[rank], None)
-            except (RejectedError, OSError) as error:
-                if is_of_signal_handler(error):
-                    raise
-                how = "was reset" if isinstance(error, ResetError | ConnectionError) else "ended"
-                raise BootstrapError(
-                    f"the connection with {self._party.members[rank]} {how} while others "
-                    "connected; look at its log, and for a reset at the network"
-                ) from error
-            if event is None:
-                del waiting[rank]
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(connection)
+    def _go_on(self, key: Key) -> None:
+        control = self._finished[key]
+        self._unwatch(control)
+        try:
+            event = control.advance()
+        except RejectedError as error:
+            self._lose(key, error)
+        else:
             if event is not None:
-                self._selector.register(connection, event, partial(advance, rank))
+                self._selector.register(control.socket, event, partial(self._go_on, key))
 
-        for rank in steps:
-            advance(rank)
-        while waiting:
-            self._turn(lambda: self._join_message(tuple(waiting)))
+    def _lose(self, key: Key, cause: RejectedError) -> None:
+        """Dial a finished connection again: one that was closed, to see whether the peer ended."""
+        self._unwatch(self._finished[key])
+        self._lost[key] = time.monotonic()
+        if not isinstance(cause, ResetError):
+            self._closed.add(key)
+            if self._party.is_local(key.rank):  # no network lies between
+                raise self._ended(key) from cause
+        if key in self._closed or key.rank < self._party.rank:
+            self._dial(key)
+
+    def _unwatch(self, finished: PendingConnection) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(finished.socket)
+
+    def _ended(self, key: Key) -> BootstrapError:
+        who = self._party.members[key.rank]
+        return BootstrapError(f"{who} ended while ranks connected; look at its log")
 
     def _turn(self, timeout_message: Callable[[], str]) -> None:
         """Handle what happens in the next moment; raise at the deadline, or if it is hopeless."""
@@ -188,11 +211,11 @@ class FullMesh(Connector):
         return min(_LONGEST_TURN_S, remaining_s)
 
     def _look(self) -> None:
-        """See whether another rank failed, and whether those that refuse are to listen."""
-        if self._failure is None:
-            self._look_s = math.inf
-            return
+        """See what was lost, whether another rank failed, and whether those that refuse listen."""
         self._look_s = time.monotonic() + LOOK_PERIOD_S
+        self._check_finished()
+        if self._failure is None:
+            return
         members = self._party.members
         here = members[self._party.rank].identity
         awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
@@ -200,14 +223,30 @@ class FullMesh(Connector):
         ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
         self._failure.look()
         if ended:
-            raise BootstrapError(f"{ended[0]} ended while ranks connected; look at its log")
+            raise self._ended(Key(ended[0].rank, CONTROL, 0))
         refusing = {key.rank for key, listens in self._refusing.items() if not listens}
         listening = {rank for rank in refusing if self._failure.listens(rank)}
         for key in self._refusing:
             self._refusing[key] |= key.rank in listening
 
+    def _check_finished(self) -> None:
+        for key, finished in self._finished.items():
+            if key not in self._lost:
+                try:
+                    finished.check()
+                except RejectedError as error:
+                    self._lose(key, error)
+        for key, since_s in self._lost.items():
+            if time.monotonic() > since_s + _LOST_S:
+                raise BootstrapError(
+                    f"the connection with {self._party.members[key.rank]} was lost while others "
+                    f"connected, and not back in {_LOST_S:g} s; look at its log and at the network"
+                )
+
     def _refused(self, key: Key) -> None:
         """Retry while the peer may be slow; what it refuses once it listens, a firewall does."""
+        if key in self._closed:
+            raise self._ended(key)
         if not self._party.is_local(key.rank) and self._refusing.setdefault(key, False):
             what = f"{CONNECTING}: connection refused, although that rank listens"
             self._failed(key, what, NotListeningError())
@@ -216,21 +255,37 @@ class FullMesh(Connector):
     def _is_expected(self, key: Key) -> bool:
         if self._party.lanes_later and key.index != CONTROL:
             raise NotNowError("a lane of a rank that is connected to all others already")
-        return key in self._awaited and key.rank > self._party.rank
+        if key.rank < self._party.rank:
+            raise NotNowError("this rank dials it itself")
+        return key in self._awaited or key in self._finished
+
+    def _progress(self, key: Key) -> int:
+        return len(self._received[key.rank])
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
-        if key not in self._awaited:
-            pending.close()
-            self._failed(key, "it connected twice", BootstrapError())
+        """Take it, also in place of one that only the peer knows to be lost."""
+        self._lost.pop(key, None)
+        self._closed.discard(key)
+        before = self._finished.get(key)
+        if before is not None:
+            if key.index != CONTROL and pending.progress == JOINED:
+                pending.close()  # the engines replace it, which both have to know
+                return
+            self._unwatch(before)
+            before.close()
         self._finished[key] = pending
-        self._awaited.remove(key)
+        self._awaited.discard(key)
+        if pending.progress == JOINED:
+            self._unheard.pop(key.rank, None)
+        elif (key.index, key.path) == (CONTROL, 0):
+            self._talk(key.rank, pending.progress)
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
         """Give up: at the start every connection has to come about. One that was reset comes again.
 
         A peer that has ended refuses it then.
         """
-        if isinstance(cause, ResetError):
+        if isinstance(cause, ResetError) or key in self._lost:
             self._retry_later(key)
             return
         me, peer = (self._party.members[rank] for rank in (self._party.rank, key.rank))

@@ -309,12 +309,15 @@ class _Resources:
         made = full_mesh.run()
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
+            full_mesh.join()  # while its lanes connect nobody looks at the other connections
             provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.
             self._rdma.make(remote, self._slot_bytes)
-            self._rdma.attach(full_mesh.exchange(self._rdma.describe()))
+            mine = self._rdma.describe()
+            theirs = full_mesh.exchange(mine, {rank: len(one) for rank, one in mine.items()})
+            self._rdma.attach(theirs)
         full_mesh.join()
         if self._rdma is not None:
             rdma_lanes = self._rdma.start()

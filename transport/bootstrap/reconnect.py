@@ -24,7 +24,12 @@ from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.bootstrap.connection import CONNECTING, NotNowError, PendingConnection
+from hccl_py.transport.bootstrap.connection import (
+    CONNECTING,
+    JOINED,
+    NotNowError,
+    PendingConnection,
+)
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
@@ -48,7 +53,8 @@ _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
 `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 _SETTLE_LANES_S = 5.0
-"""The same for a lane that is being made: its peer lives, but may compute without Python's lock."""
+"""The same for a lane that is being made, or made again for what was lost with it: its peer lives,
+but may compute without Python's lock."""
 
 
 class Reconnector(Connector):
@@ -103,10 +109,10 @@ class Reconnector(Connector):
         """
         began_s = time.monotonic()
         # In this order: a break is known here a little later than to the engine.
-        while self._engine.has_undelivered() or (
+        while (owes := self._engine.has_undelivered()) or (
             self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
         ):
-            limit_s = _SETTLE_LANES_S if self._wanted else _SETTLE_S
+            limit_s = _SETTLE_LANES_S if self._wanted or (owes and self._broken) else _SETTLE_S
             if time.monotonic() > began_s + limit_s:
                 return
             time.sleep(_SETTLE_PERIOD_S)
@@ -226,6 +232,10 @@ class Reconnector(Connector):
         if key.rank < self._party.rank and (not is_first or key in self._retry_s):
             raise NotNowError("this rank dials it itself, or sees nothing wrong with it")
         return True
+
+    def _progress(self, key: Key) -> int:
+        """Let a rank that lost the last message of the start know that it may go on."""
+        return JOINED
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
         if key.index != CONTROL:

@@ -5,7 +5,8 @@ import hmac
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -294,3 +295,40 @@ def test_connect_handshake_that_is_reset_is_tried_again(
     with bootstrapped("aab") as job:
         check_connections(job)
     assert num_resets == 2
+
+
+@pytest.mark.parametrize(
+    "number, dialled", [(1, True), (1, False), (2, False)], ids=["dialler", "acceptor", "join"]
+)
+def test_connect_connection_that_is_lost_after_its_handshake_is_made_again(
+    number: int, dialled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One side has it and the other has not yet; or the message that it has all is lost."""
+    send, receive = PendingConnection.send, PendingConnection.receive
+    num_bytes_received: Counter[PendingConnection] = Counter()
+    chosen: list[PendingConnection] = []
+
+    def send_no_acknowledgement(line: PendingConnection, data: bytes, *passed: Any) -> Steps:
+        is_tcp = line.socket.family != socket.AF_UNIX
+        if is_tcp and line.dialled == dialled and len(data) == 1 and len(chosen) < 2:
+            chosen.append(line)
+            if number == 1:
+                return
+        yield from send(line, data, *passed)
+
+    def receive_and_lose(
+        line: PendingConnection, num_bytes: int, *passed: int
+    ) -> Generator[int, None, bytes]:
+        num_bytes_received[line] += num_bytes == 1
+        if line in chosen and num_bytes == 1 and num_bytes_received[line] == number == 2:
+            reset(line.socket.fileno())
+        data = yield from receive(line, num_bytes, *passed)
+        if line in chosen and num_bytes == 1 and number == 1:
+            reset(line.socket.fileno())
+        return data
+
+    monkeypatch.setattr(PendingConnection, "send", send_no_acknowledgement)
+    monkeypatch.setattr(PendingConnection, "receive", receive_and_lose)
+    with bootstrapped("aab") as job:
+        check_connections(job)
+    assert len(chosen) == 2

@@ -18,6 +18,7 @@ import pytest
 import zmq
 from network_resets import reset
 from quiet_clock import HANG_S
+from thread_ranks import wait_until
 
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.deadline import Deadline
@@ -176,6 +177,16 @@ def test_resets_lose_double_and_reorder_nothing() -> None:
             thread.join(HANG_S)
         assert [driver.received for driver in drivers] == [count, count]
         assert num_resets > 0
+
+
+def test_lane_that_is_reset_while_its_peer_makes_no_call_stands_again() -> None:
+    with two_providers() as providers:
+        lanes = lanes_between(providers)
+        for descriptor in sockets_of(set(providers[0]._ports)):
+            reset(descriptor)
+        dialling = lanes[1]
+        wait_until(lambda: dialling.trouble() is not None or not dialling.standing, "the break")  # type: ignore[attr-defined]
+        wait_until(lambda: dialling.standing, "a new connection")  # type: ignore[attr-defined]
 
 
 class SpoilingProxy:

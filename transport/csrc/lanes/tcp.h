@@ -25,7 +25,6 @@
 namespace hccl {
 
 class TcpLane;
-
 // A lane whose connections are replaced when they break.
 class ReplaceableLane {
  public:
@@ -43,9 +42,10 @@ class ReplaceableLane {
   // Looks at every connection: whether it ended, what was acknowledged.
   virtual void poll() = 0;
   virtual bool is_open() const = 0;  // any connection
+  // Whether the peer lacks a message, or may: it has to go out, perhaps over a new connection.
+  virtual bool owes() const = 0;
   // Whether the peer closed a connection in order, the last of its path.
   virtual bool closed_by_peer() const = 0;
-  // See Lane.
   virtual std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s) const = 0;
 };
 
@@ -105,10 +105,8 @@ class TcpLane final : public Lane, public ReplaceableLane {
   }
   bool is_open() const override;
   bool closed_by_peer() const override;
-  // Whether the peer's kernel has all that was sent.
   bool delivered() const override;
-  // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
-  bool owes() const;
+  bool owes() const override;
   std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s = {}) const override;
   const std::shared_ptr<PathStatistics>& statistics(size_t path) const {
     return paths_[path]->statistics();

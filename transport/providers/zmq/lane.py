@@ -18,7 +18,6 @@ import select
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -34,9 +33,10 @@ _NUMBER = struct.Struct("=Q")
 _ACK = struct.Struct("=QQ")
 """The number 0, and how many messages of the other direction were taken."""
 _CLOSED = "the connection was closed"
+BROKEN = "the connection ended within the handshake"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 _REJECTIONS: dict[int, str] = {
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the connection ended within the handshake",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: BROKEN,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no CURVE handshake of ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's card",
 }
@@ -48,15 +48,12 @@ class ZmqLane:
 
     Attributes:
         monitor: readable when `standing` or `rejection` may have changed.
-        rejection: why the last handshake failed.
+        rejection: why the last handshake failed; after `BROKEN` ZeroMQ dials again.
     """
 
-    def __init__(
-        self, socket: "zmq.Socket[bytes]", zap: "zmq.Socket[bytes]", admit: Callable[[], None]
-    ) -> None:
-        """Take over a socket. `admit` answers what peers that connect again ask of `zap`."""
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """Take over a socket."""
         self._socket = socket
-        self._admit = admit
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
         self.rejection: str | None = None
         self._connections: set[int] = set()
@@ -73,7 +70,7 @@ class ZmqLane:
         self._is_full = self._drained = self._is_set = False
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
-        for descriptor in (socket.fileno(), self.monitor.fileno(), zap.fileno(), self._event_fd):
+        for descriptor in (socket.fileno(), self.monitor.fileno(), self._event_fd):
             self._epoll.register(descriptor, select.EPOLLIN)
 
     @property
@@ -174,7 +171,6 @@ class ZmqLane:
         if self._is_set:
             os.eventfd_read(self._event_fd)
             self._is_set = False
-        self._admit()
         self._take_events()
         with contextlib.suppress(zmq.Again):
             while True:

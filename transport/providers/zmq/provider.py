@@ -3,11 +3,14 @@
 Of each pair of ranks the higher one dials, a socket per lane, so that one lane's back pressure
 never holds up another: a ROUTER would put all lanes through one door. Every rank draws a key pair
 for this communicator alone; its public half travels in the rendezvous card, so both ends know
-beforehand whom to expect. Each listener admits the key of one rank. ZeroMQ makes a connection
-again when it breaks, and `lane.py` sends again what was under way.
+beforehand whom to expect. Each listener admits the key of one rank, which a thread answers, also
+while no call moves a lane. ZeroMQ makes a connection again when it breaks, and `lane.py` sends
+again what was under way.
 """
 
+import contextlib
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 
 import msgpack  # type: ignore[import-untyped]
@@ -20,8 +23,8 @@ from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.sockets import BACKLOG, bind_listener
 from hccl_py.transport.providers.interface import Site
-from hccl_py.transport.providers.zmq.lane import QUEUED_MESSAGES, ZmqLane, state
-from hccl_py.transport.threads import is_of_signal_handler
+from hccl_py.transport.providers.zmq.lane import BROKEN, QUEUED_MESSAGES, ZmqLane
+from hccl_py.transport.threads import is_of_signal_handler, start_without_signals
 
 _HANDSHAKE_MS = 10_000
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 50, 1000
@@ -48,9 +51,10 @@ class ZmqProvider:
         self._ports: list[int] = []
         self._public_key, self._secret_key = zmq.curve_keypair()
         self._keys: Mapping[bytes, bytes] = {}  # by rank
-        # Before anybody can dial. It answers in connect(), and then whenever a lane is moved.
+        # Before anybody can dial; the thread begins once the keys are known.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP_ENDPOINT)
+        self._thread: threading.Thread | None = None
         try:
             for peer in range(site.rank + 1, site.world_size):
                 for index in range(site.num_lanes):
@@ -80,6 +84,8 @@ class ZmqProvider:
             for index in range(self._site.num_lanes if peer < self._site.rank else 0):
                 self._dial((peer, index), key, _url(address, ports[first + index]))
         self._keys = keys
+        self._thread = threading.Thread(target=self._answer, name="hccl-zmq", daemon=True)
+        start_without_signals(self._thread)
         self._await_lanes(deadline)
         return {
             peer: [self._lanes[peer, index] for index in range(self._site.num_lanes)]
@@ -91,12 +97,13 @@ class ZmqProvider:
         """Close all lanes; waits for what was sent to leave, `lane.LINGER_MS` at most."""
         for lane in self._lanes.values():
             lane.close()
-        self._zap.close(0)
+        if self._thread is None:
+            self._zap.close(0)
         self._context.term()
 
     def _open(self, lane_key: _LaneKey) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        self._lanes[lane_key] = ZmqLane(socket, self._zap, self._answer)
+        self._lanes[lane_key] = ZmqLane(socket)
         socket.set_hwm(QUEUED_MESSAGES)
         socket.ipv6 = ":" in self._site.address
         socket.reconnect_ivl, socket.reconnect_ivl_max = _FIRST_RETRY_MS, _LONGEST_RETRY_MS
@@ -127,7 +134,6 @@ class ZmqProvider:
 
     def _await_lanes(self, deadline: Deadline) -> None:
         poller = zmq.Poller()
-        poller.register(self._zap, zmq.POLLIN)
         awaited = {lane.monitor: lane_key for lane_key, lane in self._lanes.items()}
         for monitor in awaited:
             poller.register(monitor, zmq.POLLIN)
@@ -135,14 +141,12 @@ class ZmqProvider:
             if deadline.expired:
                 raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
             for ready, _ in poller.poll(int(deadline.remaining_s * 1000) + 1):
-                if ready is self._zap:
-                    self._answer()
-                    continue
                 lane_key = awaited[ready]
-                if self._lanes[lane_key].standing:
+                standing, reason = self._lanes[lane_key].standing, self._lanes[lane_key].rejection
+                if standing:
                     del awaited[ready]
                     poller.unregister(ready)
-                elif lane_key[0] < self._site.rank and (reason := self._lanes[lane_key].rejection):
+                elif lane_key[0] < self._site.rank and reason not in (None, BROKEN):
                     raise BootstrapError(
                         f"rank {self._site.rank}: rank {lane_key[0]} rejected lane {lane_key[1]}: "
                         f"{reason}; look at the log of rank {lane_key[0]} first"
@@ -150,11 +154,12 @@ class ZmqProvider:
 
     def _answer(self) -> None:
         """Let connections in, or not. The domain is the rank that their listener waits for."""
-        while state(self._zap) & zmq.POLLIN:
-            version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
-            admitted = mechanism == b"CURVE" and proofs == [self._keys.get(domain)]
-            status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
-            self._zap.send_multipart([version, request, status, text, domain, b""])
+        with self._zap, contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
+                admitted = mechanism == b"CURVE" and proofs == [self._keys.get(domain)]
+                status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
+                self._zap.send_multipart([version, request, status, text, domain, b""])
 
     def _timeout_message(self, awaited: Sequence[_LaneKey], deadline: Deadline) -> str:
         missing = []

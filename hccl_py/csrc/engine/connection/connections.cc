@@ -66,7 +66,9 @@ void Connections::watch_process(int rank) {
 
 void Connections::watch_lane(Lane& lane) {
   std::vector<int> descriptors = lane.descriptors();
-  for (int fd : descriptors) watch(fd, bell_tag, stream_events);
+  for (int fd : descriptors) {
+    if (fd >= 0) watch(fd, bell_tag, stream_events);  // else it broke before this rank had all
+  }
   if (!descriptors.empty()) watched_lanes_.push_back(&lane);
 }
 
@@ -291,8 +293,9 @@ void Connections::prepare_sleep(Sleep& sleep) {
 }
 
 bool Connections::owes() const {
-  return std::any_of(tcp_lanes_.begin(), tcp_lanes_.end(),
-                     [](const TcpLane* lane) { return lane->owes(); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return std::ranges::any_of(peer.lanes, [](const auto* lane) { return lane->owes(); });
+  });
 }
 
 void Connections::tend_lanes(Deadline now) {

@@ -1,5 +1,4 @@
-// The lane under a software queue pair, for whoever replaces its connections: each method takes the
-// queue pair's lock. The lane is gone once the queue pair has failed.
+// The lane under a software queue pair, under its lock; it is gone once the queue pair has failed.
 #pragma once
 
 #include <memory>
@@ -38,6 +37,9 @@ class LaneUnderQueuePair final : public ReplaceableLane {
   }
   void poll() override {
     ask(0, [&](auto& lane) { return lane.poll(), 0; });
+  }
+  bool owes() const override {
+    return ask(false, [](auto& lane) { return lane.owes(); });
   }
   bool is_open() const override {
     return ask(false, [](auto& lane) { return lane.is_open(); });
