@@ -30,7 +30,7 @@ BUDGET = {
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 8_930,
     "hccl_py/bench": 5_350,
-    "hccl_py/lab": 6_580,
+    "hccl_py/lab": 6_550,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_320,
 }

@@ -55,10 +55,10 @@ def run(given: argparse.Namespace) -> int:
         )
     ((cores, cache_bytes),) = machines
     start = Costs(_NONE, _NONE, 0.0, cores_per_machine=cores, cache_bytes=cache_bytes)
-    fitted = fit(samples, start, given.budget)
-    median, p90 = (float(x) for x in np.percentile(np.abs(fitted.errors), (50, 90)))
+    costs, errors = fit(samples, start, given.budget)
+    median, p90 = (float(x) for x in np.percentile(np.abs(errors), (50, 90)))
     document = {
-        COSTS: written(fitted.costs),
+        COSTS: written(costs),
         "error": {"median": round(median, 3), "p90": round(p90, 3)},
         "from": [str(path) for path in given.files],
     }

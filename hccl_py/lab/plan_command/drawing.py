@@ -19,12 +19,6 @@ _MOST_COLUMNS = 16
 _LONGEST_TEXT = 300
 _BY_RANK = ("all_gather", "gather", "all_to_all")
 """Collectives whose output block i is from rank i; its number is the colour."""
-_HINT = (
-    "<h2>What you see</h2><p>Above: what each rank holds now. The fuller a cell, the more "
-    "contributions are in it. Below: time runs down, and an arrow is a message in the colour of "
-    "its chunk.</p><p>Point at a cell or an arrow, or click to keep it. The slider and the arrow "
-    "keys step through time. A chosen chunk is drawn alone.</p>"
-)
 
 
 class Drawing:
@@ -53,20 +47,20 @@ class Drawing:
     ) -> dict[str, Any]:
         """Return what the script reads, fit for JSON."""
         events = self._history.events
+        node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
         done = {(event.rank, event.op_index): event for event in events}
         messages = [self._message(done[sent], event) for event in events for sent in event.received]
         return {
             "title": title,
             "about": about,
-            "hint": _HINT,
             "n": len(self._plans),
             "unit": "us" if self._is_timed else "steps",
             "end": max((event.end for event in events), default=0.0),
             "groups": self._groups(),
             "places": [_label(place) for place in self._places],
             "placeHue": list(map(self._hue_of_place, self._places)),
-            "nodeOf": [self._node_of(rank) for rank in range(len(self._plans))],
-            "hues": [str(hue) for hue in range(self._num_hues())],
+            "nodeOf": [node_of[rank] for rank in range(len(self._plans))],
+            "hues": self._plans[0].shape.data_chunks or len(self._plans),
             "most": len(self._plans) if self._reduces() else 1,
             "ranks": [self._rank(plan) for plan in self._plans],
             "events": [self._event(event) for event in events if self._writes(event)],
@@ -156,15 +150,9 @@ class Drawing:
         is_known = buffer is Buffer.DATA or (buffer and self._contract.name in _BY_RANK)
         return block if is_known else None
 
-    def _num_hues(self) -> int:
-        return self._plans[0].shape.data_chunks or len(self._plans)
-
     def _reduces(self) -> bool:
         rank = self._plans[0].root or 0
         return not isinstance(self._contract.promise(self._plans[rank], 0), Contribution)
-
-    def _node_of(self, rank: int) -> int:
-        return next(index for index, node in enumerate(self._nodes) if rank in node)
 
     def _groups(self) -> list[list[int]]:
         """Return the columns of a summary: nodes, or eight parts of all ranks."""

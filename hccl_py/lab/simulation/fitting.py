@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,20 +43,10 @@ class Sample(NamedTuple):
     us: float
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Costs, and how far the simulation with them is off.
+def fit(samples: Sequence[Sample], start: Costs, budget_s: float) -> tuple[Costs, list[float]]:
+    """Find costs for some measurements; return them, and by how much each sample is off.
 
-    Attributes:
-        errors: of each sample, simulated / measured - 1.
-    """
-
-    costs: Costs
-    errors: tuple[float, ...]
-
-
-def fit(samples: Sequence[Sample], start: Costs, budget_s: float) -> Fitted:
-    """Find costs for some measurements.
+    The errors are simulated / measured - 1.
 
     Args:
         samples: of machines and networks that are alike. A cost that no sample depends on stays
@@ -88,7 +78,7 @@ def fit(samples: Sequence[Sample], start: Costs, budget_s: float) -> Fitted:
             damping *= 4
         else:
             break
-    return Fitted(_costs(start, at), tuple(float(one) for one in np.expm1(off)))
+    return _costs(start, at), np.expm1(off).tolist()
 
 
 def _off(samples: Sequence[Sample], costs: Costs) -> Vector:

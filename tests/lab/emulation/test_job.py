@@ -129,6 +129,7 @@ def test_call_takes_the_time_of_the_wires_and_its_result_is_right(tmp_path: Path
     assert forecasts == [["2", "4"], ["4", "8"], ["8", "16"]]
 
 
+@pytest.mark.nightly("launchers")
 def test_job_that_does_not_ask_imports_nothing_of_it(tmp_path: Path) -> None:
     done = launch("--nnodes", 2, script(tmp_path, REDUCE))
     assert done.returncode == 0, done.stderr

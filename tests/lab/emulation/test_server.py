@@ -83,6 +83,19 @@ def test_rank_that_died_before_its_answer_does_not_end_the_network(
         assert_serves(name)
 
 
+def test_fault_is_made_at_its_step_and_once(
+    name: str, listener: socket.socket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(listener) as server, rank(name) as one:
+        assert one.recv(1) == b"1"
+        for step, waiting in ((8, 1), (9, 0), (10, 0)):
+            one.send(json.dumps({**STEP, "step": step}).encode())
+            assert one.recv(1) == b"."
+            assert len(server.faults) == waiting
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("step 9: the link 0-1 is cut for 0.1 s")
+
+
 @pytest.mark.parametrize(
     "packet",
     [

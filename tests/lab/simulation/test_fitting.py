@@ -41,17 +41,17 @@ def samples() -> list[Sample]:
 
 def test_fit_finds_costs_with_which_simulated_times_are_the_measured_ones() -> None:
     start = Costs(NONE, NONE, 0.0, cores_per_machine=2, cache_bytes=KNOWN.cache_bytes)
-    found = fit(samples(), start, 60.0)
-    assert max(map(abs, found.errors)) < 0.05
+    costs, errors = fit(samples(), start, 60.0)
+    assert max(map(abs, errors)) < 0.05
     # Also of what it has not seen.
     for what, topology in (("all_reduce=ring", ONE), ("all_reduce=recursive_doubling", TWO)):
-        known, fitted = (simulate(what, topology, x, MIB).us for x in (KNOWN, found.costs))
+        known, fitted = (simulate(what, topology, x, MIB).us for x in (KNOWN, costs))
         assert fitted == pytest.approx(known, rel=0.15)
 
 
 def test_fit_without_time_returns_where_it_began() -> None:
     start = Costs(NONE, NONE, 0.0, cores_per_machine=2)
-    assert fit(samples()[:1], start, 0.0).costs.scale_up.latency_us == 1.0
+    assert fit(samples()[:1], start, 0.0)[0].scale_up.latency_us == 1.0
 
 
 def tuning_file(path: Path, cache_bytes: int) -> Path:
