@@ -1,4 +1,4 @@
-"""Nothing grows unpaid: how many lines each room may have, without its tests.
+"""Nothing grows unpaid: how many lines each room may have; the tests are a room of their own.
 
 A change that needs more raises its row in the same commit and says why, or cuts elsewhere. A row is
 lowered when its room got smaller. `python tests/test_budget.py` prints the rooms beside their rows.
@@ -33,6 +33,7 @@ BUDGET = {
     "hccl_py/lab": 6_550,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_320,
+    "tests": 54_900,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 
@@ -60,12 +61,14 @@ def test_room_is_within_its_budget(row: str) -> None:
 
 
 def test_every_file_is_in_one_room() -> None:
-    product = {CONTRACT}.union(*map(files, ("hccl_py", "transport", "launcher", "benchmarks")))
+    tops = ("hccl_py", "transport", "launcher", "benchmarks", "tests")
+    every = {CONTRACT}.union(*map(files, tops))
     homes = Counter(path for row in BUDGET for path in members(row))
-    assert homes == Counter(product)
+    assert homes == Counter(every)
 
 
 if __name__ == "__main__":
     for row in BUDGET:
         print(f"{lines(row):6} of {BUDGET[row]:6}  {row}")
-    print(f"{sum(map(lines, BUDGET)):6}  all")
+    product = sum(map(lines, set(BUDGET) - {"tests"}))
+    print(f"{product:6}  all without the tests")

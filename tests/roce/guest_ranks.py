@@ -19,8 +19,12 @@ from pathlib import Path
 import numpy as np
 from guest_store import FileStore
 
+sys.path.append(str(Path(__file__).parents[1] / "harness"))
+
+from oracle import KINDS, ROOTED, Collective  # noqa: E402
+
 import hccl_py
-from hccl_py import Communicator, ReduceOp
+from hccl_py import Communicator
 
 RANKS_HERE = 2
 WORLD_SIZE = 4
@@ -42,8 +46,7 @@ def check_collectives(comm: Communicator) -> None:
     """Compare every collective with numpy, on integers and on floats that hold them."""
     for dtype in ("int64", "float32"):
         for count in COUNTS:
-            _check_reductions(comm, count, dtype)
-            _check_moves(comm, count, dtype)
+            _check_all(comm, count, dtype)
     _check_transfers(comm)
 
 
@@ -51,45 +54,25 @@ def _part(rank: int, count: int, dtype: str) -> np.ndarray:
     return ((np.arange(count) * (rank + 3) + rank) % 1000).astype(dtype)
 
 
-def _check_reductions(comm: Communicator, count: int, dtype: str) -> None:
-    n = comm.world_size
-    parts = [_part(rank, n * count, dtype) for rank in range(n)]
-    total = np.sum(parts, 0, dtype=dtype)
-    data = parts[comm.rank].copy()
-    comm.all_reduce(data)
-    np.testing.assert_array_equal(data, total)
-    data = parts[comm.rank].copy()
-    comm.all_reduce(data, ReduceOp.MAX)
-    np.testing.assert_array_equal(data, np.max(parts, 0) if count else data)
-    block = np.zeros(count, dtype)
-    comm.reduce_scatter(block, parts[comm.rank].copy())
-    np.testing.assert_array_equal(block, total[comm.rank * count :][:count])
-    data = parts[comm.rank].copy()
-    comm.reduce(data, n - 1)
-    if comm.rank == n - 1:
-        np.testing.assert_array_equal(data, total)
+def _check_all(comm: Communicator, count: int, dtype: str) -> None:
+    for kind in KINDS:
+        if kind != "exchange":
+            _check(comm, kind, count, dtype)
 
 
-def _check_moves(comm: Communicator, count: int, dtype: str) -> None:
-    n, me = comm.world_size, comm.rank
-    blocks = [_part(rank, n * count, dtype).reshape(n, count) for rank in range(n)]
-    gathered = np.zeros((n, count), dtype)
-    comm.all_gather(gathered, blocks[me][0].copy())
-    np.testing.assert_array_equal(gathered, [one[0] for one in blocks])
-    exchanged = np.zeros((n, count), dtype)
-    comm.all_to_all(exchanged, blocks[me])
-    np.testing.assert_array_equal(exchanged, [one[me] for one in blocks])
-    data = blocks[me].copy()
-    comm.broadcast(data, 1)
-    np.testing.assert_array_equal(data, blocks[1])
-    root = n - 1
-    collected = np.zeros((n, count), dtype) if me == root else None
-    comm.gather(collected, blocks[me][0].copy(), root)
-    if collected is not None:
-        np.testing.assert_array_equal(collected, [one[0] for one in blocks])
-    block = np.zeros(count, dtype)
-    comm.scatter(block, blocks[root].copy() if me == root else None, root)
-    np.testing.assert_array_equal(block, blocks[root][me])
+def _check(comm: Communicator, kind: str, count: int, dtype: str) -> None:
+    me, n = comm.rank, comm.world_size
+    what = Collective(kind, dtype, count, n, root=n - 1)
+    given, expected = what.given(me), what.expected(me)
+    data = np.concatenate(given) if given else None
+    root = (what.root,) if kind in ROOTED else ()
+    if kind in ("all_reduce", "reduce", "broadcast"):
+        getattr(comm, kind)(data, *root)
+        what.check(me, [data] if expected else [])
+        return
+    output = np.zeros(len(expected) * count, dtype) if expected else None
+    getattr(comm, kind)(output, data, *root)
+    what.check(me, np.split(output, len(expected)) if expected else [])
 
 
 def _check_transfers(comm: Communicator) -> None:
@@ -244,8 +227,7 @@ def check_several_pairs(rank: int) -> None:
     folder.mkdir(exist_ok=True)
     with Communicator(FileStore(folder), rank, WORLD_SIZE, timeout_s=200) as comm:
         for count in (7, 70_001):
-            _check_reductions(comm, count, "float32")
-            _check_moves(comm, count, "float32")
+            _check_all(comm, count, "float32")
         check_registered(comm)
         assert comm.statistics()["devices"]["tcp"]["messages"] == 0
         if rank % RANKS_HERE == 0:
