@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.processes import kill_descendants
@@ -32,10 +31,7 @@ def launch(words: Sequence[str]) -> int:
         for number in _STOPS:  # until the supervisor handles signals itself
             signal.signal(number, stop)
         options = parse(words, os.environ)
-        if options.replaces_gloo:
-            os.environ.update(REPLACE_GLOO)  # of all ranks, whoever starts them
-        if options.shims_habana:
-            os.environ.update(HABANA_SHIM)
+        os.environ.update(options.variables)
         text = choose.text(options)
         if text:
             print(text, end="")

@@ -1,6 +1,6 @@
 """What a checked command line says. `command_line` makes it, all other rooms only read it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from hccl_py.launcher.placement.binding import Bind
 
 MAX_PORT = 65535
-REPLACE_GLOO = {"HCCL_REPLACE": "gloo"}
-"""What `torch_backend/replace_gloo.py` reads in the ranks."""
-HABANA_SHIM = {"HCCL_HABANA_SHIM": "1"}
-"""What `worker.py` reads in the ranks."""
+FOR_FRAMEWORKS = {
+    "replace_gloo": ("HCCL_REPLACE", "gloo"),
+    "habana_shim": ("HCCL_HABANA_SHIM", "1"),
+}
+"""By option, the variable of the ranks: `torch_backend/replace_gloo.py` and `worker.py` read it."""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The coordinator listens beside the ranks' store, so that one option gives both ports."""
@@ -53,8 +54,7 @@ class JobOptions(NamedTuple):
         connect_timeout_s: how long all nodes have to come.
         remote: None without --hosts and --hostfile.
         emulates: None without --emulate.
-        shims_habana: programs for Gaudi run on the CPU.
-        replaces_gloo: programs that ask for gloo get hccl.
+        variables: of all ranks, whoever starts them.
         bind: which cores each rank gets.
         output: where the lines of ranks go.
         checks: only check the nodes.
@@ -81,8 +81,7 @@ class JobOptions(NamedTuple):
     connect_timeout_s: float
     remote: "HostOptions | None"
     emulates: EmulatedCluster | None
-    shims_habana: bool
-    replaces_gloo: bool
+    variables: Mapping[str, str]
     bind: "Bind"
     output: "OutputOptions"
     checks: bool

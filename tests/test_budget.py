@@ -28,7 +28,7 @@ BUDGET = {
     "hccl_py/csrc": 10_070,
     "hccl_py/torch_backend": 4_080,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 8_930,
+    "launcher": 8_910,
     "hccl_py/bench": 5_350,
     "hccl_py/lab": 6_550,
     "hccl_py/horovod": 3_100,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, EmulatedCluster, JobOptions
+from hccl_py.launcher.options import FOR_FRAMEWORKS, EmulatedCluster, JobOptions
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
@@ -25,10 +25,8 @@ _SSH_TIMEOUT_S = 60.0
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     args = _parsed(argv, environ)
-    if args.replace_gloo:
-        environ = {**environ, **REPLACE_GLOO}
-    if args.habana_shim:
-        environ = {**environ, **HABANA_SHIM}
+    variables = dict(FOR_FRAMEWORKS[name] for name in FOR_FRAMEWORKS if getattr(args, name))
+    environ = {**environ, **variables}
     emulates = _emulated(args, environ)
     if emulates is not None:
         fewest = most = emulates.num_nodes
@@ -76,8 +74,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
         connect_timeout_s=args.connect_timeout,
         remote=_hosts(args, environ),
         emulates=emulates,
-        shims_habana=args.habana_shim,
-        replaces_gloo=args.replace_gloo,
+        variables=variables,
         bind=Bind(args.bind),
         output=output,
         checks=args.check,

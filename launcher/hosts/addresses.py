@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import SshOptions
-from hccl_py.launcher.lookups import in_threads
+from hccl_py.launcher.lookups import addresses_of, in_threads
+from hccl_py.transport.network.interfaces import address_family
 
 _TIMEOUT_S = 10.0
 
@@ -76,16 +77,13 @@ def _locate(host: Host, ssh: SshOptions) -> Location | str:
     if {"proxyjump", "proxycommand"} & configured.keys():
         return Location(host, (), False, is_alias=True)
     name = configured.get("hostname", host.name).lower()
-    try:
-        entries = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        return reason if name == host.name else f"{name}: {reason}"
-    here = any(_is_bindable(family, address) for family, _, _, _, address in entries)
+    found = addresses_of(name)
+    if isinstance(found, str):
+        return found if name == host.name else f"{name}: {found}"
     user = configured.get("user", host.user or ssh.user)
-    here = here and user in (None, pwd.getpwuid(os.getuid()).pw_name)
-    found = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-    return Location(host, found, here, is_alias=name != host.name.lower())
+    is_me = user in (None, pwd.getpwuid(os.getuid()).pw_name)
+    here = is_me and any(map(_is_of_this_machine, found))
+    return Location(host, tuple(found), here, is_alias=name != host.name.lower())
 
 
 def _configuration(host: Host, ssh: SshOptions) -> dict[str, str]:
@@ -97,11 +95,9 @@ def _configuration(host: Host, ssh: SshOptions) -> dict[str, str]:
     return {}
 
 
-def _is_bindable(family: int, address: tuple[object, ...]) -> bool:
+def _is_of_this_machine(address: str) -> bool:
     """Say whether an address is one of this machine's: only those can be bound."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(address)
-        except OSError:
-            return False
+    with suppress(OSError), socket.socket(address_family(address), socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
         return True
+    return False

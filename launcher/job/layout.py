@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hccl_py.launcher.options import FOR_FRAMEWORKS
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.placement.topology import framework_variables
@@ -186,7 +187,7 @@ def rank_variables(program: RankProgram, attempt: Attempt, index: int) -> dict[s
     if "PYTHONUNBUFFERED" not in program.environment:
         # A pipe would keep lines back until a buffer is full.
         own["PYTHONUNBUFFERED"] = "1"
-    for name in ("HCCL_REPLACE", "HCCL_HABANA_SHIM"):
+    for name, _ in FOR_FRAMEWORKS.values():
         if name in program.environment:
             own[name] = program.environment[name]  # for --dry-run to show
     return {**own, **framework_variables(program.environment)}
