@@ -6,11 +6,9 @@ A group collects the calls of its own thread only, and never what torch's proces
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hccl_py.fingerprint import Call, Transfer, describe, unpack
 from hccl_py.memory.at_once import Access, require_apart_at_once
-from hccl_py.memory.buffers import span_of
 from hccl_py.memory.element_types import Span
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Native, NotBegun, Work
@@ -29,11 +27,11 @@ CALLS: dict[int, list[Deferred]] = {}
 """By thread, while that thread has a group open. Each thread changes its own entry only."""
 
 
-def require_copyable(what: str, read: Sequence[Span], written: Sequence[Span] = ()) -> None:
-    """Raise InvalidArgumentError if a copy that is made now touches what collected calls use."""
+def require_copyable(what: str, read: Sequence[Span]) -> None:
+    """Raise InvalidArgumentError if a copy that is made now reads what collected calls write."""
     calls = CALLS.get(get_ident())
     if calls:
-        _require_apart([*(one.access for one in calls), Access(what, None, written, read)])
+        _require_apart([*(one.access for one in calls), Access(what, None, (), read)])
 
 
 def _require_apart(calls: Sequence[Access]) -> None:
@@ -115,32 +113,3 @@ def _run(calls: list[Deferred]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-def access_of(call: Call, order: object, rank: int, buffers: Any) -> Access:
-    """Return what a call does with its buffers; those of `order` run one after the other.
-
-    `buffers`: the data of a call that has one buffer, else its output and its input.
-    """
-    both: tuple[Sequence[Span], Sequence[Span]]
-    if isinstance(call, Transfer):
-        spans = _spans(buffers)
-        both = ((), spans) if call.sends else (spans, ())
-        return Access(describe(call), object(), *both)
-    assert not isinstance(call, int)
-    fields = unpack(call.fingerprint)
-    writers = {"all_reduce": True, "reduce": rank == fields.root, "broadcast": rank != fields.root}
-    if fields.collective in writers:
-        with_feedback = isinstance(buffers, tuple) and not isinstance(buffers, Span)
-        spans = _spans(buffers[0] if with_feedback else buffers)
-        both = (spans, ()) if writers[fields.collective] else ((), spans)
-    elif fields.collective == "barrier":
-        both = (), ()
-    else:
-        both = _spans(buffers[0]), _spans(buffers[1])
-    return Access(describe(call), order, *both)
-
-
-def _spans(given: Any) -> Sequence[Span]:
-    listed = isinstance(given, (list, tuple)) and not isinstance(given, Span)
-    return [span_of(one) for one in (given if listed else (given,)) if one is not None]

@@ -193,7 +193,7 @@ class Communicator(Collectives[None]):
 
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
-        self._state.timeout_s = seconds("timeout_s", timeout_s)
+        self._state.calls.timeout_s = seconds("timeout_s", timeout_s)
 
     def statistics(self) -> Statistics:
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""

@@ -28,17 +28,14 @@ UNISSUED: dict[object, Callable[[], None]] = {}
 function that waits until it has."""
 
 
-@dataclass(eq=False, slots=True)  # slots: `csrc/bindings/known_calls.cc` reads them where they lie
+@dataclass(eq=False)
 class CommunicatorState:
     """One rank's share of a communicator; its collectives, its Works and its reports hold this."""
 
     name: str
     rank: int
     world_size: int
-    timeout_s: float  # default deadline of every call
-    # None once the communicator is closed, or in a forked child. The engine's entries then raise
-    # TypeError, so the fast path needs no check.
-    core: Any
+    calls: _core.EngineState  # the engine and the default deadline, as calls of C++ see them
     coordination: Coordination | None  # None: this rank is alone
     reporter: Reporter
     recorder: FlightRecorder
@@ -49,6 +46,20 @@ class CommunicatorState:
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
     owner: "weakref.ref[Any] | None" = None  # the Communicator
+
+    @property
+    def core(self) -> Any:
+        """The engine; None once the communicator is closed, or in a forked child."""
+        return self.calls.engine
+
+    @core.setter
+    def core(self, core: Any) -> None:
+        self.calls.engine = core
+
+    @property
+    def timeout_s(self) -> float:
+        """Default deadline of every call."""
+        return self.calls.timeout_s
 
     def limit(self, timeout_s: float | None) -> float:
         """Return the deadline of a call, in seconds."""
@@ -111,8 +122,9 @@ def assemble(
         cores=_cores([member.identity for member in mesh.party.members]),
     )
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
-    parts = core, coordination, reporter, recorder, plans, errors, gain, compression
-    return CommunicatorState(name, rank, size, timeout_s, *parts)
+    calls = _core.EngineState(core, timeout_s)
+    parts = calls, coordination, reporter, recorder, plans, errors, gain, compression
+    return CommunicatorState(name, rank, size, *parts)
 
 
 def _cores(ranks: Sequence[Identity]) -> Cores:

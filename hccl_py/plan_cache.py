@@ -32,21 +32,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hccl_py")
 
-_MOST_CALLS = 4096
-
-Call = tuple[str, ElementType, int, int, int | None]
-"""The collective's name; the caller's type of elements; a ReduceOp; the number of elements of the
-whole, equal on all ranks (0 where they cannot know); the root, if there is one."""
+_Key = tuple[str, int, int | None, bool, bool, bool]
+"""The collective, the class of its size, the root, whether in one step, whether compressed, whether
+blocks are even."""
 
 
-_Key = tuple[str, int, int | None, bool, bool]
-"""The collective, the class of its size, the root, whether in one step, whether compressed."""
+class PlanCache(_core.PlanCache):
+    """Chooses, writes, lowers and keeps plans.
 
-
-class PlanCache(dict[Call, _core.Prepared]):
-    """Chooses, writes, lowers and keeps plans, by `Call`.
-
-    A dict, because a method of its own would cost each call as much as the rest of the lookup.
+    `find` of the base class, which calls of C++ ask too, takes the collective's name; the caller's
+    ElementType; a ReduceOp; the number of elements of the whole, equal on all ranks (0 where they
+    cannot know); the root, if there is one; whether all ranks' blocks have one length; and the
+    Compression, where it is not that of the communicator. It returns a Prepared.
     """
 
     def __init__(
@@ -55,68 +52,50 @@ class PlanCache(dict[Call, _core.Prepared]):
         nodes: Nodes,
         tuning: Tuning | None = None,
         *,
-        equal_blocks: bool = True,
         compression: Compression = Compression.NONE,
         reproducible: bool = False,
         cores: Cores = UNKNOWN_CORES,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
-        `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
-        may differ in length, made without `equal_blocks`. `compression` is that of the calls that
-        can be compressed; `compressed` returns the cache for another one. `reproducible`: results
-        are reduced in rank order, whatever the size and the nodes. `cores` are as `choose`
-        takes them. `known` finds what this one holds by a caller's arguments.
+        `tuning` is what rank 0 handed to all ranks. `compression` is that of the calls that can be
+        compressed and do not say. `reproducible`: results are reduced in rank order, whatever the
+        size and the nodes. `cores` are as `choose` takes them.
         """
-        super().__init__()
-        self.known = _core.KnownCalls()
+        super().__init__(compression)
         self._tuning = tuning
         # As the ranks compared it when they connected; a later change could be of one rank alone.
         self._given: Mapping[str, str] = {VARIABLE: os.environ.get(VARIABLE, "")}
         self._environ: Mapping[str, str] = self._given
-        self._equal_blocks = equal_blocks
-        if equal_blocks:
-            self.uneven = PlanCache(
-                rank,
-                nodes,
-                tuning,
-                equal_blocks=False,
-                reproducible=reproducible,
-                cores=cores,
-            )
         self._rank = rank
         self._nodes = nodes
         self._cores = cores
         self._compression = compression
         self._reproducible = reproducible
-        self._others: dict[Compression, PlanCache] = {}
         self._custom: tuple[CustomAlgorithm, ...] = ()
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
         self._plans: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
 
-    def compressed(self, compression: Compression) -> "PlanCache":
-        """Return the cache for calls with this compression."""
-        if compression is self._compression:
-            return self
-        if self._reproducible:
+    def checked(self, compression: Compression) -> Compression:
+        """Return the compression of a call; raise InvalidArgumentError where there may be none."""
+        if self._reproducible and compression is not self._compression:
             raise InvalidArgumentError(
                 f"compression: expected none in a reproducible communicator, got "
                 f"{compression.name.lower()}: what it rounds depends on nodes and sizes"
             )
-        if compression not in self._others:
-            cache = PlanCache(
-                self._rank, self._nodes, self._tuning, compression=compression, cores=self._cores
-            )
-            cache._given = cache._environ = self._given
-            cache.serve(self._custom)
-            self._others[compression] = cache
-        return self._others[compression]
+        return compression
 
-    def __missing__(self, call: Call) -> _core.Prepared:
+    def write(
+        self,
+        collective: str,
+        kind: ElementType,
+        op: int,
+        count: int,
+        root: int | None,
+        even: bool,
+        compression: int,
+    ) -> _core.Prepared:
         """Make what a call needs, if the ReduceOp is defined for the elements."""
-        if len(self) >= _MOST_CALLS:  # sizes that never come back
-            self.clear()
-        collective, kind, op, count, root = call
         num_bytes = count * kind.item_bytes
         # What is only moved the engine sees as bytes; complex numbers it adds up as their parts.
         dtype, engine_count = DType.UINT8, num_bytes
@@ -126,34 +105,26 @@ class PlanCache(dict[Call, _core.Prepared]):
             dtype, engine_count = kind.part_type, count * kind.parts
         reduces_in_order = self._reproducible and collective in REDUCING
         in_one_step = dtype in IN_ONE_STEP or reduces_in_order
-        compression = Compression.NONE
-        if len(self._nodes) > 1 and is_compressible(collective, kind, op, num_bytes):
-            compression = self._compression
-        compressed = compression is not Compression.NONE
-        key = (collective, size_class(num_bytes), root, in_one_step, compressed)
+        if len(self._nodes) == 1 or not is_compressible(collective, kind, op, num_bytes):
+            compression = Compression.NONE
+        key = (collective, size_class(num_bytes), root, in_one_step, compression != 0, even)
         known = self._plans.get(key)
         if known is None:
-            name, entry = self._choose(collective, num_bytes, root, in_one_step, compressed)
-            header = Plan(collective, name, self._rank, count_ranks(self._nodes), root)
-            written = entry, self._write(entry, header, compressed)
-            known = self._plans.setdefault(key, written)
+            known = self._plans.setdefault(key, self._chosen(key, num_bytes, compression))
         entry, plan = known
         if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # a rank may have equal blocks where another has not
-        bound = int(compression) if compressed else root
-        fingerprint = pack(collective, bound, kind, op, count)
+        fingerprint = pack(collective, compression or root, kind, op, count)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
-        prepared = _core.Prepared(
+        return _core.Prepared(
             plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
         )
-        return self.setdefault(call, prepared)
 
     def serve(self, custom: "tuple[CustomAlgorithm, ...]") -> None:
         """Run calls with the first of these that fits them; they are proved for these nodes."""
         self._custom = custom
-        if self._equal_blocks:
-            self.uneven.serve(custom)
+        self._forget()
 
     def choose_by(self, environ: Mapping[str, str] | None) -> None:
         """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do.
@@ -161,25 +132,17 @@ class PlanCache(dict[Call, _core.Prepared]):
         None is what the ranks compared; algorithms of users take part with that alone.
         """
         self._environ = self._given if environ is None else environ
-        self.clear()
-        self.known.clear()
-        self._plans.clear()
-        if self._equal_blocks:
-            self.uneven.choose_by(environ)
-        for other in self._others.values():
-            other.choose_by(environ)
+        self._forget()
 
-    def _choose(
-        self,
-        collective: str,
-        num_bytes: int,
-        root: int | None,
-        in_one_step: bool,
-        compressed: bool,
-    ) -> tuple[str, Algorithm]:
+    def _forget(self) -> None:
+        self.clear()
+        self._plans.clear()
+
+    def _chosen(self, key: _Key, num_bytes: int, compression: int) -> tuple[Algorithm, _core.Plan]:
+        collective, _, root, in_one_step, compressed, even = key
         can_be_custom = self._environ is self._given and not in_one_step and not compressed
         for one in self._custom if can_be_custom else ():
-            takes_blocks = self._equal_blocks or not one.entry.equal_blocks
+            takes_blocks = even or not one.entry.equal_blocks
             if one.collective == collective and one.fits(num_bytes) and takes_blocks:
                 algorithm, entry = one.name, one.entry
                 why = f"your algorithm{one.cost and f', {one.cost}'}"
@@ -191,7 +154,7 @@ class PlanCache(dict[Call, _core.Prepared]):
                 self._nodes,
                 self._environ,
                 in_one_step=in_one_step,
-                equal_blocks=self._equal_blocks,
+                equal_blocks=even,
                 compressed=compressed,
                 root=root,
                 cores=self._cores,
@@ -205,12 +168,13 @@ class PlanCache(dict[Call, _core.Prepared]):
             logging.DEBUG if self._rank else level,
             f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
             f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}"
-            + f", {self._compression.name.lower()} between nodes" * compressed
+            + f", {Compression(compression).name.lower()} between nodes" * compressed
             + f"; {why}",
         )
-        return algorithm, entry
+        header = Plan(collective, algorithm, self._rank, count_ranks(self._nodes), root)
+        return entry, self._written(entry, header, compressed)
 
-    def _write(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
+    def _written(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
         name = header.collective, header.algorithm
         if self._verify and name in ALGORITHMS:  # others are proved already
             verify_algorithm(*name, self._nodes, header.root, compressed=compressed)

@@ -3,7 +3,7 @@
 A replay makes the same calls in the same order. The program also waited between them: every
 blocking call, every `wait()` of a Work. A call that began after such a wait must not begin before
 it in a replay. The engine runs the collectives of one communicator in order by itself, so only a
-change of communicator, a send or recv, and a copy need a step of their own.
+change of communicator, and a send or recv, need a step of their own.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Call, Transfer
-from hccl_py.memory.element_types import Span
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -26,7 +25,7 @@ class RecordedCall(NamedTuple):
     call: Call
     limit_s: float
     buffers: object
-    native: _core.RecordedCall
+    native: _core.UnsubmittedCall
 
 
 @dataclass
@@ -37,7 +36,6 @@ class Step:
     first: int
     last: int
     awaited: list[int]
-    copies: list[tuple[int, int, int]]
     blocks: bool = False
 
 
@@ -47,10 +45,7 @@ class Recording:
 
     calls: list[RecordedCall] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    copied: list[tuple[int, object]] = field(default_factory=list)
-    """By the number of a call: what a copy for it reads from."""
     is_open: bool = True
-    _copies: list[tuple[int, int, int]] = field(default_factory=list)
     # The calls that the program has waited for, and no step yet. Of the collectives of one
     # communicator the last one stands for all before it.
     _awaited: dict[object, int] = field(default_factory=dict)
@@ -63,7 +58,7 @@ class Recording:
             self.calls.append(recorded)
             late = [one for one in self._awaited.values() if self._must_end(one, number)]
             last = self.steps[-1] if self.steps else None
-            if late or self._copies or last is None or last.state is not recorded.state:
+            if late or last is None or last.state is not recorded.state:
                 self._begin_step(number, late)
             self.steps[-1].last = number + 1
         return number
@@ -75,11 +70,6 @@ class Recording:
                 key = self._order_of(number)
                 self._awaited[key] = max(number, self._awaited.get(key, 0))
 
-    def copy(self, to: int, source: Span, buffer: object) -> None:
-        """Note a copy that was made out of `buffer` for the next call."""
-        self._copies.append((to, source.address, source.num_bytes))
-        self.copied.append((len(self.calls), buffer))
-
     def _order_of(self, number: int) -> object:
         """Return what is equal for calls that the engine runs in order."""
         one = self.calls[number]
@@ -87,7 +77,7 @@ class Recording:
 
     def _must_end(self, earlier: int, later: int) -> bool:
         """Whether a call that was waited for would be passed by this later one."""
-        return bool(self._copies) or self._order_of(earlier) != self._order_of(later)
+        return self._order_of(earlier) != self._order_of(later)
 
     def _is_awaited(self, number: int) -> bool:
         return self._awaited.get(self._order_of(number), -1) >= number
@@ -102,8 +92,7 @@ class Recording:
                 awaited = [one for one in late if one not in inside]
         for one in late:
             del self._awaited[self._order_of(one)]
-        self.steps.append(Step(self.calls[number].state, number, number, awaited, self._copies))
-        self._copies = []
+        self.steps.append(Step(self.calls[number].state, number, number, awaited))
 
 
 class CapturedWork:
@@ -155,19 +144,12 @@ def reject_in_capture(what: str, instead: str) -> None:
         raise InvalidArgumentError(f"hccl_py.capture(): a replay cannot repeat {what}; {instead}")
 
 
-Entry = Callable[..., Any]
-
-
-def run_recorded(
-    state: CommunicatorState, entry: Entry, record: Entry, arguments: tuple[Any, ...]
-) -> Any:
-    """Make a call and note it; return what `entry` returns, a CapturedWork for a Work."""
+def run_recorded(recorded: RecordedCall, started: Callable[[], Any]) -> Any:
+    """Make a call and note it; return what `started` returns, a CapturedWork for a Work."""
     recording = CAPTURES[get_ident()]
-    native = record(*arguments)
-    started = entry(*arguments)
-    _, call, limit_s, *_, buffers = arguments
-    number = recording.add(RecordedCall(state, call, limit_s, buffers, native))
-    if started is None:
+    native = started()
+    number = recording.add(recorded)
+    if native is None:
         recording.note_wait(number)
         return None
-    return CapturedWork(started, recording, number)
+    return CapturedWork(native, recording, number)

@@ -1,114 +1,108 @@
-"""The one way of a checked call into the engine, to its end or in the background.
+"""How a call that Python has checked reaches the engine: to its end, or in the background.
 
-Fast path: no group is open in this process, the engine takes the call. Everything else (a group, a
-failure, a closed communicator, a deadline that is no number) takes `_collect` or `_error`.
+Most calls are made by `csrc/bindings/call_entry.cc` instead, without a Python frame.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from hccl_py.call_group import CALLS, Deferred, access_of
+from hccl_py.call_group import CALLS, Deferred
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.recording import CAPTURES, run_recorded
+from hccl_py.fingerprint import Transfer, describe
+from hccl_py.memory.at_once import Access
+from hccl_py.memory.element_types import Span
+from hccl_py.recording import CAPTURES, RecordedCall, run_recorded
 from hccl_py.transport import _core
-from hccl_py.work import Native, NotBegun, Work
+from hccl_py.work import NotBegun, Work
 
 Result = TypeVar("Result", covariant=True)
 
-Entry = Callable[..., Any]
 _ENGINE = _core.Communicator
-BLOCKING = (
-    _ENGINE.run_data,
-    _ENGINE.run_blocks,
-    _ENGINE.run_equal,
-    _ENGINE.run_feedback,
-    _ENGINE.run_transfer,
-)
-"""Run a call on the calling thread and return None; `bindings/calls.cc` says what each takes."""
-BACKGROUND = (
-    _ENGINE.start_data,
-    _ENGINE.start_blocks,
-    _ENGINE.start_equal,
-    _ENGINE.start_feedback,
-    _ENGINE.start_transfer,
-)
-"""Start a call and return the engine's Work."""
-QUEUED = (
-    _ENGINE.queue_data,
-    _ENGINE.queue_blocks,
-    _ENGINE.queue_equal,
-    _ENGINE.queue_feedback,
-    _ENGINE.queue_transfer,
-)
-"""The same for a call of a group, whose other calls the peers may begin first: wait for nobody."""
-
-RECORDING: tuple[Entry, ...] = (
-    _ENGINE.record_data,
-    _ENGINE.record_blocks,
-    _ENGINE.record_equal,
-    _ENGINE.record_feedback,
-    _ENGINE.record_transfer,
-)
-"""Start nothing, and return what a graph issues."""
 
 
-class EngineCalls(Generic[Result]):
+class CheckedCall(NamedTuple):
+    """A call as its method of the communicator made it out.
+
+    Attributes:
+        call: the plan of a collective, or a send or recv.
+        limit_s: its deadline.
+        read: what it reads.
+        written: what it writes; in place this is `read`.
+        buffers: what the caller passed.
+        residual: address of what an ErrorFeedback keeps; 0: none.
+    """
+
+    call: _core.Prepared | Transfer
+    limit_s: float
+    read: Sequence[Span]
+    written: Sequence[Span]
+    buffers: object
+    residual: int = 0
+
+    def made(self, core: _core.Communicator) -> _core.UnsubmittedCall:
+        """Return the engine's call; it keeps all that lies at its addresses."""
+        read, written = self.read, self.written
+        if isinstance(self.call, Transfer):
+            (span,) = *read, *written
+            return core.make_transfer(self.call, self.limit_s, span.address, self)
+        given = [(span.address, span.num_bytes) for span in read]
+        taken = [(span.address, span.num_bytes) for span in written]
+        return core.make_collective(self.call, self.limit_s, given, taken, self.residual, self)
+
+    def access(self, state: CommunicatorState) -> Access:
+        """Return what it does with memory; the collectives of a communicator run one by one."""
+        order = object() if isinstance(self.call, Transfer) else state
+        return Access(describe(self.call), order, self.written, self.read)
+
+
+class Submits(Protocol[Result]):
+    """Whatever takes a call that was checked."""
+
+    def submit(self, checked: CheckedCall) -> Result:
+        """Make it."""
+
+
+class Submitter(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
 
     def __init__(self, state: CommunicatorState, blocking: bool) -> None:
         self._state = state
         self._blocking = blocking
-        sites = state.recorder.sites
-        entries = sites.recorded(BLOCKING if blocking else BACKGROUND)
-        queued = sites.recorded(QUEUED)
-        self.data, self.blocks, self.equal, self.feedback, self.transfer = entries
-        self._queued = dict(zip(entries, queued, strict=True))
-        self._records = dict(zip((*entries, *queued), 2 * RECORDING, strict=True))
 
-    def enter(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
-        """Make a call: return None from a blocking entry of the engine, else a Work.
-
-        The arguments are the engine, a Prepared or a Transfer, the deadline, and more.
-        """
+    def submit(self, checked: CheckedCall) -> Result:
+        """Make a call: return None where calls block, else a Work."""
         if CALLS and self._state.in_groups and get_ident() in CALLS:
-            return self._collect(entry, arguments)
-        try:
-            started = self._call(entry, arguments) if CAPTURES else entry(*arguments)
-        except (_core.CommunicatorFailed, TypeError) as error:
-            raised = self._error(error, arguments)
-            del arguments  # the traceback of what is raised must not keep the engine
-            raise raised from None
+            return self._collect(checked)
+        started = self._begin(_ENGINE.run if self._blocking else _ENGINE.start, checked)
         if started is None:
             return None  # type: ignore[return-value]
         return Work(  # type: ignore[return-value]
-            started, self._state.errors, arguments[2], arguments[1]
+            started, self._state.errors, checked.limit_s, checked.call
         )
 
-    def _collect(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
-        _, call, limit_s, *_, buffers = arguments
-        work = Work(NotBegun(), self._state.errors, limit_s, call)
-        begin = partial(self._begin, self._queued[entry], arguments)
-        access = access_of(call, self._state, self._state.rank, buffers)
+    def _collect(self, checked: CheckedCall) -> Result:
+        work = Work(NotBegun(), self._state.errors, checked.limit_s, checked.call)
+        begin = partial(self._begin, _ENGINE.queue, checked)
+        access = checked.access(self._state)
         CALLS[get_ident()].append(Deferred(begin, work, self._blocking, access))
         return None if self._blocking else work  # type: ignore[return-value]
 
-    def _call(self, entry: Entry, arguments: tuple[Any, ...]) -> Any:
-        if get_ident() in CAPTURES:
-            return run_recorded(self._state, entry, self._records[entry], arguments)
-        return entry(*arguments)
-
-    def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> Native:
+    def _begin(self, issue: Callable[..., Any], checked: CheckedCall) -> Any:
+        state = self._state
+        core = state.require_engine()
+        sites = state.recorder.sites
+        if sites.are_noted and not isinstance(checked.call, Transfer):
+            sites.note(core.sequence() + 1)
+        start = partial(issue, core, checked.made(core))
         try:
-            started: Native = self._call(start, arguments)
-        except (_core.CommunicatorFailed, TypeError) as error:
-            raise self._error(error, arguments) from None
-        return started
-
-    def _error(self, error: Exception, arguments: tuple[Any, ...]) -> Exception:
-        _, call, limit_s, *_ = arguments
-        if isinstance(error, _core.CommunicatorFailed):
-            return self._state.errors.of_call(error, limit_s, call)
-        self._state.require_engine()
-        return error
+            if CAPTURES and get_ident() in CAPTURES:
+                call, limit_s, *_, buffers, _ = checked
+                recorded = RecordedCall(state, call, limit_s, buffers, checked.made(core))
+                return run_recorded(recorded, start)
+            return start()
+        except _core.CommunicatorFailed as failure:
+            raised = state.errors.of_call(failure, checked.limit_s, checked.call)
+            del core, start  # the traceback of what is raised must not keep the engine
+            raise raised from None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from hccl_py.call_group import CALLS, require_no_group
 from hccl_py.communicator_state import UNISSUED
 from hccl_py.fingerprint import Call, describe
-from hccl_py.memory.buffers import span_of
+from hccl_py.memory.buffers import READER, span_of
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
 from hccl_py.recording import CAPTURES, RecordedCall, Recording, recording_here
@@ -34,17 +34,17 @@ class Graph:
         "__weakref__",
         "_calls",
         "_communicators",
-        "_fast_path",
         "_native",
         "_reason",
         "_unwatched",
+        "entry",
     )
 
     def __init__(self) -> None:
         """Begin without calls."""
         self._calls: list[RecordedCall] = []
         self._native: Any = None
-        self._fast_path: Any = None  # the native one, where that can look at all buffers
+        self.entry: Any = None  # the native one, where that can look at all buffers
         self._reason = "its block has not ended"
 
     def __len__(self) -> int:
@@ -70,17 +70,19 @@ class Graph:
         states = list(dict.fromkeys(one.state for one in recording.calls))
         numbers = {state: number for number, state in enumerate(states)}
         steps = [
-            (one.awaited, one.copies, numbers[one.state], one.first, one.last, one.blocks)
+            (one.awaited, numbers[one.state], one.first, one.last, one.blocks)
             for one in recording.steps
         ]
         calls = [one.native for one in recording.calls]
-        native = _core.Graph(states, calls, steps, [CALLS, CAPTURES, UNISSUED])
+        detours: list[dict[Any, Any]] = [CALLS, CAPTURES, UNISSUED]
+        engines = [state.calls for state in states]
+        native = _core.Graph(engines, calls, steps, detours, READER)
         self._communicators = [state.owner() for state in states if state.owner is not None]
         self._unwatched = list(_watch(native, recording))
         self._calls, self._native = recording.calls, native
-        self._fast_path = None if self._unwatched else native
+        self.entry = None if self._unwatched else native
 
-    @_core.remembered
+    @_core.entering
     def replay(self, *, async_op: bool = False) -> Work | None:
         """Make the recorded calls again, in their order; every rank that recorded them does.
 
@@ -96,7 +98,7 @@ class Graph:
                 have to wait for each other (`async_op`), or this is inside of capture() or group().
             CommunicatorError: a call failed, or its communicator had failed or was closed before.
         """
-        # A replay that needs no look at all this does not come here (bindings/known_calls.cc).
+        # A replay that needs no look at all this does not come here (bindings/call_entry.cc).
         self._check()
         if not flag("async_op", async_op):
             self._issue(self._native.run)
@@ -134,8 +136,8 @@ class Graph:
         if not self._native.is_one_batch():
             raise InvalidArgumentError(
                 "replay: expected calls that can be handed over at once (async_op), but a call of "
-                "this graph waits for a send or recv, for another communicator, or for a copy to "
-                "its output; use replay() without async_op"
+                "this graph waits for a send or recv or for another communicator; use replay() "
+                "without async_op"
             )
 
     def _rejected(self, outcome: int) -> HcclError:
@@ -227,10 +229,9 @@ class _Unwatched(NamedTuple):
 
 def _watch(native: Any, recording: Recording) -> Iterator[_Unwatched]:
     """Have C++ look at the buffers of the calls before each replay; yield those that it cannot."""
-    used = [(number, one.buffers) for number, one in enumerate(recording.calls)]
     seen: set[int] = set()
-    for number, buffers in (*used, *recording.copied):
-        for buffer in _flattened(buffers):
+    for number, one in enumerate(recording.calls):
+        for buffer in _flattened(one.buffers):
             if id(buffer) in seen:
                 continue
             seen.add(id(buffer))

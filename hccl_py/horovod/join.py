@@ -19,6 +19,8 @@ from hccl_py.diagnosis.record import LoggedCall, Report, decode
 from hccl_py.fingerprint import describe, unpack
 from hccl_py.horovod.errors import HorovodInternalError, internal_errors
 from hccl_py.horovod.process_sets import global_process_set
+from hccl_py.memory.element_types import Span
+from hccl_py.memory.exporters import HeldAddress
 from hccl_py.work import Work
 
 _SURVEY_S = 1.0
@@ -119,7 +121,7 @@ class _Joining:
 
     def _give_zeros(self, call: LoggedCall) -> Work:
         """Make the call that others made, with zeros."""
-        communicator, state = self._communicator, self._state
+        communicator = self._communicator
         fields = unpack(call.fingerprint)
         self._sequence += 1
         if fields.collective == "barrier":
@@ -134,7 +136,5 @@ class _Joining:
         zeros = np.zeros(call.num_bytes, np.uint8)
         kind = fields.element
         count = call.num_bytes // kind.item_bytes
-        prepared = state.plans["all_reduce", kind, fields.op, count, None]
-        calls = communicator.nonblocking._calls
-        arguments = state.core, prepared, state.timeout_s, zeros.ctypes.data, zeros
-        return calls.enter(calls.data, arguments)
+        span = Span(HeldAddress(zeros.ctypes.data, zeros), count, kind)
+        return communicator.nonblocking.all_reduce(span, fields.op)

@@ -1,8 +1,4 @@
-"""Checks of what a call was given, and the copies that let it work in place.
-
-What goes into an out-of-place call is copied to where the result is to be, and reduced or moved
-there; what is sent from memory that is received into is set aside first.
-"""
+"""Checks of what a call was given. What is sent from memory that is received into is set aside."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -102,23 +98,17 @@ def overlapping(output: str, other: str, is_input: bool) -> InvalidArgumentError
     )
 
 
-def copy_to_output(data: Span, output: Any) -> int:
-    """Copy `data` into `output`, which may be the same memory but no part of it.
-
-    Return the address of `output`.
-    """
+def check_output(data: Span, output: Any) -> Span:
+    """Return where the result of a call on `data` goes: the same memory, or none of it."""
     target = span_of(output, "output", writable=True)
     check_block("output", target, "data", data)
     distance = abs(target.address - data.address)
-    if distance == 0 or data.count == 0:
-        return target.address
-    if distance < data.num_bytes:
+    if 0 < distance < data.num_bytes:
         raise InvalidArgumentError(
             "output: expected memory of its own, or that of data, got a part of it; pass output "
             "that does not overlap, or data alone to work in place"
         )
-    ctypes.memmove(target.address, data.address, data.num_bytes)  # without the GIL
-    return target.address
+    return target
 
 
 def set_aside(blocks: Sequence[Span]) -> tuple[object, list[Span]]:

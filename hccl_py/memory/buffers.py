@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.memory.element_types import Span, learn, type_of_dtype
+from hccl_py.memory.element_types import Span, learn
 from hccl_py.memory.exporters import span_of_exporter
 from hccl_py.memory.tensor_kinds import has_storage, without_elements, without_span
 from hccl_py.transport import _core
@@ -21,8 +21,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
 _ndarray = np.ndarray
 _MaskedArray = np.ma.MaskedArray
-_reader = _core.ArrayReader()
-_read = _reader.read
+READER = _core.ArrayReader()
+_read = READER.read
 
 
 def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
@@ -32,14 +32,13 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     """
     found = _read(buffer)
     if found is not None:  # an array or a tensor as most are
-        address, count = found
-        kind = type_of_dtype(buffer.dtype) or learn(buffer.dtype, name)
-        return _new_span(Span, (address, count, kind))
+        address, count, kind = found
+        return _new_span(Span, (address, count, kind or learn(buffer.dtype, name)))
     span = _span_of_array(buffer, name, writable)
     if span is None:
         span = _span_of_tensor(buffer, name)
     if span is not None:
-        _reader.learn(buffer)
+        READER.learn(buffer, span.kind)
         return span
     span = span_of_exporter(buffer, name, writable)
     if span is None:

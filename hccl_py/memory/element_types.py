@@ -102,13 +102,9 @@ for _kind in ("datetime64", "timedelta64"):  # so that other ranks' are known by
     for _unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"):
         element_type(f"{_kind}[{_unit}]", 8)
 
-_by_dtype: dict[Any, ElementType] = {}
-type_of_dtype = _by_dtype.get
-"""Return the type of a numpy or torch dtype that was learnt, or None."""
-
 
 def learn(dtype: Any, argument: str) -> ElementType:
-    """Return the type of a numpy or torch dtype, and remember it."""
+    """Return the type of a numpy or torch dtype."""
     name = str(dtype).removeprefix("torch.")
     if isinstance(dtype, np.dtype):
         if dtype.hasobject:
@@ -126,5 +122,4 @@ def learn(dtype: Any, argument: str) -> ElementType:
             f"{argument}: expected numbers, got quantised elements ({name}), which mean nothing "
             "without their scale; pass .int_repr() or .dequantize()"
         )
-    found = element_type(name, dtype.itemsize)
-    return _by_dtype.setdefault(dtype, found)
+    return element_type(name, dtype.itemsize)

@@ -1,15 +1,13 @@
 """Where in the user's program collectives were called; only with HCCL_DEBUG=1.
 
-Without the variable a call costs nothing more: the engine's entries are called directly.
+Without the variable a call costs nothing more.
 """
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Entry = Callable[..., Any]
 Frames = list[dict[str, Any]]
 """None or one, as a flight recorder's file has it."""
 
@@ -28,21 +26,9 @@ class CallSites:
         self._ring: dict[int, tuple[int, Frames]] = {}
         self.are_noted = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
 
-    def recorded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Return entries of the engine; if asked for, those of collectives record their caller."""
-        if not self.are_noted:
-            return entries
-        *collectives, transfer = entries
-        return *map(self._recorded, collectives), transfer
-
-    def _recorded(self, entry: Entry) -> Entry:
-        def record(core: Any, *arguments: Any) -> Any:
-            if core is not None:
-                number = core.sequence() + 1
-                self._ring[number % _CAPACITY] = (number, _user_frames())
-            return entry(core, *arguments)
-
-        return record
+    def note(self, number: int) -> None:
+        """Note who makes the collective of this number."""
+        self._ring[number % _CAPACITY] = (number, _user_frames())
 
     def site_of(self, number: int) -> str:
         """Return `train.py:41`, or an empty string if that is not known (any more)."""

@@ -1,7 +1,7 @@
 """The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
 Ranks are the group's. A Python frame costs as much as a small call in the engine, so calls on plain
-tensors go to the communicator from C++ (`_plain`, `csrc/bindings/plain_calls.cc`). The methods
+tensors go to the communicator from C++ (`_plain`, `csrc/bindings/torch_calls.cc`). The methods
 take all others: arguments that the communicator rejects before it sends anything, tensor
 subclasses, timeouts of a call, torch's instruments and older overloads. A method checks torch's
 arguments (`arguments.py`) and submits the communicator's method of the same meaning (`submit.py`).
@@ -54,7 +54,7 @@ Method = TypeVar("Method", bound=Callable[..., Work])
 
 
 class PlainFacts(NamedTuple):
-    """The facts by which `plain_calls.cc` recognises a plain call.
+    """The facts by which `torch_calls.cc` recognises a plain call.
 
     Attributes:
         types: of plain tensors.

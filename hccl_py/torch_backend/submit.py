@@ -53,6 +53,7 @@ class CallingGroup(_Base):
     Attributes:
         communicator: carries the data.
         background: its collectives that return a Work.
+        entry, background_entry: by which C++ makes calls of these.
         unended: counts what threads still do for works of the group.
         lane: where the futures of the group's collectives complete, in order.
         apart: where those of its sends and receives do, each alone.
@@ -66,6 +67,7 @@ class CallingGroup(_Base):
         super().__init__(self._rank, self._world_size)
         self.communicator = communicator
         self.background = communicator.nonblocking
+        self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
         self.unended = Unended()
         self.lane = Lane(self.unended)
         self.apart = Apart(self.unended)

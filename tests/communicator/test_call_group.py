@@ -229,16 +229,6 @@ AT_ONCE: dict[str, tuple[str, str, Calls]] = {
         "2, reduce",
         lambda c, d, b: (c.all_reduce(b[:3], output=b[3:6]), d.reduce(b[5:8], d.rank)),
     ),
-    "a copy of what an earlier call reduces": (
-        "1, all_reduce",
-        "2, the copy to output",
-        lambda c, _, b: (c.all_reduce(b[:3]), c.all_reduce(b[:3], output=b[3:6])),
-    ),
-    "a copy to what an earlier call reads": (
-        "1, all_gather",
-        "2, the copy to output",
-        lambda c, _, b: (c.all_gather(b[:9], b[9:12]), c.all_reduce(b[12:15], output=b[9:12])),
-    ),
     "products of what an earlier call reduces": (
         "1, all_reduce",
         "2, the products of premul_sum",
@@ -281,6 +271,7 @@ def test_calls_that_may_share_memory_are_taken(ranks: ThreadRanks) -> None:
         n, me = comm.world_size, comm.rank
         with comm.subset(range(n), "other") as other:
             mine, total, everyone = np.full(4, 1.0 + me), np.zeros(4), np.zeros((2, n, 4))
+            copied = np.zeros(4)
             received = np.zeros((n, 4))
             with group():
                 for peer in range(n):  # one buffer to all, and a row from each
@@ -294,8 +285,11 @@ def test_calls_that_may_share_memory_are_taken(ranks: ThreadRanks) -> None:
                 comm.all_reduce(total)  # one behind the other
                 comm.all_reduce(total, output=total)
                 comm.broadcast(total, 1)
+                comm.all_reduce(total, output=copied)  # of what the calls before leave
+                comm.all_reduce(mine, output=total)
             assert received.tolist() == [[1.0 + peer] * 4 for peer in range(n)]
             assert everyone.tolist() == [received.tolist()] * 2
-            assert total.tolist() == [6.0 * n * n] * 4
+            assert copied.tolist() == [6.0 * n * n * n] * 4
+            assert total.tolist() == [6.0] * 4
 
     ranks.run(share)

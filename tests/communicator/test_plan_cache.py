@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
+from typing import Any
 
 import pytest
 from node_shapes import nodes_by, one_node
@@ -11,25 +12,28 @@ from node_shapes import nodes_by, one_node
 from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
-from hccl_py.plan_cache import Call, PlanCache
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.plan_cache import PlanCache
+from hccl_py.transport.types import Compression, DType, ReduceOp
 
 MOST_CALLS_PER_RANK = 20  # all_to_all, whose plan has two ops for each rank, takes 12
 FLOAT, SUM = ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM)
+USUAL = True, Compression.NONE  # even blocks, as they are
+
+Call = tuple[Any, ...]
 
 
 def test_same_call_is_prepared_once() -> None:
     cache = PlanCache(0, one_node(2))
-    first = cache["all_reduce", FLOAT, SUM, 10, None]
-    assert cache["all_reduce", FLOAT, SUM, 10, None] is first
+    first = cache.find("all_reduce", FLOAT, SUM, 10, None, *USUAL)
+    assert cache.find("all_reduce", FLOAT, SUM, 10, None, *USUAL) is first
 
 
 def test_sizes_that_never_come_back_are_forgotten() -> None:
     cache = PlanCache(0, one_node(2))
-    first = cache["all_reduce", FLOAT, SUM, 1, None]
+    first = cache.find("all_reduce", FLOAT, SUM, 1, None, *USUAL)
     for count in range(2, 5000):
-        cache["all_reduce", FLOAT, SUM, count, None]
-    again = cache["all_reduce", FLOAT, SUM, 1, None]
+        cache.find("all_reduce", FLOAT, SUM, count, None, *USUAL)
+    again = cache.find("all_reduce", FLOAT, SUM, 1, None, *USUAL)
     assert again is not first
     assert again.fingerprint == first.fingerprint
 
@@ -42,7 +46,7 @@ def test_first_call_among_4096_ranks_is_cheap(collective: str, rank: int) -> Non
     """A rank writes its own plan only: a few calls of Python for each op, and at most 10 MB."""
     nodes = nodes_by([rank // 8 for rank in range(4096)])
     root = 9 if COLLECTIVES[collective].rooted else None
-    call = (collective, FLOAT, SUM, 1 << 20, root)
+    call = collective, FLOAT, SUM, 1 << 20, root, *USUAL
     tracemalloc.start()
     num_calls = _calls_to_plan(rank, nodes, call)
     _, peak_bytes = tracemalloc.get_traced_memory()
@@ -63,7 +67,7 @@ def _calls_to_plan(rank: int, nodes: Nodes, call: Call) -> int:
 
     sys.setprofile(note)
     try:
-        cache[call]
+        cache.find(*call)
     finally:
         sys.setprofile(None)
     return count

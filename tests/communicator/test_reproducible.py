@@ -94,7 +94,8 @@ def algorithms_of(rep: bool, environ: str, monkeypatch: pytest.MonkeyPatch) -> l
         "hccl_py.plan_cache.logger.log", lambda _level, text: chosen.append(text.split(": ")[2])
     )
     for collective in ("all_reduce", "all_gather"):
-        cache[collective, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 1 << 20, None]
+        kind, usual = ELEMENT_TYPES[DType.FLOAT32], (None, True, Compression.NONE)
+        cache.find(collective, kind, ReduceOp.SUM, 1 << 20, *usual)
     return [one.partition(";")[0] for one in chosen]
 
 
@@ -148,4 +149,4 @@ def test_compression_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="reproducible: expected no compression"):
         Communicator(MemoryStore(10), 0, 1, compression="bf16", reproducible=True)
     with pytest.raises(InvalidArgumentError, match="expected none in a reproducible"):
-        PlanCache(0, nodes_by("ab"), reproducible=True).compressed(Compression.BF16)
+        PlanCache(0, nodes_by("ab"), reproducible=True).checked(Compression.BF16)

@@ -50,5 +50,5 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HCCL_DEBUG", raising=False)
     with ThreadRanks("aa") as ranks:
         for comm in ranks.communicators:
-            assert comm._calls.data is _core.Communicator.run_data
+            assert isinstance(comm.entry, _core.CallEntry)
         assert ranks.run(_calls)[0][1] == "all_reduce(sum, float32[3]) at "

@@ -45,7 +45,7 @@ bool read_numpy(PyObject* object, ArrayView& view) {
   view.address = reinterpret_cast<std::byte*>(array.data);
   view.count = 1;
   for (int i = 0; i < array.ndim; ++i) view.count *= static_cast<size_t>(array.shape[i]);
-  view.element = reinterpret_cast<uintptr_t>(array.dtype);
+  view.id = reinterpret_cast<uintptr_t>(array.dtype);
   return true;
 }
 
@@ -134,7 +134,26 @@ bool TorchStorage::holds(PyObject* tensor, const std::byte* address, size_t num_
   return offset <= size && num_bytes <= size - offset;
 }
 
-void ArrayReader::learn(PyTypeObject* type) {
+void ArrayReader::learn(nb::handle object, nb::object kind) {
+  learn_type(Py_TYPE(object.ptr()));
+  ArrayView view;
+  if (!read(object.ptr(), view) || view.elements != nullptr) return;
+  nb::object dtype = object.attr("dtype");
+  // Those of numpy's that are no singletons come anew with each array.
+  bool is_one_object = !nb::hasattr(dtype, "isbuiltin") || nb::cast<int>(dtype.attr("isbuiltin"));
+  if (!is_one_object || num_elements_ == most_elements) return;
+  auto item_bytes = nb::cast<size_t>(kind.attr("item_bytes"));
+  elements_[num_elements_++] = {view.id, std::move(kind), item_bytes, std::move(dtype)};
+}
+
+const Elements* ArrayReader::find_elements(uintptr_t id) const {
+  for (size_t i = 0; i < num_elements_; ++i) {
+    if (elements_[i].id == id) return &elements_[i];
+  }
+  return nullptr;
+}
+
+void ArrayReader::learn_type(PyTypeObject* type) {
   for (const Type& known : types_) {
     if (known.type == type) return;
   }
@@ -164,7 +183,11 @@ bool ArrayReader::read(PyObject* object, ArrayView& view) const {
     if (known.type == Py_TYPE(object)) found = &known;
   }
   if (found == nullptr) return false;
-  if (found->export_tensor == nullptr) return read_numpy(object, view);
+  if (found->export_tensor == nullptr) {
+    if (!read_numpy(object, view)) return false;
+    view.elements = find_elements(view.id);
+    return true;
+  }
   DLTensor tensor;
   if (found->export_tensor(object, &tensor) != 0) {
     PyErr_Clear();
@@ -176,8 +199,9 @@ bool ArrayReader::read(PyObject* object, ArrayView& view) const {
   view.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   size_t num_bytes = view.count * ((tensor.dtype.bits * tensor.dtype.lanes + 7) / 8);
   if (num_bytes > 0 && !storage_->holds(object, view.address, num_bytes)) return false;
-  view.element = uintptr_t{tensor.dtype.code} << 24 | uintptr_t{tensor.dtype.bits} << 16 |
-                 uintptr_t{tensor.dtype.lanes};
+  view.id = uintptr_t{tensor.dtype.code} << 24 | uintptr_t{tensor.dtype.bits} << 16 |
+            uintptr_t{tensor.dtype.lanes};
+  view.elements = find_elements(view.id);
   // A tensor may stand for the conjugate or the negative of what is in its memory.
   return !says(object, is_neg_) && (tensor.dtype.code != complex_code || !says(object, is_conj_));
 }

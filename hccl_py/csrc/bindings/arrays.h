@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,12 +18,20 @@ using DLTensor = nanobind::dlpack::dltensor;
 
 bool is_contiguous(const DLTensor& tensor);
 
+// A type of elements: `kind` is an ElementType of hccl_py/memory/element_types.py.
+struct Elements {
+  // Of arrays of one Python type: numpy's dtype object, or the number of DLPack's.
+  uintptr_t id = 0;
+  nanobind::object kind;
+  size_t item_bytes = 0;
+  nanobind::object kept;  // what `id` is the address of
+};
+
 struct ArrayView {
   std::byte* address = nullptr;
   size_t count = 0;
-  // Equal for arrays of one Python type only if their elements are of one type: numpy's dtype
-  // object, or the number of DLPack's.
-  uintptr_t element = 0;
+  uintptr_t id = 0;                    // of its elements
+  const Elements* elements = nullptr;  // null: not learnt
 };
 
 // Where torch's tensors keep how long their storage is, which none of torch's C interfaces tells: a
@@ -50,23 +59,30 @@ class ArrayReader {
   // Finds out whether numpy's arrays are laid out as its C interface has them.
   ArrayReader();
 
-  // From now on reads objects of exactly this type, if it is one of those above.
-  void learn(PyTypeObject* type);
+  // From now on reads objects of exactly this one's type, if it is one of those above, and knows
+  // its elements as those of `kind`.
+  void learn(nanobind::handle object, nanobind::object kind);
   // False unless the object is of a type that was learnt, and C-contiguous memory of the host that
   // may be written.
   bool read(PyObject* object, ArrayView& view) const;
 
  private:
+  static constexpr size_t most_elements = 64;  // types of them; each array looks for its own
   using Export = int (*)(void* object, DLTensor* out);
   struct Type {
     PyTypeObject* type;
     Export export_tensor;  // null: of numpy
   };
 
+  void learn_type(PyTypeObject* type);
+  const Elements* find_elements(uintptr_t id) const;
+
   nanobind::object ndarray_;           // none: not laid out like that
   nanobind::object is_neg_, is_conj_;  // names
   std::optional<TorchStorage> storage_;
   std::vector<Type> types_;
+  std::array<Elements, most_elements> elements_;  // none ever moves
+  size_t num_elements_ = 0;
   std::vector<nanobind::object> kept_;
 };
 

@@ -23,13 +23,10 @@ using Counts = nanobind::typed<nanobind::dict, nanobind::str, uint64_t>;
 
 inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// calls.cc: Plan, Prepared, Work and RecordedCall, and the entries run_..., start_... and
-// record_... of `communicator`.
+// calls.cc: Plan, Prepared, Work and UnsubmittedCall, which `communicator` makes and runs.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
-// known_calls.cc: KnownCalls, FastPath and remembered(), which answer calls without a Python frame.
-void bind_known_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
-// plain_calls.cc: plain_call(), which does the same for methods of a torch process group.
-void bind_plain_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
+// torch_calls.cc: plain_call(), which has methods of a torch process group enter by a CallEntry.
+void bind_torch_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
 // graph.cc: Graph, whose calls are replayed.
 void bind_graph(nanobind::module_& module);
 // Replays a Graph to its end; false if Python code has to look at it first.

@@ -28,20 +28,10 @@ namespace {
 // Of a call that may hold Python's lock: moved in a microsecond or two.
 constexpr size_t little_bytes = 16384;
 
-RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
-  RequestPtr request = self.take_request();
-  request->kind = RequestKind::collective;
-  request->submitted = Clock::now();
-  request->deadline = request->submitted + duration_of(timeout_s);
-  request->set_plan(prepared.plan);
-  request->call.dtype = prepared.dtype;
-  request->call.op = prepared.op;
-  request->call.fingerprint = prepared.fingerprint;
-  request->call.total_bytes = prepared.count * size_of(prepared.dtype);
-  request->call.divide = prepared.divide;
-  request->call.compression = prepared.compression;
-  request->call.residual = nullptr;
-  return request;
+void begin(Request& request, RequestKind kind, double timeout_s) {
+  request.kind = kind;
+  request.submitted = Clock::now();
+  request.deadline = request.submitted + duration_of(timeout_s);
 }
 
 }  // namespace
@@ -57,25 +47,54 @@ bool Work::wait(double timeout_s) {
   return finished;
 }
 
-RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
-                        std::byte* data) {
-  RequestPtr request = collective(engine, prepared, timeout_s);
-  request->call.data = {data, prepared.count};
-  return request;
+void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes) {
+  begin(request, RequestKind::collective, timeout_s);
+  request.set_plan(prepared.plan);
+  Call& call = request.call;
+  call.dtype = prepared.dtype;
+  call.op = prepared.op;
+  call.fingerprint = prepared.fingerprint;
+  size_t item_bytes = size_of(prepared.dtype);
+  call.total_bytes = prepared.count * item_bytes;
+  call.divide = prepared.divide;
+  call.compression = prepared.compression;
+  call.residual = nullptr;
+  call.source = nullptr;
+  if (prepared.plan->data_chunks > 0) {
+    std::byte* source = call.input.empty() ? nullptr : call.input[0].address;
+    std::byte* data = !call.output.empty() ? call.output[0].address : source;
+    call.data = {data ? data : &request.byte, prepared.count};
+    if (source != data) call.source = source;
+    call.input.clear();
+    call.output.clear();
+  } else if (unit_bytes != item_bytes) {
+    for (Span& block : call.input) block.count = block.count * unit_bytes / item_bytes;
+    for (Span& block : call.output) block.count = block.count * unit_bytes / item_bytes;
+  }
 }
 
-RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double timeout_s,
-                         const EqualBlocks& input, const EqualBlocks& output) {
-  RequestPtr request = collective(engine, prepared, timeout_s);
-  auto append = [&](std::vector<Span>& blocks, const EqualBlocks& all) {
-    size_t num_bytes = all.count * size_of(prepared.dtype);
-    for (size_t i = 0; i < all.num_blocks; ++i) {
-      blocks.push_back({all.block(i, num_bytes), all.count});
-    }
+void complete(Request& request, const Transfer& transfer, double timeout_s, std::byte* address) {
+  begin(request, transfer.sends ? RequestKind::send : RequestKind::recv, timeout_s);
+  request.address = address;
+  request.num_bytes = transfer.num_bytes;
+  request.peer = transfer.peer;
+  request.tag = transfer.tag;
+}
+
+bool are_alike(const Request& one, const Request& other) {
+  if (one.kind != other.kind) return false;
+  if (one.deadline - one.submitted != other.deadline - other.submitted) return false;
+  auto of_transfer = [](const Request& r) {
+    return std::tuple(r.peer, r.tag, r.address, r.num_bytes);
   };
-  append(request->call.input, input);
-  append(request->call.output, output);
-  return request;
+  if (one.kind != RequestKind::collective) return of_transfer(one) == of_transfer(other);
+  auto of_collective = [](const Request& r) {
+    const Call& c = r.call;
+    bool has_data = c.plan->data_chunks > 0 && c.data.address != &r.byte;
+    return std::tuple(*c.plan, has_data ? c.data : Span(), c.source, c.input, c.output, c.dtype,
+                      c.op, c.compression, c.residual, c.fingerprint, c.total_bytes, c.divide);
+  };
+  return of_collective(one) == of_collective(other);
 }
 
 void run(Communicator& engine, RequestPtr request) {
@@ -102,16 +121,12 @@ Work start(nb::handle communicator, RequestPtr request, nb::object buffers, bool
 
 namespace {
 
-// No plain int if the object holds on to what lies there (hccl_py/memory/exporters.py).
-using Address = nb::handle_t<nb::int_>;
-// Addresses and elements.
+// Addresses and bytes.
 using BlockList = nb::typed<nb::sequence, nb::typed<nb::tuple, nb::int_, nb::int_>>;
 
-std::byte* start_of(Address address) { return pointer(nb::cast<uint64_t>(address)); }
-
 void add_blocks(std::vector<Span>& blocks, const BlockList& list) {
-  for (const auto& [address, count] : nb::cast<std::vector<std::tuple<uint64_t, size_t>>>(list)) {
-    blocks.push_back({pointer(address), count});
+  for (const auto& [address, bytes] : nb::cast<std::vector<std::tuple<uint64_t, size_t>>>(list)) {
+    blocks.push_back({pointer(address), bytes});
   }
 }
 
@@ -133,88 +148,32 @@ void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op
                       static_cast<Compression>(compression)};
 }
 
-RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                           Address address) {
-  return data_request(self, prepared, timeout_s, start_of(address));
-}
-
-// `residual`: of as many float32 elements as the data.
-RequestPtr feedback_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                               Address address, uint64_t residual) {
-  RequestPtr request = data_collective(self, prepared, timeout_s, address);
+// `residual`: of as many float32 elements as the data; 0: none.
+UnsubmittedCall make_collective(Communicator& engine, const Prepared& prepared, double timeout_s,
+                                const BlockList& read, const BlockList& written, uint64_t residual,
+                                nb::object buffers) {
+  RequestPtr request = engine.take_request();
+  add_blocks(request->call.input, read);
+  add_blocks(request->call.output, written);
+  complete(*request, prepared, timeout_s, 1);
   request->call.residual = pointer(residual);
-  return request;
+  return {std::move(request), std::move(buffers)};
 }
 
-RequestPtr block_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                            const BlockList& input, const BlockList& output) {
-  RequestPtr request = collective(self, prepared, timeout_s);
-  add_blocks(request->call.input, input);
-  add_blocks(request->call.output, output);
-  return request;
-}
+// hccl_py.fingerprint.Transfer.
+using PythonTransfer = std::tuple<bool, std::optional<int>, uint64_t, size_t>;
 
-// Blocks of `count` elements each.
-RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                            Address input, size_t num_input, Address output, size_t num_output,
-                            size_t count) {
-  return equal_request(self, prepared, timeout_s, {start_of(input), num_input, count},
-                       {start_of(output), num_output, count});
-}
-
-// hccl_py.fingerprint.Transfer: whether it sends, peer (none: any), tag, bytes.
-using Transfer = std::tuple<bool, std::optional<int>, uint64_t, size_t>;
-
-RequestPtr transfer(Communicator& self, const Transfer& call, double timeout_s, Address address) {
+UnsubmittedCall make_transfer(Communicator& engine, const PythonTransfer& call, double timeout_s,
+                              uint64_t address, nb::object buffers) {
   auto [sends, peer, tag, num_bytes] = call;
-  RequestPtr request = self.take_request();
-  request->kind = sends ? RequestKind::send : RequestKind::recv;
-  request->submitted = Clock::now();
-  request->deadline = request->submitted + duration_of(timeout_s);
-  request->address = start_of(address);
-  request->num_bytes = num_bytes;
-  request->peer = peer.value_or(any_rank);
-  request->tag = tag;
-  return request;
+  RequestPtr request = engine.take_request();
+  complete(*request, {sends, peer.value_or(any_rank), tag, num_bytes}, timeout_s, pointer(address));
+  return {std::move(request), std::move(buffers)};
 }
 
-template <typename T>
-void keep(nb::object& kept, const T& argument) {
-  if constexpr (std::is_base_of_v<nb::handle, T>) {
-    if (!PyLong_CheckExact(argument.ptr())) kept = nb::make_tuple(std::move(kept), argument);
-  }
-}
-
-// The entries of a kind of call, with the same arguments: those of `Build`, then its buffers.
-template <auto Build>
-struct Entry;
-template <typename... Args, RequestPtr (*Build)(Communicator&, Args...)>
-struct Entry<Build> {
-  // Blocks; the buffers are on the caller's stack anyway.
-  static void run(Communicator& self, Args... args, nb::handle) {
-    hccl::run(self, Build(self, args...));
-  }
-
-  template <bool Queues>
-  static Work start(nb::pointer_and_handle<Communicator> self, Args... args, nb::object buffers) {
-    RequestPtr request = Build(*self.p, args...);
-    (keep(buffers, args), ...);
-    return hccl::start(self.h, std::move(request), std::move(buffers), Queues);
-  }
-
-  static RecordedCall record(Communicator& self, Args... args, nb::object buffers) {
-    RequestPtr request = Build(self, args...);
-    (keep(buffers, args), ...);
-    return {std::move(request), std::move(buffers)};
-  }
-};
-
-template <auto Build>
-void bind_entries(nb::class_<Communicator>& communicator, const std::string& kind) {
-  communicator.def(("run_" + kind).c_str(), &Entry<Build>::run)
-      .def(("start_" + kind).c_str(), &Entry<Build>::template start<false>)
-      .def(("queue_" + kind).c_str(), &Entry<Build>::template start<true>)
-      .def(("record_" + kind).c_str(), &Entry<Build>::record);
+template <bool Queues>
+Work start_call(nb::handle_t<Communicator> self, UnsubmittedCall& call) {
+  return start(self, std::move(call.request), std::move(call.buffers), Queues);
 }
 
 // An op as `lower` writes it: kind, first peer, number of peers, destination, source.
@@ -270,12 +229,14 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def("source",
            [](const Work& w) { return w.request->is_done() ? w.request->peer : any_rank; });
 
-  nb::class_<RecordedCall>(module, "RecordedCall");
-  bind_entries<data_collective>(communicator, "data");
-  bind_entries<block_collective>(communicator, "blocks");
-  bind_entries<equal_collective>(communicator, "equal");
-  bind_entries<feedback_collective>(communicator, "feedback");
-  bind_entries<transfer>(communicator, "transfer");
+  nb::class_<UnsubmittedCall>(module, "UnsubmittedCall");
+  communicator.def("make_collective", &make_collective)
+      .def("make_transfer", &make_transfer)
+      // The call is used up. It returns when it has ended.
+      .def("run", [](Communicator& c, UnsubmittedCall& call) { run(c, std::move(call.request)); })
+      .def("start", &start_call<false>)
+      // For a call of a group, whose other calls the peers may begin first: waits for nobody.
+      .def("queue", &start_call<true>);
 }
 
 }  // namespace hccl

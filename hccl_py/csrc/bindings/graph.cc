@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/call_entry.h"
 #include "bindings/requests.h"
 #include "engine/graph/graph.h"
 
@@ -17,26 +19,21 @@ namespace hccl {
 
 namespace {
 
-using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
-// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, copies, communicator,
-// first, last, whether it blocks.
-using Copy = std::tuple<uint64_t, uint64_t, size_t>;
-using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
+// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, communicator, first, last,
+// whether it blocks.
+using Step = std::tuple<std::vector<size_t>, size_t, size_t, size_t, bool>;
 
 std::vector<Graph::Step> steps_of(const std::vector<Step>& steps) {
   std::vector<Graph::Step> made;
-  for (const auto& [awaited, copies, engine, first, last, blocks] : steps) {
-    made.push_back({awaited, {}, engine, first, last, blocks});
-    for (const auto& [to, from, num_bytes] : copies) {
-      made.back().copies.push_back({pointer(to), pointer(from), num_bytes});
-    }
+  for (const auto& [awaited, engine, first, last, blocks] : steps) {
+    made.push_back({awaited, engine, first, last, blocks});
   }
   return made;
 }
 
-std::vector<Graph::Call> calls_of(const std::vector<RecordedCall*>& calls) {
+std::vector<Graph::Call> calls_of(const std::vector<UnsubmittedCall*>& calls) {
   std::vector<Graph::Call> made;
-  for (const RecordedCall* call : calls) {
+  for (const UnsubmittedCall* call : calls) {
     std::chrono::duration<double> timeout = call->request->deadline - call->request->submitted;
     made.push_back({call->request, timeout.count()});
   }
@@ -49,22 +46,22 @@ class BoundGraph {
   // Why nothing was submitted. Above zero: the number of the call, from 1, whose memory has moved.
   enum Outcome : int { submitted = 0, under_way = -1, runs_elsewhere = -2, closed = -3 };
 
-  // `states`: the CommunicatorState of each communicator. `detours`: while something is in one of
-  // these, replay() leaves the graph to Python.
-  BoundGraph(std::vector<nb::object> states, const std::vector<RecordedCall*>& calls,
-             const std::vector<Step>& steps, std::vector<AnyByAny> detours)
+  // `detours`: while something is in one of these, replay() leaves the graph to Python.
+  BoundGraph(std::vector<std::shared_ptr<EngineState>> states,
+             const std::vector<UnsubmittedCall*>& calls, const std::vector<Step>& steps,
+             std::vector<AnyByAny> detours, std::shared_ptr<ArrayReader> reader)
       : states_(std::move(states)),
         detours_(std::move(detours)),
+        reader_(std::move(reader)),
         graph_(calls_of(calls), steps_of(steps)) {
-    for (const RecordedCall* call : calls) buffers_.push_back(call->buffers);
+    for (const UnsubmittedCall* call : calls) buffers_.push_back(call->buffers);
   }
 
   // Whether `object`, which call `number` uses, could be read; then each replay looks where it
   // lies.
   bool watch(nb::object object, int number) {
-    reader_.learn(Py_TYPE(object.ptr()));
     ArrayView view;
-    if (!reader_.read(object.ptr(), view)) return false;
+    if (!reader_->read(object.ptr(), view)) return false;
     watched_.push_back({std::move(object), view, number});
     return true;
   }
@@ -139,27 +136,24 @@ class BoundGraph {
     if (!graph_.is_done()) return under_way;
     for (const Watched& one : watched_) {
       ArrayView now;
-      bool stays = reader_.read(one.object.ptr(), now) && now.address == one.view.address &&
-                   now.count == one.view.count && now.element == one.view.element;
+      bool stays = reader_->read(one.object.ptr(), now) && now.address == one.view.address &&
+                   now.count == one.view.count && now.id == one.view.id;
       if (!stays) return one.call;
     }
     forget_engines();
-    for (const nb::object& state : states_) {
-      nb::object core = state.attr(core_name_);
-      if (!nb::isinstance<Communicator>(core)) return closed;
-      engines_.push_back(nb::inst_ptr<Communicator>(core));
-      cores_.push_back(std::move(core));
+    for (const auto& state : states_) {
+      if (state->engine.is_none()) return closed;
+      engines_.push_back(nb::inst_ptr<Communicator>(state->engine));
+      cores_.push_back(state->engine);
     }
     return submitted;
   }
 
-  // Interned: to make a name costs as much as to look it up.
-  const nb::object core_name_ = nb::steal(PyUnicode_InternFromString("core"));
-  const std::vector<nb::object> states_;
+  const std::vector<std::shared_ptr<EngineState>> states_;
   const std::vector<AnyByAny> detours_;
+  const std::shared_ptr<ArrayReader> reader_;
   std::vector<nb::object> buffers_;
   std::vector<Watched> watched_;
-  ArrayReader reader_;
   std::vector<nb::object> cores_;  // of the replay that is under way
   std::vector<Communicator*> engines_;
   size_t num_started_ = 0;
@@ -173,8 +167,9 @@ bool replay(nb::handle graph) { return nb::inst_ptr<BoundGraph>(graph)->replay()
 
 void bind_graph(nb::module_& module) {
   nb::class_<BoundGraph>(module, "Graph")
-      .def(nb::init<std::vector<nb::object>, const std::vector<RecordedCall*>&,
-                    const std::vector<Step>&, std::vector<AnyByAny>>())
+      .def(
+          nb::init<std::vector<std::shared_ptr<EngineState>>, const std::vector<UnsubmittedCall*>&,
+                   const std::vector<Step>&, std::vector<AnyByAny>, std::shared_ptr<ArrayReader>>())
       .def("watch", &BoundGraph::watch)
       .def("run", &BoundGraph::run)
       .def("start", &BoundGraph::start)

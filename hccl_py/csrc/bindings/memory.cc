@@ -125,15 +125,16 @@ void bind_memory(nb::module_& module) {
       .def("show_at", &Region::show, Released());
   nb::class_<ArrayReader>(module, "ArrayReader")
       .def(nb::init<>())
-      .def("learn", [](ArrayReader& r, nb::handle object) { r.learn(Py_TYPE(object.ptr())); })
-      // Address and count.
+      .def("learn", &ArrayReader::learn)
+      // Address, count, and the ElementType; None if that was not learnt.
       .def(
           "read",
           [](const ArrayReader& r,
-             nb::handle object) -> std::optional<std::tuple<uint64_t, size_t>> {
+             nb::handle object) -> std::optional<std::tuple<uint64_t, size_t, nb::object>> {
             ArrayView view;
             if (!r.read(object.ptr(), view)) return std::nullopt;
-            return {{reinterpret_cast<uintptr_t>(view.address), view.count}};
+            nb::object kind = view.elements ? view.elements->kind : nb::none();
+            return {{reinterpret_cast<uintptr_t>(view.address), view.count, std::move(kind)}};
           },
           nb::arg().none());
   // The memory lives as long as the capsule, which stays its owner.

@@ -13,6 +13,7 @@
 
 #include "base/fork_copies.h"
 #include "base/signal_bell.h"
+#include "bindings/call_entry.h"
 #include "bindings/system_errors.h"
 #include "bindings/wrapped_method.h"
 #include "progress/idle.h"
@@ -163,10 +164,11 @@ NB_MODULE(_core, module) {
   nb::class_<Communicator> communicator(module, "Communicator");
   bind_reports(module, communicator);
   bind_calls(module, communicator);
+  bind_plan_cache(module);
   bind_graph(module);
   nb::object wrapper_type = make_wrapper_type();
-  bind_known_calls(module, wrapper_type);
-  bind_plain_calls(module, wrapper_type);
+  bind_call_entry(module, wrapper_type);
+  bind_torch_calls(module, wrapper_type);
   bind_communicator(communicator);
 
   module.def("address_of", &address_of);

@@ -4,13 +4,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "bindings/known_calls.h"
 #include "bindings/requests.h"
 
 namespace nb = nanobind;
@@ -18,21 +17,6 @@ namespace nb = nanobind;
 namespace hccl {
 
 namespace {
-
-bool meet(const std::byte* one, size_t its_bytes, const std::byte* other, size_t other_bytes) {
-  return one < other + other_bytes && other < one + its_bytes;
-}
-
-bool are_disjoint(const EqualBlocks& blocks, size_t block_bytes) {
-  if (blocks.each == nullptr) return true;
-  std::array<const std::byte*, KnownCalls::most_listed> sorted;
-  auto end = std::copy_n(blocks.each, blocks.num_blocks, sorted.begin());
-  std::sort(sorted.begin(), end);
-  auto meets_next = [&](const std::byte* one, const std::byte* next) {
-    return one + block_bytes > next;
-  };
-  return std::adjacent_find(sorted.begin(), end, meets_next) == end;
-}
 
 // Address, bytes, and a number: an output and an input of one number may be the same memory.
 using Block = std::tuple<uint64_t, size_t, size_t>;
@@ -67,28 +51,38 @@ std::optional<Overlap> find_overlap(const std::vector<Block>& outputs,
   return std::nullopt;
 }
 
+// Blocks that lie one behind the other.
+bool is_run(std::span<const Span> blocks, size_t unit_bytes) {
+  auto is_gap = [unit_bytes](const Span& one, const Span& next) {
+    return one.address + one.count * unit_bytes != next.address;
+  };
+  return std::adjacent_find(blocks.begin(), blocks.end(), is_gap) == blocks.end();
+}
+
 }  // namespace
 
-bool are_apart(const EqualBlocks& outputs, const EqualBlocks& inputs, size_t block_bytes,
-               size_t rank) {
-  if (block_bytes == 0) return true;
-  if (!are_disjoint(outputs, block_bytes)) return false;
-  bool one_output = outputs.num_blocks == 1, one_input = inputs.num_blocks == 1;
-  if (!one_output && !one_input) {
-    return !meet(outputs.address, outputs.num_blocks * block_bytes, inputs.address,
-                 inputs.num_blocks * block_bytes);
+bool are_apart(std::span<const Span> outputs, std::span<const Span> inputs, size_t unit_bytes,
+               size_t rank, bool shares) {
+  if (outputs.empty() || inputs.empty()) return true;
+  // Most calls are seen to be right by a few comparisons: each asks.
+  auto end = [unit_bytes](const Span& last) { return last.address + last.count * unit_bytes; };
+  if (is_run(outputs, unit_bytes) && is_run(inputs, unit_bytes)) {
+    bool apart = end(outputs.back()) <= inputs.front().address ||
+                 end(inputs.back()) <= outputs.front().address;
+    if (apart) return true;
+    if (shares && inputs.size() == 1 && inputs[0] == outputs[rank]) return true;
+    if (shares && outputs.size() == 1 && outputs[0] == inputs[rank]) return true;
   }
-  const EqualBlocks& many = one_output ? inputs : outputs;
-  const std::byte* one = (one_output ? outputs : inputs).address;
-  if (many.each == nullptr) {
-    return one == many.block(rank, block_bytes) ||
-           !meet(one, block_bytes, many.address, many.num_blocks * block_bytes);
-  }
-  for (size_t i = 0; i < many.num_blocks; ++i) {
-    bool may_be_same = i == rank && many.each[i] == one;
-    if (!may_be_same && meet(one, block_bytes, many.each[i], block_bytes)) return false;
-  }
-  return true;
+  auto numbered = [&](std::span<const Span> blocks, size_t first) {
+    std::vector<Block> made;
+    size_t number = blocks.size() == 1 && shares ? rank : first;
+    for (const Span& block : blocks) {
+      made.emplace_back(reinterpret_cast<uint64_t>(block.address), block.count * unit_bytes,
+                        number++);
+    }
+    return made;
+  };
+  return !find_overlap(numbered(outputs, 0), numbered(inputs, shares ? 0 : outputs.size()));
 }
 
 void bind_overlap(nb::module_& module) { module.def("find_overlap", &find_overlap); }

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <span>
 
 #include "bindings/bindings.h"
 
@@ -18,7 +19,7 @@ struct Work {
   bool wait(double timeout_s);
 };
 
-// All of a collective that its ranks agree on: one object, since each argument of a call costs.
+// All of a collective that its ranks agree on, and what this rank does in it.
 struct Prepared {
   std::shared_ptr<Plan> plan;
   DType dtype;
@@ -29,33 +30,30 @@ struct Prepared {
   Compression compression;
 };
 
-// A call that a graph is to make; not submitted.
-struct RecordedCall {
+// A call that is not submitted yet.
+struct UnsubmittedCall {
   RequestPtr request;
   nanobind::object buffers;  // keeps what lies at its addresses
 };
 
-// Blocks of `count` elements each: where `each` says, or one behind the other.
-struct EqualBlocks {
-  std::byte* address;
-  size_t num_blocks;
-  size_t count;
-  std::byte* const* each = nullptr;
-
-  std::byte* block(size_t index, size_t block_bytes) const {
-    return each ? each[index] : address + index * block_bytes;
-  }
+// Makes `request` that of a collective. It has what the call reads as `call.input`, and what it
+// writes as `call.output`, counted in units of `unit_bytes`.
+void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes);
+struct Transfer {
+  bool sends;
+  int peer;  // any_rank: any
+  uint64_t tag;
+  size_t num_bytes;
 };
+void complete(Request& request, const Transfer& transfer, double timeout_s, std::byte* address);
+// Whether both do the same, at any time.
+bool are_alike(const Request& one, const Request& other);
 
-// Whether no two of the blocks share memory, but for the block of this rank that is the same memory
-// in both. Costs a few comparisons: each known call asks. False if it would take more to find out.
-bool are_apart(const EqualBlocks& outputs, const EqualBlocks& inputs, size_t block_bytes,
-               size_t rank);
-
-RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
-                        std::byte* data);
-RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double timeout_s,
-                         const EqualBlocks& input, const EqualBlocks& output);
+// Whether no output shares memory with another one, nor with an input. Counts are in units of
+// `unit_bytes`. `shares`: output and input i may be the same memory; a single one is that of
+// `rank`.
+bool are_apart(std::span<const Span> outputs, std::span<const Span> inputs, size_t unit_bytes,
+               size_t rank, bool shares);
 
 // Runs a request to its end, without the GIL.
 void run(Communicator& engine, RequestPtr request);

@@ -19,25 +19,18 @@ struct WrappedMethod {
 
 WrappedMethod& wrapped(PyObject* self) { return *reinterpret_cast<WrappedMethod*>(self); }
 
-bool are_taken(PyObject* keywords, const Answer& answer) {
-  if (keywords == nullptr) return true;
-  return PyTuple_GET_SIZE(keywords) == 1 && PyTuple_GET_ITEM(keywords, 0) == answer.keyword();
-}
-
 PyObject* call(PyObject* self, PyObject* const* arguments, size_t flags, PyObject* keywords) {
   WrappedMethod& method = wrapped(self);
-  if (are_taken(keywords, *method.answer)) {
-    try {
-      auto num_arguments = static_cast<size_t>(PyVectorcall_NARGS(flags)) + (keywords != nullptr);
-      nb::object result = method.answer->answer(arguments, num_arguments);
-      if (result.is_valid()) return result.release().ptr();
-    } catch (nb::python_error& error) {
-      error.restore();
-      return nullptr;
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
-      return nullptr;
-    }
+  try {
+    auto num_arguments = static_cast<size_t>(PyVectorcall_NARGS(flags));
+    nb::object result = method.answer->answer(arguments, num_arguments, keywords);
+    if (result.is_valid()) return result.release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
   }
   return PyObject_Vectorcall(method.function, arguments, flags, keywords);
 }
@@ -92,10 +85,6 @@ nb::object wrap_method(const nb::object& wrapper_type, nb::object function,
   method.function = function.release().ptr();
   method.answer = answer.release();
   return made;
-}
-
-size_t count_arguments(const nb::object& function) {
-  return nb::cast<size_t>(function.attr("__code__").attr("co_argcount"));
 }
 
 nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }

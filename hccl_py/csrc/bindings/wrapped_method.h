@@ -8,15 +8,14 @@
 
 namespace hccl {
 
-// Answers some of the calls of a method: those without keywords but the one that it takes as its
-// last argument. Called with the GIL held.
+// Answers some of the calls of a method. Called with the GIL held.
 class Answer {
  public:
   virtual ~Answer() = default;
-  // Null: the Python function has to do it. The first argument is the object.
-  virtual nanobind::object answer(PyObject* const* arguments, size_t num_arguments) = 0;
-  // An interned name; null: none.
-  virtual PyObject* keyword() const { return nullptr; }
+  // Null: the Python function has to do it. The first of the arguments by position is the object;
+  // behind them stand those by name, of which `keywords` (null: none) has the names.
+  virtual nanobind::object answer(PyObject* const* arguments, size_t num_arguments,
+                                  PyObject* keywords) = 0;
 };
 
 // The type of wrapped methods; each module makes one.
@@ -25,8 +24,6 @@ nanobind::object make_wrapper_type();
 // and signature.
 nanobind::object wrap_method(const nanobind::object& wrapper_type, nanobind::object function,
                              std::unique_ptr<Answer> answer);
-// How many arguments a function takes by position, the object included.
-size_t count_arguments(const nanobind::object& function);
 // The interned string; every equal one that is interned is the same object.
 nanobind::object interned(const char* text);
 

@@ -24,6 +24,7 @@ struct ChunkRef {
   int scratch = -1;
 
   bool is_given() const { return end > begin; }
+  bool operator==(const ChunkRef&) const = default;
 };
 
 struct Op {
@@ -36,6 +37,8 @@ struct Op {
   // Of a send: -1: copied; 0: may be announced; k: the k-th next message of the peer may be written
   // to the source.
   int rendezvous = 0;
+
+  bool operator==(const Op&) const = default;
 };
 
 struct Plan {
@@ -58,6 +61,7 @@ struct Plan {
   bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 
+  bool operator==(const Plan&) const = default;
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;
   bool is_compressed(const Op& op, int peer) const {
@@ -73,12 +77,16 @@ struct Plan {
 struct Span {
   std::byte* address = nullptr;
   size_t count = 0;
+
+  bool operator==(const Span&) const = default;
 };
 
 // Everything one collective needs besides its plan.
 struct Call {
   const Plan* plan = nullptr;
   Span data;
+  // Out of place: each tile of `data` begins as a copy of what lies here. Null: in place.
+  const std::byte* source = nullptr;
   std::vector<Span> input;   // one per rank, or one
   std::vector<Span> output;  // one per rank, or one
   DType dtype = DType::uint8;

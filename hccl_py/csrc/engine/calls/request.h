@@ -40,6 +40,7 @@ struct Request {
   Call call;                         // collective
   Tiling tiling;                     // collective: of the plan
   uint64_t sequence = 0;             // collective: 1 for the communicator's first
+  std::byte byte{};                  // what a barrier reduces
 
   int peer = any_rank;  // send, recv; of a finished recv: the sender
   uint64_t tag = 0;

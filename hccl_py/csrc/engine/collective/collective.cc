@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/copy.h"
 #include "engine/calls/timed.h"
 
 namespace hccl {
@@ -44,7 +45,8 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   is_asking_ = false;
   all_stay_in_place_ = true;
   const Plan& plan = *call.plan;
-  if (index_ >= tiling.num_tiles() || (plan.ops.empty() && plan.steps.empty())) return;
+  bool is_empty = plan.ops.empty() && plan.steps.empty() && call.source == nullptr;
+  if (index_ >= tiling.num_tiles() || is_empty) return;
   on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
   step_ = 0;
   has_posted_ = lacks_room_ = false;
@@ -59,9 +61,9 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   phase_ends_.push_back(plan.ops.size());
   window_ = window;
   tile_ = index_;
+  item_size_ = size_of(call.dtype);
   open_window();
   ready_ = 0;
-  item_size_ = size_of(call.dtype);
   sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
   size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
@@ -97,6 +99,15 @@ void Channel::open_window() {
   window_end_ = tile_ + num_tiles * num_channels_;
   phase_ = 0;
   next_op_ = 0;
+  begin_tile();
+}
+
+void Channel::begin_tile() {
+  if (call_->source == nullptr) return;
+  Span to = tiling_->tile_of(call_->data, tile_);
+  if (to.count == 0) return;
+  Timed timed(profile_, &Profile::copy_ns);
+  copy(to.address, call_->source + (to.address - call_->data.address), to.count * item_size_);
 }
 
 bool Channel::step() {
@@ -164,6 +175,7 @@ bool Channel::end_phase() {
     ++phase_;
   }
   next_op_ = phase_begin();
+  if (phase_ == 0) begin_tile();
   return true;
 }
 

@@ -129,6 +129,7 @@ class Channel {
   void divide(const Span& span);
   bool run_copy(const Op& op);
   void open_window();
+  void begin_tile();
   size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
   size_t phase_end() const { return phase_ends_[phase_]; }
   uint16_t rendezvous_of(const Op& op) const;

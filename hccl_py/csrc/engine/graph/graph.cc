@@ -1,7 +1,6 @@
 #include "engine/graph/graph.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace hccl {
@@ -28,16 +27,14 @@ Graph::Graph(const std::vector<Call>& calls, std::vector<Step> steps) : steps_(s
 
 bool Graph::is_one_batch() const {
   for (size_t i = 1; i < steps_.size(); ++i) {
-    bool waits = !steps_[i].awaited.empty() || steps_[i - 1].blocks;
-    if (waits || !steps_[i].copies.empty()) return false;
+    if (!steps_[i].awaited.empty() || steps_[i - 1].blocks) return false;
   }
   return true;
 }
 
-// Copies, and makes the requests of a step as they were recorded. No driver has them any more: all
-// were done (Request::finish releases, is_done() acquires), after which drivers only drop them.
+// Makes the requests of a step as they were recorded. No driver has them any more: all were done
+// (Request::finish releases, is_done() acquires), after which drivers only drop them.
 std::span<const RequestPtr> Graph::prepare(const Step& step) {
-  for (const Copy& copy : step.copies) std::memmove(copy.to, copy.from, copy.num_bytes);
   Deadline now = Clock::now();
   for (size_t call = step.first; call < step.last; ++call) {
     Request& request = *requests_[call];
@@ -56,7 +53,7 @@ void Graph::check(Engines engines) {
   for (const Step& step : steps_) {
     FailureState& failures = engines[step.engine]->failures();
     if (!failures.has_ended()) continue;
-    fail_all(prepare({{}, {}, step.engine, step.first, step.last, false}), failures.failure());
+    fail_all(prepare(step), failures.failure());
     throw CommunicatorFailed(failures.failure());
   }
 }

@@ -22,16 +22,10 @@ class Graph {
     RequestPtr request;  // complete but for its times; each replay uses it again
     double timeout_s;    // counts from the begin of its step
   };
-  struct Copy {
-    std::byte* to;
-    const std::byte* from;
-    size_t num_bytes;
-  };
-  // In order: waits for `awaited`, copies, and submits the calls from `first` to before `last`.
+  // Waits for `awaited`, and submits the calls from `first` to before `last`.
   struct Step {
     std::vector<size_t> awaited;  // numbers of earlier calls
-    std::vector<Copy> copies;
-    size_t engine;  // number of its communicator
+    size_t engine;                // number of its communicator
     size_t first, last;
     bool blocks;  // the next step begins when all calls of this one have ended
   };

@@ -1,18 +1,17 @@
-// Calls of a torch process group on plain host tensors, without torch's headers: they go to the
-// communicator at once. All others are the Python method's: what the communicator rejects before it
-// sends anything, subclasses, a timeout of the call, torch's instruments and older overloads.
+// Calls of a torch process group on plain host tensors, without torch's headers: they enter the
+// engine at once (call_entry.h). All others are the Python method's: wrong arguments, subclasses, a
+// timeout of the call, torch's instruments and older overloads.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <nanobind/typing.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bindings/bindings.h"
+#include "bindings/call_entry.h"
 #include "bindings/wrapped_method.h"
 
 namespace nb = nanobind;
@@ -21,28 +20,28 @@ namespace hccl {
 
 namespace {
 
-nb::object first_of(nb::handle list) {
-  if (!PyList_CheckExact(list.ptr()) || PyList_GET_SIZE(list.ptr()) != 1) return {};
-  return nb::borrow(PyList_GET_ITEM(list.ptr(), 0));
+PyObject* first_of(PyObject* list) {
+  bool is_one = PyList_CheckExact(list) && PyList_GET_SIZE(list) == 1;
+  return is_one ? PyList_GET_ITEM(list, 0) : nullptr;
 }
 
-class PlainCall final : public Answer {
+class TorchMethod final : public Answer {
  public:
   // `facts`: see PlainFacts of hccl_py/torch_backend/process_group.py.
-  PlainCall(const nb::object& function, const nb::object& facts, const std::string& method,
-            std::string forms, nb::object options, const std::vector<std::string>& fields,
-            nb::object when)
+  TorchMethod(const nb::object& function, const nb::object& facts, const std::string& method,
+              std::string forms, nb::object options, const std::vector<std::string>& fields,
+              nb::object when)
       : types_(facts.attr("types")),
         ops_(facts.attr("ops")),
         unset_timeout_(facts.attr("unset_timeout")),
         finished_(facts.attr("finished")),
         error_(facts.attr("error")),
         raise_failure_(facts.attr("raise_failure")),
-        method_(interned(method.c_str())),
+        collective_(collective_named(method)),
         forms_(std::move(forms)),
         options_(std::move(options)),
         when_(std::move(when)),
-        num_arguments_(count_arguments(function)) {
+        num_arguments_(nb::cast<size_t>(function.attr("__code__").attr("co_argcount"))) {
     for (nb::handle flag : facts.attr("instruments")) {
       auto name = nb::cast<std::string>(flag[1]);
       instruments_.emplace_back(flag[0], interned(name.c_str()));
@@ -50,37 +49,40 @@ class PlainCall final : public Answer {
     for (const std::string& field : fields) fields_.push_back(interned(field.c_str()));
   }
 
-  nb::object answer(PyObject* const* arguments, size_t num_arguments) override {
+  nb::object answer(PyObject* const* arguments, size_t num_arguments, PyObject* keywords) override {
+    if (keywords != nullptr) {
+      bool are_options = PyTuple_GET_SIZE(keywords) == 1 &&
+                         PyTuple_GET_ITEM(keywords, 0) == opts_.ptr() && !options_.is_none();
+      if (!are_options) return {};
+      ++num_arguments;
+    }
     if (num_arguments != num_arguments_ || !are_instruments_off()) return {};
     nb::handle group = arguments[0], options;
     if (!options_.is_none()) options = arguments[num_arguments - 1];
     if (nb::object(group.attr(fast_)).ptr() != Py_True || !are_usual(options)) return {};
-    std::array<nb::object, most_arguments> passed;
-    size_t count = 1;
-    for (; count <= forms_.size(); ++count) {
-      passed[count] = array_of(forms_[count - 1], arguments[count]);
-      if (!passed[count].is_valid()) return {};
-    }
+    GivenCall given{};
+    if (!read_tensors(arguments, given)) return {};
     if (!when_.is_none() && !holds(arguments, num_arguments)) return {};
-    if (options.is_valid()) {
-      for (const nb::object& field : fields_) passed[count++] = value_of(options, field);
-    } else {
-      for (; count < num_arguments; ++count) passed[count] = nb::borrow(arguments[count]);
+    if (!options.is_valid()) {
+      given.peer = arguments[2];
+      given.tag = arguments[3];
+    }
+    nb::object values[2];
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      values[i] = value_of(options, fields_[i]);
+      if (!values[i].is_valid()) return {};
+      (fields_[i].ptr() == reduce_op_.ptr() ? given.op : given.root) = values[i].ptr();
     }
     bool blocks = options.is_valid() && nb::object(options.attr(async_)).ptr() != Py_True;
-    passed[0] = group.attr(blocks ? communicator_ : background_);
-    nb::object work = call(passed, count);
+    nb::object entry = group.attr(blocks ? entry_ : background_entry_);
+    nb::object work = enter(entry, given);
     if (!work.is_valid()) return {};
     if (work.is_none()) return finished_;
-    nb::object results = results_of(arguments, passed[1]);
+    nb::object results = results_of(arguments);
     return group.attr(started_)(work, results, group.attr(options.is_valid() ? lane_ : apart_));
   }
 
-  PyObject* keyword() const override { return options_.is_none() ? nullptr : opts_.ptr(); }
-
  private:
-  static constexpr size_t most_arguments = 5;
-
   bool are_instruments_off() const {
     return std::none_of(instruments_.begin(), instruments_.end(), [](const auto& flag) {
       PyObject* value = PyDict_GetItem(flag.first.ptr(), flag.second.ptr());
@@ -88,8 +90,8 @@ class PlainCall final : public Answer {
     });
   }
 
-  bool is_plain(nb::handle item) const {
-    return PySet_Contains(types_.ptr(), reinterpret_cast<PyObject*>(Py_TYPE(item.ptr()))) == 1;
+  bool is_plain(PyObject* item) const {
+    return PySet_Contains(types_.ptr(), reinterpret_cast<PyObject*>(Py_TYPE(item))) == 1;
   }
 
   bool are_plain(PyObject* list) const {
@@ -106,13 +108,17 @@ class PlainCall final : public Answer {
     return options.attr(timeout_).equal(unset_timeout_);
   }
 
-  // The argument of the communicator; null if it is not plain. The forms: "t", a tensor; "l", a
-  // list of one; "b", a list of one list of tensors.
-  nb::object array_of(char form, nb::handle given) const {
-    nb::object array = form == 't' ? nb::borrow(given) : first_of(given);
-    if (!array.is_valid()) return {};
-    if (form != 'b') return is_plain(array) ? array : nb::object();
-    return PyList_CheckExact(array.ptr()) && are_plain(array.ptr()) ? array : nb::object();
+  // False if one is not plain. The forms: "t", a tensor; "l", a list of one; "b", a list of one
+  // list of tensors. Of two arguments the first is the output.
+  bool read_tensors(PyObject* const* arguments, GivenCall& given) const {
+    for (size_t i = 0; i < forms_.size(); ++i) {
+      PyObject* array = forms_[i] == 't' ? arguments[i + 1] : first_of(arguments[i + 1]);
+      if (array == nullptr) return false;
+      bool is_list = forms_[i] == 'b';
+      if (!(is_list ? PyList_CheckExact(array) && are_plain(array) : is_plain(array))) return false;
+      (i + 1 == forms_.size() ? given.input : given.output) = array;
+    }
+    return true;
   }
 
   bool holds(PyObject* const* arguments, size_t num_arguments) const {
@@ -122,41 +128,42 @@ class PlainCall final : public Answer {
     return held.ptr() == Py_True;
   }
 
+  // Null: an operation that hccl-py has not.
   nb::object value_of(nb::handle options, const nb::object& field) const {
     nb::object value = options.attr(field);
     if (field.ptr() != reduce_op_.ptr()) return value;
     nb::object hash = nb::steal(PyLong_FromSsize_t(PyObject_Hash(value.ptr())));
     PyObject* op = PyDict_GetItem(ops_.ptr(), hash.ptr());
-    return op == nullptr ? nb::none() : nb::borrow(op);
+    return op == nullptr ? nb::object() : nb::borrow(op);
   }
 
-  // Null: an argument was wrong, and nothing was sent.
-  nb::object call(const std::array<nb::object, most_arguments>& passed, size_t count) const {
-    std::array<PyObject*, most_arguments> stack{};
-    for (size_t i = 0; i < count; ++i) stack[i] = passed[i].ptr();
-    PyObject* work = PyObject_VectorcallMethod(method_.ptr(), stack.data(), count, nullptr);
-    if (work != nullptr) return nb::steal(work);
-    nb::python_error failure;
-    if (!failure.matches(error_)) throw failure;
-    raise_failure_(failure.value());
-    return {};
+  // Null: the method has to look at it, or an argument was wrong; nothing was sent.
+  nb::object enter(nb::handle entry, GivenCall& given) const {
+    if (entry.is_none()) return {};
+    try {
+      return nb::inst_ptr<CallEntry>(entry)->call(collective_, given);
+    } catch (nb::python_error& failure) {
+      if (!failure.matches(error_)) throw;
+      raise_failure_(failure.value());
+      return {};
+    }
   }
 
-  nb::object results_of(PyObject* const* arguments, const nb::object& first) const {
+  nb::object results_of(PyObject* const* arguments) const {
     if (forms_.empty()) return nb::list();
     if (forms_[0] == 'l') return nb::borrow(arguments[1]);
     nb::list results;
     if (forms_[0] == 't') {
-      results.append(first);
+      results.append(nb::handle(arguments[1]));
     } else {
-      results.extend(first);
+      results.extend(nb::handle(first_of(arguments[1])));
     }
     return results;
   }
 
   std::vector<std::pair<nb::object, nb::object>> instruments_;
   nb::object types_, ops_, unset_timeout_, finished_, error_, raise_failure_;
-  nb::object method_;
+  const Collective collective_;
   std::string forms_;
   nb::object options_;  // their type; None: it has none, and returns a Work
   std::vector<nb::object> fields_;
@@ -164,20 +171,20 @@ class PlainCall final : public Answer {
   size_t num_arguments_;
   nb::object fast_ = interned("fast"), opts_ = interned("opts"), timeout_ = interned("timeout"),
              async_ = interned("asyncOp"), reduce_op_ = interned("reduceOp"),
-             communicator_ = interned("communicator"), background_ = interned("background"),
+             entry_ = interned("entry"), background_entry_ = interned("background_entry"),
              started_ = interned("started"), lane_ = interned("lane"), apart_ = interned("apart");
 };
 
 }  // namespace
 
-void bind_plain_calls(nb::module_& module, const nb::object& wrapper_type) {
+void bind_torch_calls(nb::module_& module, const nb::object& wrapper_type) {
   module.def(
       "plain_call",
       [wrapper_type](nb::object function, const nb::object& facts, const std::string& method,
                      std::string forms, nb::object options, const std::vector<std::string>& fields,
                      nb::object when) {
-        auto answer = std::make_unique<PlainCall>(function, facts, method, std::move(forms),
-                                                  std::move(options), fields, std::move(when));
+        auto answer = std::make_unique<TorchMethod>(function, facts, method, std::move(forms),
+                                                    std::move(options), fields, std::move(when));
         return wrap_method(wrapper_type, std::move(function), std::move(answer));
       },
       nb::arg("function"), nb::arg("facts"), nb::arg("method"), nb::arg("forms"),
