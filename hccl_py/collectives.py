@@ -8,6 +8,7 @@ others: wrong arguments, subclasses, read-only memory, what `memory/exporters.py
 are no number, compression of a call's own, groups, captures, a closed communicator, HCCL_DEBUG=1.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from operator import index
@@ -392,6 +393,10 @@ class Collectives(Generic[Result]):
         return is_root
 
 
+_ARGUMENTS = "output", "input", "op", "root", "peer", "tag", "timeout_s"
+_NONE = inspect.Parameter.empty
+
+
 class _Oracle(Collectives[_core.UnsubmittedCall]):
     """What the methods above make of a call, written anew and not submitted.
 
@@ -403,9 +408,21 @@ class _Oracle(Collectives[_core.UnsubmittedCall]):
         self._find = state.plans.write
         self.entry = None
 
-    def __call__(self, collective: str, arguments: dict[str, Any]) -> _core.UnsubmittedCall:
+    def __call__(self, collective: str, values: Sequence[Any]) -> _core.UnsubmittedCall:
+        """Take the values of _ARGUMENTS; None: as the method has it."""
         method = getattr(Collectives, collective).__wrapped__
-        made: _core.UnsubmittedCall = method(self, **arguments)
+        parameters = inspect.signature(method).parameters
+        given = dict(zip(_ARGUMENTS, values, strict=True))
+        if "data" in parameters:
+            given["data"] = given.pop("input")
+        made: _core.UnsubmittedCall = method(
+            self,
+            **{
+                name: given[name]
+                for name, parameter in parameters.items()
+                if given.get(name) is not None or (name in given and parameter.default is _NONE)
+            },
+        )
         return made
 
     def submit(self, checked: CheckedCall) -> _core.UnsubmittedCall:

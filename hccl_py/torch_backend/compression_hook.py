@@ -67,7 +67,8 @@ def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torc
     feedback = state.feedback(bucket)
     group.drain()
     try:
-        native = group.background.all_reduce(gradients, ReduceOp.AVG, compression=feedback)
+        calls = group.communicator.nonblocking
+        native = calls.all_reduce(gradients, ReduceOp.AVG, compression=feedback)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     future: Any = group.started(native, [gradients], group.lane).get_future()

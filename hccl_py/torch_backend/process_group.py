@@ -63,8 +63,7 @@ class PlainFacts(NamedTuple):
         finished: the Work of calls that block.
         error: the class of the communicator's errors.
         raise_failure: raises torch's error of one; returns if an argument was wrong.
-        instruments: variables, as a module's names and one of them. One that is true stands for an
-            instrument that has to see each call.
+        instruments: a module's names and one of them, true while one has to see each call.
     """
 
     types: frozenset[type]

@@ -52,8 +52,7 @@ class CallingGroup(_Base):
 
     Attributes:
         communicator: carries the data.
-        background: its collectives that return a Work.
-        entry, background_entry: by which C++ makes calls of these.
+        entry, background_entry: by which C++ makes calls, that block and that return a Work.
         unended: counts what threads still do for works of the group.
         lane: where the futures of the group's collectives complete, in order.
         apart: where those of its sends and receives do, each alone.
@@ -66,7 +65,6 @@ class CallingGroup(_Base):
         # The constructor with a store is broken for Python subclasses in torch 2.13.
         super().__init__(self._rank, self._world_size)
         self.communicator = communicator
-        self.background = communicator.nonblocking
         self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
         self.unended = Unended()
         self.lane = Lane(self.unended)
@@ -142,7 +140,7 @@ class CallingGroup(_Base):
             self.drain()
             limit_s = call.timeout_s()
             if background:
-                start = getattr(self.background, method)
+                start = getattr(self.communicator.nonblocking, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
                 return HcclWork(natives, call.results, lane, call.copies)
             run = getattr(self.communicator, method)

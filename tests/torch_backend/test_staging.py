@@ -147,6 +147,7 @@ class Recorder:
     def __init__(self) -> None:
         self.issued: list[HeldCall] = []
         self.nonblocking = self
+        self.entry = None
         self.rank, self.world_size = 0, 2
 
 

@@ -246,20 +246,13 @@ nb::object CallEntry::prepare_transfer(Collective collective, const GivenCall& g
 
 void CallEntry::compare(Collective collective, const GivenCall& given,
                         const Request& request) const {
-  nb::dict named;
-  auto pass = [&](const char* name, PyObject* object, bool is_required) {
-    if (object != nullptr || is_required) named[name] = object ? nb::borrow(object) : nb::none();
-  };
-  bool has_blocks = sides_of(collective).input != Blocks::none;
-  pass(has_blocks ? "input" : "data", given.input, has_blocks);
-  pass("output", given.output, has_blocks);
-  pass("op", given.op, false);
-  pass("root", given.root, false);
-  pass("peer", given.peer, false);
-  pass("tag", given.tag, false);
-  pass("timeout_s", given.timeout_s, false);
+  nb::list values;
+  for (PyObject* value :
+       {given.output, given.input, given.op, given.root, given.peer, given.tag, given.timeout_s}) {
+    values.append(value != nullptr ? nb::handle(value) : nb::handle(Py_None));
+  }
   std::string name = collective_names[static_cast<size_t>(collective)];
-  nb::object expected = oracle(name, named);
+  nb::object expected = oracle(name, values);
   if (are_alike(request, *nb::inst_ptr<UnsubmittedCall>(expected)->request)) return;
   throw std::logic_error("HCCL_VERIFY: the plan cache has another " + name +
                          " than Python's checks make of the same arguments");

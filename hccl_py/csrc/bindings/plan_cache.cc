@@ -41,9 +41,7 @@ size_t PlanCache::Hash::operator()(const Key& key) const noexcept {
   return (hash ^ hash >> 32 ^ key.count) * factor >> 20;
 }
 
-nb::object PlanCache::find(const Key& key) {
-  auto found = prepared_.find(key);
-  if (found != prepared_.end()) return found->second;
+nb::object PlanCache::write(const Key& key) {
   nb::object root = key.root < 0 ? nb::object(nb::none()) : nb::object(nb::int_(key.root));
   nb::object made = nb::find(*this).attr("write")(
       collective_names[static_cast<size_t>(key.collective)], nb::handle(key.kind), key.op,

@@ -47,12 +47,16 @@ class PlanCache {
   explicit PlanCache(uint8_t compression) : compression_(compression) {}
 
   // The Prepared; asks Python's write() for what it has not got, and throws what that raises.
-  nanobind::object find(const Key& key);
+  nanobind::object find(const Key& key) {
+    auto found = prepared_.find(key);
+    return found != prepared_.end() ? found->second : write(key);
+  }
   void clear() { prepared_.clear(); }
   uint8_t compression() const { return compression_; }  // of calls that do not say
 
  private:
   static constexpr size_t capacity = 4096;  // then come sizes that never come back
+  nanobind::object write(const Key& key);
   struct Hash {
     size_t operator()(const Key& key) const noexcept;
   };

@@ -1,4 +1,4 @@
-"""Calls whose arguments were seen before take a shorter way, with the same results and errors."""
+"""Calls on plain memory take a shorter way, with the same results and errors."""
 
 from __future__ import annotations
 
@@ -79,6 +79,13 @@ def calls(comm: Communicator, make: Make) -> dict[str, Callable[[], Any]]:
         "all_gather in a list": lambda: comm.all_gather([other], one),
         "reduce_scatter of a list": lambda: comm.reduce_scatter(other, [one]),
         "barrier": lambda: comm.barrier(),
+        "all_reduce out of place": lambda: comm.all_reduce(one, output=other),
+        "broadcast out of place": lambda: comm.broadcast(one, 0, output=other),
+        "reduce out of place": lambda: comm.reduce(one, 0, output=other),
+        "with a deadline": lambda: comm.all_reduce(one, timeout_s=5.0),
+        "by name": lambda: comm.all_gather(input=one, output=other),
+        "gather": lambda: comm.gather([other], one, 0),
+        "scatter": lambda: comm.scatter(other, one, 0),
     }
 
 
@@ -239,6 +246,33 @@ def test_two_communicators_know_their_own_calls() -> None:
         with pytest.raises(AbortedError, match="is closed"):
             one.nonblocking.all_reduce(data)
         assert num_frames(lambda: other.all_reduce(data)) == 0
+
+
+@pytest.mark.parametrize("output", [False, True], ids=["in place", "out of place"])
+def test_a_wrong_entry_of_the_cache_is_reported(
+    monkeypatch: pytest.MonkeyPatch, output: bool
+) -> None:
+    monkeypatch.setenv("HCCL_VERIFY", "1")
+
+    def run(comm: Communicator) -> list[float]:
+        data = of_numpy(*[comm.rank + 1] * 99)
+        result = of_numpy(*[0] * 99) if output else data
+        for _ in range(2):
+            comm.all_reduce(data, output=result)
+        plans = comm._state.plans
+        # Python would write another plan now, of which the cache is not told.
+        plans._environ, plans._given = {"HCCL_ALGORITHM": "ring"}, {}
+        plans._plans.clear()
+        with pytest.raises(
+            RuntimeError, match="HCCL_VERIFY: the plan cache has another all_reduce"
+        ):
+            comm.all_reduce(data, output=result)
+        plans.choose_by({})
+        comm.all_reduce(data, output=result)
+        return result.tolist()[:1]
+
+    with ThreadRanks("aab") as ranks:
+        assert ranks.run(run) == [[6.0] if output else [54.0]] * 3
 
 
 def test_forked_child_is_no_rank() -> None:
