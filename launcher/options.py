@@ -10,11 +10,6 @@ if TYPE_CHECKING:
     from hccl_py.launcher.placement.binding import Bind
 
 MAX_PORT = 65535
-FOR_FRAMEWORKS = {
-    "replace_gloo": ("HCCL_REPLACE", "gloo"),
-    "habana_shim": ("HCCL_HABANA_SHIM", "1"),
-}
-"""By option, the variable of the ranks: `torch_backend/replace_gloo.py` and `worker.py` read it."""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The coordinator listens beside the ranks' store, so that one option gives both ports."""

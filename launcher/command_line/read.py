@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.options import FOR_FRAMEWORKS, EmulatedCluster, JobOptions
+from hccl_py.launcher.job.layout import FOR_FRAMEWORKS
+from hccl_py.launcher.options import EmulatedCluster, JobOptions
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind

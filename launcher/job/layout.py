@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hccl_py.launcher.options import FOR_FRAMEWORKS
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.placement.topology import framework_variables
+
+FOR_FRAMEWORKS = {
+    "replace_gloo": ("HCCL_REPLACE", "gloo"),
+    "habana_shim": ("HCCL_HABANA_SHIM", "1"),
+}
+"""By option, the variable of the ranks: `torch_backend/replace_gloo.py` and `worker.py` read it."""
 
 
 class Slot(NamedTuple):
