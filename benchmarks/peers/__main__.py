@@ -12,13 +12,15 @@ from benchmarks.peers.cells import cells
 from benchmarks.peers.contenders import (
     COMMUNICATOR,
     OPS,
+    TITLES,
     TORCH,
     Contender,
     Start,
+    add_environments,
     at_home,
     find,
+    program_of,
 )
-from benchmarks.peers.environments import TITLES, add_environments, program_of
 from benchmarks.peers.machine import pin, probe, probe_cores
 from benchmarks.peers.picture import draw
 from benchmarks.peers.processes import StartError

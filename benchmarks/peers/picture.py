@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.peers.cells import Cell
 from hccl_py.bench.collective.output.plot import new_figure
 from hccl_py.bench.collective.output.text import size_text
@@ -25,20 +27,15 @@ def draw(cells: Sequence[Cell], title: str, path: Path) -> None:
     sizes = sorted({cell.size for cell in cells})
     if not rows:
         return
-    ratios = {
-        (rows.index((cell.group, cell.op, cell.layout)), sizes.index(cell.size)): cell.ratio
-        for cell in cells
-        if cell.ratio is not None
-    }
-    grid = [
-        [ratios.get((row, at), float("nan")) for at in range(len(sizes))]
-        for row in range(len(rows))
-    ]
+    grid = np.full((len(rows), len(sizes)), np.nan)
+    for cell in cells:
+        at = rows.index((cell.group, cell.op, cell.layout)), sizes.index(cell.size)
+        grid[at] = np.nan if cell.ratio is None else cell.ratio
     figure = new_figure(2.6 + 0.75 * len(sizes), 1.1 + 0.3 * len(rows))
     axes = figure.subplots()
     axes.imshow(grid, cmap="RdYlGn", norm=LogNorm(_LEAST, _MOST), aspect="auto")
-    for (row, at), ratio in ratios.items():
-        axes.text(at, row, f"{ratio:.1f}", ha="center", va="center", fontsize=8)
+    for row, column in np.argwhere(~np.isnan(grid)):
+        axes.text(column, row, f"{grid[row, column]:.1f}", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(sizes)), [size_text(size) if size else "-" for size in sizes])
     axes.set_yticks(
         range(len(rows)), [f"{op}, {layout}, {group}" for group, op, layout in rows], fontsize=8

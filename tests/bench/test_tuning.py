@@ -24,7 +24,7 @@ from hccl_py.algorithms.tuner import UNKNOWN_SIZE, choose
 from hccl_py.algorithms.tuning import FORMAT, VARIABLE, Tuning, read_for_all_ranks
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
-from hccl_py.bench.tuning.report import chosen_against_best, document, text_of, tuning_from
+from hccl_py.bench.tuning.main import chosen_against_best, document, text_of, tuning_from
 from hccl_py.bench.tuning.sweep import PING_PONG, Cell, Measurement, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
