@@ -30,7 +30,7 @@ BUDGET = {
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 8_920,
     "hccl_py/bench": 5_330,
-    "hccl_py/lab": 6_550,
+    "hccl_py/lab": 6_540,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
 }

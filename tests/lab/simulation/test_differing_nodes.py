@@ -71,15 +71,13 @@ def test_4096_ranks_of_which_some_differ_take_a_minute_at_most_and_little_memory
     """All_reduce at 64 MB, in a process of its own: its time and memory."""
     script = """
 import resource, sys
-from dataclasses import replace
 from hccl_py import Topology, simulate
+from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import PRESETS
 sizes = [8] * 512 if sys.argv[2] != "uneven" else [8] * 500 + [6] * 16
-firsts = [sum(sizes[:at]) for at in range(len(sizes))]
-nodes = tuple(tuple(range(at, at + size)) for at, size in zip(firsts, sizes))
 late_us = {17: 2000.0} if sys.argv[2] == "late" else {}
 links_gbit = {(3, 4): 10.0} if sys.argv[2] == "links" else {}
-topology = Topology(nodes, late_us=late_us, links_gbit=links_gbit)
+topology = Topology(nodes_of(sizes), late_us=late_us, links_gbit=links_gbit)
 done = simulate(sys.argv[1], topology, PRESETS["gaudi2"], 64 << 20)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(done.us, done.error_us, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)

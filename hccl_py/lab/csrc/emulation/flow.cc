@@ -44,15 +44,9 @@ bool Flow::read(Clock::time_point now) {
     if (at != Clock::time_point::max()) there_ = now;
     return false;
   }
-  std::vector<std::byte> bytes;
-  if (!spare_.empty()) {
-    bytes = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  bytes.resize(train_bytes_);
+  std::vector<std::byte> bytes(train_bytes_);
   ssize_t got = recv(source_, bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got <= 0) {
-    spare_.push_back(std::move(bytes));
     if (got < 0 && errno == EINTR) return false;
     readable_ = false;
     there_.reset();
@@ -111,7 +105,6 @@ bool Flow::deliver(Clock::time_point now) {
     offset_ += static_cast<size_t>(sent);
     if (offset_ < train.bytes.size()) continue;
     offset_ = 0;
-    spare_.push_back(std::move(train.bytes));
     trains_.pop_front();
   }
   return moved;

@@ -61,7 +61,6 @@ class Flow {
   size_t offset_ = 0;  // bytes of the first that have left
   size_t num_held_ = 0;
   size_t most_held_;
-  std::vector<std::vector<std::byte>> spare_;
 };
 
 }  // namespace hccl
