@@ -46,7 +46,7 @@ nb::object PlanCache::write(const Key& key) {
   nb::object made = nb::find(*this).attr("write")(
       collective_names[static_cast<size_t>(key.collective)], nb::handle(key.kind), key.op,
       key.count, root, key.even, key.compression);
-  if (prepared_.size() >= capacity) prepared_.clear();
+  if (prepared_.size() >= capacity) clear();
   // Another thread may have been first.
   return prepared_.try_emplace(key, std::move(made)).first->second;
 }
