@@ -55,10 +55,7 @@ class PlanCache {
     last_ = &*found;
     return found->second;
   }
-  void clear() {
-    last_ = nullptr;
-    prepared_.clear();
-  }
+  void clear() { last_ = nullptr, prepared_.clear(); }
   uint8_t compression() const { return compression_; }  // of calls that do not say
 
  private:
@@ -70,8 +67,7 @@ class PlanCache {
 
   const uint8_t compression_;
   std::unordered_map<Key, nanobind::object, Hash> prepared_;
-  // What was found last: to hash a key takes a twentieth of a small call.
-  const std::pair<const Key, nanobind::object>* last_ = nullptr;
+  const std::pair<const Key, nanobind::object>* last_ = nullptr;  // found last, without a hash
 };
 
 void bind_plan_cache(nanobind::module_& module);
