@@ -41,6 +41,7 @@ MORE = pytest.mark.nightly("bench")
         ("write", "shm"),
         *(pytest.param("send", device, marks=MORE) for device in ("shm", "tcp")),
         pytest.param("write", "tcp", marks=MORE),
+        pytest.param("send", "verbs_over_tcp", marks=MORE),
         *(pytest.param("read", device, marks=MORE) for device in ("shm", "tcp")),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.network.transports import VERBS
+from hccl_py.transport.network.transports import VERBS, VERBS_OVER_TCP
 from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import QueuePairEndpoint, endpoint_maker, register
 from hccl_py.transport.providers.verbs.opened import OpenedPort
@@ -21,6 +21,7 @@ from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
 register("loopback", endpoints.LoopbackEndpoint)
 register("shm", endpoints.ShmSocketEndpoint)
 register("tcp", endpoints.TcpSocketEndpoint)
+register(VERBS_OVER_TCP, endpoints.TcpSocketEndpoint)  # what a communicator calls it
 register("zmq", lambda: endpoints.PythonProviderEndpoint("zmq"))
 
 Domain = _core.ProtectionDomain | _core.RdmaDomain
