@@ -33,7 +33,10 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     found = _read(buffer)
     if found is not None:  # an array or a tensor as most are
         address, count, kind = found
-        return _new_span(Span, (address, count, kind or learn(buffer.dtype, name)))
+        if kind is None:  # the first of its type with these elements
+            kind = learn(buffer.dtype, name)
+            READER.learn(buffer, kind)
+        return _new_span(Span, (address, count, kind))
     span = _span_of_array(buffer, name, writable)
     if span is None:
         span = _span_of_tensor(buffer, name)

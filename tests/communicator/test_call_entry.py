@@ -235,6 +235,18 @@ def test_groups_collect_known_calls(ranks: ThreadRanks) -> None:
     assert ranks.run(run) == [[27.0]] * 3
 
 
+@LIBRARIES
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
+def test_known_calls_of_each_element_type_make_no_python_frame(make: Make, dtype: str) -> None:
+    if make is of_torch and not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this torch shows its tensors to Python only")
+    with alone() as comm:
+        comm.all_reduce(make(1))  # its library is known from here on, with other elements
+        data = make(1, dtype=dtype)
+        comm.all_reduce(data)
+        assert num_frames(lambda: comm.all_reduce(data)) == 0
+
+
 def test_two_communicators_know_their_own_calls() -> None:
     data = of_numpy(1)
     with alone() as one, alone() as other:
