@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from guarded import FLOATS, Array, Guarded
+from guarded import Guarded
+from oracle import FLOATS, Array
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, ReduceOp
