@@ -1,6 +1,6 @@
 """The providers by name, for queue pairs and for communicators.
 
-A queue pair is connected by an `QueuePairEndpoint`, a communicator's ranks by HCCL_TRANSPORT
+A queue pair is connected by a `QueuePairEndpoint`, a communicator's ranks by HCCL_TRANSPORT
 (`network/transports.py`).
 Those of Python implement `interface.py`; the others are C++. `register` adds an endpoint.
 """
