@@ -91,14 +91,14 @@ def assemble(
     """Make the state of a communicator that is connected; `member` is its name and this rank."""
     name, rank = member
     coordination = mesh.coordination
-    processes = tuple((one.identity.host, one.identity.pid) for one in mesh.party.members)
+    processes = tuple((one.identity.host, one.identity.pid) for one in mesh.world.members)
     size = len(processes)
     # With all processes in it, its ranks are those of the job; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
     membership = Membership(
         name,
         rank,
-        id=coordination.roster.communicator_id if coordination else b"",
+        id=coordination.members.communicator_id if coordination else b"",
         processes=processes,
         boot_id=Identity.of_this_process().boot_id,
         global_ranks=tuple(range(size)) if everyone else None,
@@ -119,7 +119,7 @@ def assemble(
         tuning,
         compression=compression,
         reproducible=reproducible,
-        cores=_cores([member.identity for member in mesh.party.members]),
+        cores=_cores([member.identity for member in mesh.world.members]),
     )
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     calls = _core.EngineState(core, timeout_s)

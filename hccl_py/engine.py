@@ -74,7 +74,7 @@ def connect_engine(
     sockets = _attach(core, mesh, rank)
     repair = None
     if mesh.listeners:
-        repair = Reconnector(core, mesh.party, mesh.listeners, sockets)
+        repair = Reconnector(core, mesh.world, mesh.listeners, sockets)
     return core, mesh, sockets, repair
 
 
@@ -87,7 +87,7 @@ def _cores_of(ranks: Sequence[Identity]) -> int:
 
 
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
-    identities = [member.identity for member in mesh.party.members]
+    identities = [member.identity for member in mesh.world.members]
     here = [one for one in identities if one.host == identities[rank].host]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))

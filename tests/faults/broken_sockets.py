@@ -17,7 +17,7 @@ from noisy_stream import NoisyStream
 
 from hccl_py import Communicator
 from hccl_py.transport.bootstrap.connection import Connection, PendingConnection
-from hccl_py.transport.bootstrap.party import CONTROL
+from hccl_py.transport.bootstrap.world import CONTROL
 
 FRAME_MAGIC = b"HL\x01\x00"
 """Of `csrc/lanes/path.h`: a data frame."""

@@ -195,7 +195,7 @@ def test_rank_that_may_not_share_memory_is_named_by_all(door: str, tmp_path: Pat
 
 
 def die_after_arriving(rank: int) -> None:
-    """Rank 1 is killed once its card is there; rank 2 comes later."""
+    """Rank 1 is killed once its peer info is there; rank 2 comes later."""
     if rank == 1:
         meet_others = mesh.meet
 

@@ -31,8 +31,8 @@ from selectors import EVENT_READ, EVENT_WRITE
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any, TypeVar
 
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.tls import TlsStream
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.sockets import Connection, bind_to_device, peer_process
@@ -93,7 +93,7 @@ class PendingConnection:
 
     def __init__(
         self,
-        party: Party,
+        world: World,
         connection: socket.socket,
         address: str,
         wanted: Key | Callable[[Key], bool],
@@ -103,7 +103,7 @@ class PendingConnection:
 
         `progress_with` is this rank's own `progress` with the peer.
         """
-        self.party = party
+        self.world = world
         self.socket = connection
         self.address = address
         self.dialled = isinstance(wanted, Key)
@@ -162,9 +162,9 @@ class PendingConnection:
             yield from self.accept(wanted)
         assert self.key is not None
         if isinstance(self.socket, SSLSocket):
-            expected = self.party.members[self.key.rank].certificate
+            expected = self.world.members[self.key.rank].certificate
             if self.socket.getpeercert(binary_form=True) != expected:
-                raise RejectedError("its TLS certificate is not the one of its rendezvous card")
+                raise RejectedError("its TLS certificate is not the one of its peer info")
         if self.key.index == CONTROL and self.socket.family != socket.AF_UNIX:
             # The kernel notices a silent host. Not on a lane, which may rightly stand still for
             # minutes with its window closed: the user timeout would take that for a dead peer.
@@ -180,8 +180,8 @@ class PendingConnection:
             return
         # Before the handshake: Nagle's delay would cost 40 ms per connection there already.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.party.tls is not None:
-            self.socket = secured = self.party.tls.wrap(self.socket, server_side=server_side)
+        if self.world.tls is not None:
+            self.socket = secured = self.world.tls.wrap(self.socket, server_side=server_side)
             yield from _when_ready(EVENT_READ, secured.do_handshake)
 
     def connect(self, key: Key) -> Steps:
@@ -193,30 +193,30 @@ class PendingConnection:
         if self._read_hello(answer, _ACCEPTOR) != key:
             raise RejectedError("it answered for another connection")
         self.step = "proof"
-        yield from self.send(self.party.sign(b"connector", hello, answer))
+        yield from self.send(self.world.sign(b"connector", hello, answer))
         proof = yield from self.receive(_PROOF_BYTES)
-        self._check(proof, self.party.sign(b"acceptor", hello, answer))
+        self._check(proof, self.world.sign(b"acceptor", hello, answer))
         yield from self._conclude()
 
     def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
         """Run the side that was dialled; `is_expected` says whether a connection may come."""
         hello = yield from self.receive(_HELLO.size)
         key = self._read_hello(hello, _CONNECTOR)
-        if not (key.rank < len(self.party.members) and is_expected(key)):
+        if not (key.rank < len(self.world.members) and is_expected(key)):
             raise RejectedError("it claims to be a connection that is not expected here")
         self.key = key
         answer = self._hello(_ACCEPTOR, key)
         yield from self.send(answer)
         self.step = "proof"
         proof = yield from self.receive(_PROOF_BYTES)
-        self._check(proof, self.party.sign(b"connector", hello, answer))
-        yield from self.send(self.party.sign(b"acceptor", hello, answer))
+        self._check(proof, self.world.sign(b"connector", hello, answer))
+        yield from self.send(self.world.sign(b"acceptor", hello, answer))
         yield from self._conclude()
 
     def _conclude(self) -> Steps:
         assert self.key is not None
         self.step = "acknowledge"
-        passed = self.party.segment if self.party.is_local(self.key.rank) else ()
+        passed = self.world.segment if self.world.is_local(self.key.rank) else ()
         mine = self._progress_with(self.key)
         yield from self.send(bytes([_ACKNOWLEDGE + mine]), passed)
         (theirs,) = yield from self.receive(1, len(passed))
@@ -227,8 +227,8 @@ class PendingConnection:
             raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {len(passed)}")
 
     def _hello(self, role: int, key: Key) -> bytes:
-        ranks = self.party.rank, key.rank
-        here = (PROTOCOL_VERSION, role, *ranks, key.index, key.path, self.party.communicator_id)
+        ranks = self.world.rank, key.rank
+        here = (PROTOCOL_VERSION, role, *ranks, key.index, key.path, self.world.communicator_id)
         return _HELLO.pack(_MAGIC, *here, secrets.token_bytes(32))
 
     def _read_hello(self, data: bytes, role: int) -> Key:
@@ -241,7 +241,7 @@ class PendingConnection:
         if its_role != role:
             raise RejectedError("it is on the wrong side of the connection")
         source, target, index, path = connection
-        if (target, communicator_id) != (self.party.rank, self.party.communicator_id):
+        if (target, communicator_id) != (self.world.rank, self.world.communicator_id):
             raise RejectedError("it dialled for another rank or communicator")
         return Key(source, index, path)
 

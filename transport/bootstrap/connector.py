@@ -27,7 +27,7 @@ from hccl_py.transport.bootstrap.connection import (
     describe_client,
     start_connecting,
 )
-from hccl_py.transport.bootstrap.party import Key, Party
+from hccl_py.transport.bootstrap.world import Key, World
 from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
@@ -56,13 +56,13 @@ class Connector(ABC):
 
     def __init__(
         self,
-        party: Party,
+        world: World,
         listeners: Sequence[socket.socket],
         max_strangers: int,
         selector: BaseSelector,
     ) -> None:
         """Prepare; the loop of `selector` calls what is registered there, and `tick`."""
-        self._party = party
+        self._world = world
         self._listeners = listeners
         self._max_strangers = max_strangers
         self._selector = selector
@@ -73,7 +73,7 @@ class Connector(ABC):
         # The next pause of each connection that this rank dials, until it is connected.
         self._retry_s: dict[Key, float] = {}
         self._retries: list[tuple[float, Key]] = []
-        self._rejections = Rejections(f"rank {party.rank}")
+        self._rejections = Rejections(f"rank {world.rank}")
 
     @abstractmethod
     def _is_expected(self, key: Key) -> bool:
@@ -103,7 +103,7 @@ class Connector(ABC):
         limit = descriptor_limit()
         return (
             f"no descriptor is left: ulimit -n is {limit}, expected {limit + self._num_missing()} "
-            f"or more on rank {self._party.rank}"
+            f"or more on rank {self._world.rank}"
         )
 
     def _close_connections(self) -> None:
@@ -164,12 +164,12 @@ class Connector(ABC):
             self._failed(key, f"{CONNECTING}: {why}", error)
             return
         where = describe_target(target)
-        pending = PendingConnection(self._party, dialled, where, key, self._progress)
+        pending = PendingConnection(self._world, dialled, where, key, self._progress)
         self._begin(pending, self.CONNECT_S)
 
     def _through_emulation(self, dialled: socket.socket, rank: int) -> socket.socket:
         """Put the emulated network, if there is one, into a connection with another node."""
-        here, there = (self._party.members[one].identity for one in (self._party.rank, rank))
+        here, there = (self._world.members[one].identity for one in (self._world.rank, rank))
         emulated = emulation()
         if emulated is None or here.node == there.node:
             return dialled
@@ -187,16 +187,16 @@ class Connector(ABC):
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 
     def _target(self, key: Key) -> Target:
-        if self._party.is_local(key.rank):
-            return "\0" + self._party.members[key.rank].unix_name
-        _, there = self._party.route(key.rank, key.path)
+        if self._world.is_local(key.rank):
+            return "\0" + self._world.members[key.rank].unix_name
+        _, there = self._world.route(key.rank, key.path)
         return there.host, there.port
 
     def _source(self, key: Key) -> Endpoint | None:
-        if self._party.is_local(key.rank):
+        if self._world.is_local(key.rank):
             return None
-        here, _ = self._party.route(key.rank, key.path)
-        tie = self._party.ties_interfaces and not self._party.shares_machine(key.rank)
+        here, _ = self._world.route(key.rank, key.path)
+        tie = self._world.ties_interfaces and not self._world.shares_machine(key.rank)
         return here if tie else Endpoint("", here.host, 0)
 
     def _listen(self) -> None:
@@ -228,7 +228,7 @@ class Connector(ABC):
         accepted.setblocking(False)
         client = describe_client(accepted, address)
         admits = partial(self._admits, accepted.family == socket.AF_UNIX)
-        pending = PendingConnection(self._party, accepted, client, admits, self._progress)
+        pending = PendingConnection(self._world, accepted, client, admits, self._progress)
         if len(self._strangers) >= self._max_strangers:
             suspect = self._most_suspect()
             assert suspect is not None
@@ -243,8 +243,8 @@ class Connector(ABC):
 
     def _admits(self, is_local: bool, key: Key) -> bool:
         return (
-            key.rank != self._party.rank
-            and self._party.is_local(key.rank) == is_local
+            key.rank != self._world.rank
+            and self._world.is_local(key.rank) == is_local
             and self._is_expected(key)
         )
 

@@ -38,9 +38,9 @@ from hccl_py.transport.bootstrap.connection import (
     Steps,
 )
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.sealed_store import LOOK_PERIOD_S
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
@@ -68,7 +68,7 @@ class FullMesh(Connector):
 
     def __init__(
         self,
-        party: Party,
+        world: World,
         listeners: Sequence[socket.socket],
         deadline: Deadline,
         failure: SharedFailure | None = None,
@@ -83,8 +83,8 @@ class FullMesh(Connector):
         self._failure = failure
         self._look_s = time.monotonic() + LOOK_PERIOD_S
         self._refusing: dict[Key, bool] = {}  # whether the peer is known to listen
-        peers = (member.rank for member in party.members if member.rank != party.rank)
-        self._awaited = {key for rank in peers for key in _keys(party, rank)}
+        peers = (member.rank for member in world.members if member.rank != world.rank)
+        self._awaited = {key for rank in peers for key in _keys(world, rank)}
         self._finished: dict[Key, PendingConnection] = {}
         self._lost: dict[Key, float] = {}  # those of them that broke: since when
         self._closed: set[Key] = set()  # those that the peer closed
@@ -92,9 +92,9 @@ class FullMesh(Connector):
         self._received: defaultdict[int, list[bytes]] = defaultdict(list)
         self._unheard: dict[int, int] = {}  # how many bytes ranks have still to send
         self._deadline = deadline
-        num_inbound = sum(key.rank > party.rank for key in self._awaited)
+        num_inbound = sum(key.rank > world.rank for key in self._awaited)
         max_strangers = num_inbound + stranger_limit()
-        super().__init__(party, listeners, max_strangers, DefaultSelector())
+        super().__init__(world, listeners, max_strangers, DefaultSelector())
 
     def close(self) -> None:
         """Close all connections that were not detached. Idempotent."""
@@ -112,7 +112,7 @@ class FullMesh(Connector):
         """
         self._listen()
         for key in sorted(self._awaited):
-            if key.rank < self._party.rank:
+            if key.rank < self._world.rank:
                 self._dial(key)
         while self._awaited:
             self._turn(self._timeout_message)
@@ -123,8 +123,8 @@ class FullMesh(Connector):
 
         BootstrapError: a rank could not connect, ended, or did not come so far.
         """
-        others = range(1, len(self._party.members))
-        if self._party.rank == 0:
+        others = range(1, len(self._world.members))
+        if self._world.rank == 0:
             self.exchange({}, dict.fromkeys(others, len(_JOINED)))
             self.exchange(dict.fromkeys(others, _JOINED), {})
         else:
@@ -176,9 +176,9 @@ class FullMesh(Connector):
         self._lost[key] = time.monotonic()
         if not isinstance(cause, ResetError):
             self._closed.add(key)
-            if self._party.is_local(key.rank):  # no network lies between
+            if self._world.is_local(key.rank):  # no network lies between
                 raise self._ended(key) from cause
-        if key in self._closed or key.rank < self._party.rank:
+        if key in self._closed or key.rank < self._world.rank:
             self._dial(key)
 
     def _unwatch(self, finished: PendingConnection) -> None:
@@ -186,7 +186,7 @@ class FullMesh(Connector):
             self._selector.unregister(finished.socket)
 
     def _ended(self, key: Key) -> BootstrapError:
-        who = self._party.members[key.rank]
+        who = self._world.members[key.rank]
         return BootstrapError(f"{who} ended while ranks connected; look at its log")
 
     def _turn(self, timeout_message: Callable[[], str]) -> None:
@@ -207,7 +207,7 @@ class FullMesh(Connector):
             return remaining_s
         reason = self._deadline.hopeless()
         if reason:
-            raise BootstrapError(f"rank {self._party.rank}: gave up to connect: {reason}")
+            raise BootstrapError(f"rank {self._world.rank}: gave up to connect: {reason}")
         return min(_LONGEST_TURN_S, remaining_s)
 
     def _look(self) -> None:
@@ -216,8 +216,8 @@ class FullMesh(Connector):
         self._check_finished()
         if self._failure is None:
             return
-        members = self._party.members
-        here = members[self._party.rank].identity
+        members = self._world.members
+        here = members[self._world.rank].identity
         awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
         # A rank closes its socket after it shared its failure, or when nobody awaits it any more.
         ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
@@ -239,23 +239,23 @@ class FullMesh(Connector):
         for key, since_s in self._lost.items():
             if time.monotonic() > since_s + _LOST_S:
                 raise BootstrapError(
-                    f"the connection with {self._party.members[key.rank]} was lost while others "
-                    f"connected, and not back in {_LOST_S:g} s; look at its log and at the network"
+                    f"the connection with {self._world.members[key.rank]} was lost during "
+                    f"start-up, and not back in {_LOST_S:g} s; look at its log and at the network"
                 )
 
     def _refused(self, key: Key) -> None:
         """Retry while the peer may be slow; what it refuses once it listens, a firewall does."""
         if key in self._closed:
             raise self._ended(key)
-        if not self._party.is_local(key.rank) and self._refusing.setdefault(key, False):
+        if not self._world.is_local(key.rank) and self._refusing.setdefault(key, False):
             what = f"{CONNECTING}: connection refused, although that rank listens"
             self._failed(key, what, NotListeningError())
         super()._refused(key)
 
     def _is_expected(self, key: Key) -> bool:
-        if self._party.lanes_later and key.index != CONTROL:
+        if self._world.lanes_later and key.index != CONTROL:
             raise NotNowError("a lane of a rank that is connected to all others already")
-        if key.rank < self._party.rank:
+        if key.rank < self._world.rank:
             raise NotNowError("this rank dials it itself")
         return key in self._awaited or key in self._finished
 
@@ -288,7 +288,7 @@ class FullMesh(Connector):
         if isinstance(cause, ResetError) or key in self._lost:
             self._retry_later(key)
             return
-        me, peer = (self._party.members[rank] for rank in (self._party.rank, key.rank))
+        me, peer = (self._world.members[rank] for rank in (self._world.rank, key.rank))
         hint = f"look at the log of rank {peer.rank} first"
         if is_no_descriptor(cause):
             hint = "raise it there"
@@ -301,19 +301,18 @@ class FullMesh(Connector):
 
     def _out_of_descriptors(self, cause: OSError) -> None:
         raise BootstrapError(
-            f"{self._party.members[self._party.rank]} could not accept: {self._no_descriptor()}"
+            f"{self._world.me} could not accept: {self._no_descriptor()}"
         ) from cause
 
     def _num_missing(self) -> int:
-        later = self._party.num_lanes - self._party.num_lanes_at_start
-        remote = (one.rank for one in self._party.members if not self._party.is_local(one.rank))
-        return len(self._awaited) + later * sum(map(self._party.num_paths, remote))
+        later = self._world.num_lanes - self._world.num_lanes_at_start
+        return len(self._awaited) + later * sum(map(self._world.num_paths, self._world.remote))
 
     def _where(self, key: Key) -> str:
         target = describe_target(self._target(key))
-        if self._party.is_local(key.rank):
+        if self._world.is_local(key.rank):
             return target
-        interface = self._party.route(key.rank, key.path)[0].interface
+        interface = self._world.route(key.rank, key.path)[0].interface
         return f"{target} through {interface}" if interface else target
 
     def _timeout_message(self) -> str:
@@ -322,14 +321,14 @@ class FullMesh(Connector):
         missing = {rank: tuple(keys) for rank, keys in groups}
         shown = []
         for rank, keys in islice(missing.items(), _MAX_PEERS_IN_MESSAGE):
-            absent = "never connected" if rank > self._party.rank else "did not answer"
+            absent = "never connected" if rank > self._world.rank else "did not answer"
             states = ", ".join(f"{key} {steps.get(key, absent)}" for key in keys)
             where = ", ".join(dict.fromkeys(map(self._where, keys)))
-            shown.append(f"{self._party.members[rank]} at {where}: {states}")
+            shown.append(f"{self._world.members[rank]} at {where}: {states}")
         if len(missing) > len(shown):
             shown.append(f"and {len(missing) - len(shown)} more ranks")
         return (
-            f"{self._party.members[self._party.rank]} has no connection {self._deadline} with "
+            f"{self._world.me} has no connection {self._deadline} with "
             f"{'; '.join(shown)}; look at the logs of those ranks, and whether a firewall or the "
             "wrong interface (HCCL_SOCKET_IFNAME) is in the way; see hccl-launch --check"
             f"{self._rejections.summary()}"
@@ -337,18 +336,18 @@ class FullMesh(Connector):
 
     def _join_message(self, waiting: Sequence[int]) -> str:
         missing = ", ".join(
-            str(self._party.members[rank]) for rank in waiting[:_MAX_PEERS_IN_MESSAGE]
+            str(self._world.members[rank]) for rank in waiting[:_MAX_PEERS_IN_MESSAGE]
         )
         return (
-            f"{self._party.members[self._party.rank]} is connected with all ranks, but "
+            f"{self._world.me} is connected with all ranks, but "
             f"{self._deadline} has not heard that of {missing}; look at the log there"
         )
 
 
-def _keys(party: Party, rank: int) -> list[Key]:
-    if party.is_local(rank):
+def _keys(world: World, rank: int) -> list[Key]:
+    if world.is_local(rank):
         return [Key(rank, CONTROL, 0)]
-    paths = range(party.num_paths(rank))
+    paths = range(world.num_paths(rank))
     return [
-        Key(rank, index, path) for index in range(1 + party.num_lanes_at_start) for path in paths
+        Key(rank, index, path) for index in range(1 + world.num_lanes_at_start) for path in paths
     ]

@@ -17,15 +17,15 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.rdma_agreement import first_problem
-from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, meet
+from hccl_py.transport.bootstrap.rendezvous import PeerInfo, RendezvousResult, meet
 from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.bootstrap.tls import Tls
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.control.message import Roster
+from hccl_py.transport.control.message import ControlMembers
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.agreed import given
@@ -42,13 +42,20 @@ from hccl_py.transport.network.sockets import (
 )
 from hccl_py.transport.network.system_calls import require_system_calls
 from hccl_py.transport.network.transports import AUTO, VARIABLE, VERBS
-from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
+from hccl_py.transport.providers.interface import (
+    MAX_ADDRESS_BYTES,
+    Lane,
+    Provider,
+    ProviderSettings,
+)
 from hccl_py.transport.providers.registry import provider_class
 from hccl_py.transport.providers.verbs.automatic import agreed as rdma_is_agreed
 from hccl_py.transport.providers.verbs.automatic import usable_family as usable_rdma_family
 
 if TYPE_CHECKING:
     from hccl_py.transport.providers.verbs.lanes import RdmaLanes
+
+MakeSegment = Callable[[tuple[int, ...]], tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Mesh:
     """All connections of this rank, which are the caller's of `connect` to close.
 
     Attributes:
-        party: this rank among all ranks.
+        world: this rank among all ranks.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes make lanes and replace connections; empty on a single
             node.
@@ -102,7 +109,7 @@ class Mesh:
         shared: what rank 0 shared with all ranks; empty if alone.
     """
 
-    party: Party
+    world: World
     links: tuple[Link, ...]
     listeners: tuple[socket.socket, ...]
     provider: Provider | None = None
@@ -113,7 +120,7 @@ class Mesh:
     def nodes(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each node; nodes in the order in which ranks first name them."""
         nodes: dict[tuple[str, int, str], list[int]] = {}
-        for member in self.party.members:
+        for member in self.world.members:
             nodes.setdefault(member.identity.node, []).append(member.rank)
         return tuple(map(tuple, nodes.values()))
 
@@ -123,7 +130,7 @@ def connect(
     rank: int,
     world_size: int,
     *,
-    make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
+    make_segment: MakeSegment,
     num_lanes: int,
     timeout_s: float,
     slot_bytes: int,
@@ -135,8 +142,8 @@ def connect(
     Args:
         store: used by the ranks of this communicator only; wrap it in a prefix.
         make_segment: called once with the ranks that share memory, in order, this one included;
-            returns what those peers get a copy of, see `Party.segment`. The descriptors stay the
-            caller's, on failure too.
+            returns what those peers get a copy of, see `World.segment`. The descriptors stay
+            the caller's, on failure too.
         num_lanes: data lanes per rank that shares no memory.
         slot_bytes: the most that a message of a lane has.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
@@ -154,7 +161,7 @@ def connect(
         identity = identity or Identity.of_this_process()
         ask()
         _refuse_others(sealed, Member(0, identity))
-        alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
+        alone = World(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
     failure = SharedFailure(sealed, rank, world_size)
     # The failure is shared before anything closes, pending connections too: peers would fail in
@@ -171,14 +178,14 @@ def connect(
             _warn_once(weakness(settings.secret))
         lanes = num_lanes, slot_bytes
         mine = _Resources(rank, world_size, lanes, identity, settings, opened)
-        card = replace(mine.card, settings=given({**settings.compared(), **terms.settings}))
-        meeting = meet(store, rank, card, settings.secret, deadline, terms.shared, failure.look)
+        info = replace(mine.info, settings=given({**settings.compared(), **terms.settings}))
+        result = meet(store, rank, info, settings.secret, deadline, terms.shared, failure.look)
         failure.has_met = True
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
-        coordination = _coordination(meeting, rank)
+        coordination = _coordination(result, rank)
         opened.callback(coordination.close)
-        mine.settle_transport(meeting.cards, sealed, deadline, failure)
-        mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
+        mine.settle_transport(result.infos, sealed, deadline, failure)
+        mesh = mine.connect(result, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
@@ -207,7 +214,7 @@ def _host_of(store: Any) -> str | None:
 
 
 class _Resources:
-    """What a rank opens before the rendezvous, because its card describes it.
+    """What a rank opens before the rendezvous, because its peer info describes it.
 
     Sockets are bound there and listen only after it: a job on one node never opens a port, and
     nobody is served before the secret is known.
@@ -240,8 +247,9 @@ class _Resources:
             opened.enter_context(listener)
         host = endpoints[0].host if endpoints else ""
         self._provider: Provider | None = None
-        site = Site(rank, world_size, self._num_lanes, host, settings.ports)
-        provider_card = self._open_provider(site)
+        provider_address = self._open_provider(
+            ProviderSettings(rank, world_size, self._num_lanes, host, settings.ports)
+        )
         self._interfaces = [endpoint.interface for endpoint in endpoints]
         rdma_family = ""
         if settings.transport == AUTO and settings.is_plain and len(endpoints) == 1:
@@ -254,7 +262,7 @@ class _Resources:
                 raise BootstrapError(f"{VARIABLE}={VERBS}: {error}") from error
         self.plane = hold()
         opened.callback(release, self.plane)
-        self.card = Card(
+        self.info = PeerInfo(
             identity,
             world_size,
             self._num_lanes,
@@ -263,54 +271,53 @@ class _Resources:
             tcp_problem,
             self._tls.certificate if self._tls is not None else b"",
             settings.transport,
-            provider_card,
-            self.plane.contact(host, settings.ports),
+            provider_address,
+            self.plane.control_address(host, settings.ports),
             rdma_family,
         )
 
-    def _open_provider(self, site: Site) -> bytes:
+    def _open_provider(self, settings: ProviderSettings) -> bytes:
         make_provider = provider_class(self.settings.transport)
-        if make_provider is None or not site.address:
+        if make_provider is None or not settings.address:
             return b""
-        self._provider = make_provider(site)
+        self._provider = make_provider(settings)
         self._opened.callback(self._provider.close)
-        card = self._provider.card()
-        if len(card) > MAX_PROVIDER_CARD_BYTES:
+        address = self._provider.address()
+        if len(address) > MAX_ADDRESS_BYTES:
             raise BootstrapError(
-                f"{VARIABLE}={self.settings.transport}: the provider's card has {len(card)} "
-                f"bytes, > {MAX_PROVIDER_CARD_BYTES}"
+                f"{VARIABLE}={self.settings.transport}: the provider's address has {len(address)} "
+                f"bytes, > {MAX_ADDRESS_BYTES}"
             )
-        return card
+        return address
 
     def connect(
         self,
-        meeting: Meeting,
-        make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
+        result: RendezvousResult,
+        make_segment: MakeSegment,
         deadline: Deadline,
         coordination: Coordination,
         failure: SharedFailure,
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
-        party = self._party(meeting, make_segment)
-        _log_unused(party)
-        local = {member.rank for member in party.members if party.is_local(member.rank)}
-        remote = {member.rank for member in party.members} - local
-        if party.ties_interfaces and not any(map(party.shares_machine, remote)):
-            for listener, endpoint in zip(self._tcp, self.card.endpoints, strict=True):
+        world = self._world(result, make_segment)
+        _log_unused(world)
+        remote = world.remote
+        if world.ties_interfaces and not any(map(world.shares_machine, remote)):
+            for listener, endpoint in zip(self._tcp, self.info.endpoints, strict=True):
                 bind_to_device(listener, endpoint.interface)
-        listeners = [self._unix] if len(local) > 1 else []
+        listeners = [self._unix] if len(remote) < len(world.members) - 1 else []
         listeners += self._tcp if remote else []
         for listener in listeners:
             listener.listen(BACKLOG)
         if remote:
             failure.tell_listening()
-        full_mesh = FullMesh(party, listeners, deadline, failure)
+        full_mesh = FullMesh(world, listeners, deadline, failure)
         self._opened.callback(full_mesh.close)
         made = full_mesh.run()
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
             full_mesh.join()  # while its lanes connect nobody looks at the other connections
-            provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
+            provided = self._provider.connect([info.provider for info in result.infos], deadline)
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.
@@ -321,35 +328,35 @@ class _Resources:
         full_mesh.join()
         if self._rdma is not None:
             rdma_lanes = self._rdma.start()
-        links = _links(party, made, provided, rdma_lanes)
+        links = _links(world, made, provided, rdma_lanes)
         full_mesh.close()
         kept = tuple(self._tcp) if remote else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
-        return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
+        return Mesh(world, links, kept, self._provider, coordination, result.shared)
 
     def settle_transport(
         self,
-        cards: Sequence[Card],
+        infos: Sequence[PeerInfo],
         store: SealedStore,
         deadline: Deadline,
         failure: SharedFailure,
     ) -> None:
         """Let `auto` become `verbs` where every rank can; the device is opened only for that."""
-        if self.settings.transport != AUTO or not any(card.rdma for card in cards):
+        if self.settings.transport != AUTO or not any(info.rdma for info in infos):
             return
-        node = self.card.identity.node
-        remote = [rank for rank, card in enumerate(cards) if card.identity.node != node]
-        num_nodes = len({card.identity.node for card in cards})
-        if num_nodes == 1 or not rdma_is_agreed([card.rdma for card in cards]):
+        node = self.info.identity.node
+        remote = [rank for rank, info in enumerate(infos) if info.identity.node != node]
+        num_nodes = len({info.identity.node for info in infos})
+        if num_nodes == 1 or not rdma_is_agreed([info.rdma for info in infos]):
             return
         rdma, problem = None, ""
         try:
             rdma = self._open_rdma()
             rdma.make(remote, self._slot_bytes)
         except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
-            problem = f"rank {self._rank} on {self.card.identity.host}: {error}"
-        problem = first_problem(store, self._rank, len(cards), problem, deadline, failure.look)
+            problem = f"rank {self._rank} on {self.info.identity.host}: {error}"
+        problem = first_problem(store, self._rank, len(infos), problem, deadline, failure.look)
         if problem:
             log = logger.warning if self._rank == 0 else logger.info
             log("HCCL_TRANSPORT=auto: TCP instead of RDMA: %s", problem)
@@ -363,26 +370,24 @@ class _Resources:
 
         return RdmaLanes(self._num_lanes, self._interfaces)
 
-    def _party(
-        self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
-    ) -> Party:
+    def _world(self, result: RendezvousResult, make_segment: MakeSegment) -> World:
         members = tuple(
-            Member(rank, card.identity, card.unix_name, card.endpoints, card.certificate)
-            for rank, card in enumerate(meeting.cards)
+            Member(rank, info.identity, info.unix_name, info.endpoints, info.certificate)
+            for rank, info in enumerate(result.infos)
         )
         shares_memory = self.settings.transport in (AUTO, VERBS)
-        node = self.card.identity.node
+        node = self.info.identity.node
         on_node = tuple(one.rank for one in members if one.identity.node == node)
         local_ranks = on_node if shares_memory else (self._rank,)
         if self._tls is not None:
             self._tls.trust(one.certificate for one in members if one.rank not in local_ranks)
-        return Party(
+        return World(
             self._rank,
             members,
-            meeting.communicator_id,
-            meeting.secret,
+            result.communicator_id,
+            result.secret,
             make_segment(local_ranks),
-            self.card.num_lanes if self._provider is None and self._rdma is None else 0,
+            self.info.num_lanes if self._provider is None and self._rdma is None else 0,
             self.settings.has_paths,
             self.settings.num_connections,
             self._tls,
@@ -390,49 +395,49 @@ class _Resources:
         )
 
 
-def _coordination(meeting: Meeting, rank: int) -> Coordination:
-    machine = meeting.cards[rank].identity.machine
-    contacts = tuple(
-        card.contact if card.identity.machine == machine else replace(card.contact, unix_name="")
-        for card in meeting.cards
+def _coordination(result: RendezvousResult, rank: int) -> Coordination:
+    machine = result.infos[rank].identity.machine
+    addresses = tuple(
+        info.control if info.identity.machine == machine else replace(info.control, unix_name="")
+        for info in result.infos
     )
-    return Coordination(Roster(meeting.communicator_id, rank, contacts))
+    return Coordination(ControlMembers(result.communicator_id, rank, addresses))
 
 
-def _log_unused(party: Party) -> None:
-    me = party.members[party.rank]
+def _log_unused(world: World) -> None:
+    me = world.me
     fewest = min(
-        (member for member in party.members if member.identity.node != me.identity.node),
+        (member for member in world.members if member.identity.node != me.identity.node),
         key=lambda member: len(member.endpoints),
         default=me,
     )
     if len(fewest.endpoints) < len(me.endpoints):
         interfaces = ", ".join(endpoint.interface for endpoint in me.endpoints)
         logger.warning(
-            f"rank {party.rank} has {len(me.endpoints)} interfaces ({interfaces}), {fewest} has "
+            f"rank {me.rank} has {len(me.endpoints)} interfaces ({interfaces}), {fewest} has "
             f"{len(fewest.endpoints)}: towards it the first {len(fewest.endpoints)} are used"
         )
 
 
 def _links(
-    party: Party,
+    world: World,
     made: Mapping[Key, PendingConnection],
     provided: Mapping[int, Sequence[Lane]],
     rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]],
 ) -> tuple[Link, ...]:
     """Hand finished connections over; nothing can fail once the first is detached."""
     links = []
-    for peer in (member.rank for member in party.members if member.rank != party.rank):
-        if party.is_local(peer):
+    for peer in (member.rank for member in world.members if member.rank != world.rank):
+        if world.is_local(peer):
             control = made[Key(peer, CONTROL, 0)]
             links.append(Link(peer, (control.detach(),), (), (), control.descriptors))
             continue
-        paths = range(party.num_paths(peer))
+        paths = range(world.num_paths(peer))
         controls, *lanes = [
             tuple(made[Key(peer, index, path)].detach() for path in paths)
-            for index in range(1 + party.num_lanes_at_start)
+            for index in range(1 + world.num_lanes_at_start)
         ]
-        names = tuple(party.path_name(peer, path) for path in paths)
+        names = tuple(world.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))
         of_device = rdma_lanes.get(peer, ())
         links.append(Link(peer, controls, tuple(lanes), names, None, of_provider, of_device))

@@ -32,8 +32,8 @@ from hccl_py.transport.bootstrap.connection import (
 )
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.flaps import Flaps
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
@@ -69,16 +69,16 @@ class Reconnector(Connector):
     def __init__(
         self,
         engine: _core.Communicator,
-        party: Party,
+        world: World,
         listeners: Sequence[socket.socket],
         opened: OpenSockets,
     ) -> None:
         """Begin; `opened` learns of every new connection, and the listeners are taken over."""
         self._plane = hold()
-        remote = [one.rank for one in party.members if not party.is_local(one.rank)]
-        num_inbound = party.num_lanes * sum(map(party.num_paths, remote))  # of one call, at once
+        remote = world.remote
+        num_inbound = world.num_lanes * sum(map(world.num_paths, remote))  # of one call, at once
         max_strangers = num_inbound + stranger_limit()
-        super().__init__(party, listeners, max_strangers, self._plane.loop.selector)
+        super().__init__(world, listeners, max_strangers, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()
@@ -86,14 +86,14 @@ class Reconnector(Connector):
         self._made: set[Key] = {
             Key(rank, 1 + lane, path)
             for rank in remote
-            for lane in range(party.num_lanes_at_start)
-            for path in range(party.num_paths(rank))
+            for lane in range(world.num_lanes_at_start)
+            for path in range(world.num_paths(rank))
         }
         self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
-        self._unmade = UnmadeLanes(party.num_paths)
+        self._unmade = UnmadeLanes(world.num_paths)
         # What this process could not dial because it had no descriptor left.
         self._without_descriptor: set[Key] = set()
         self._flaps = Flaps()
@@ -190,7 +190,7 @@ class Reconnector(Connector):
         for accepted in self._attempts(key, dialled=False):
             if accepted.authenticated:
                 return
-            if key.rank < self._party.rank:
+            if key.rank < self._world.rank:
                 self._give_up(accepted)
         self._dial(key)
 
@@ -219,17 +219,17 @@ class Reconnector(Connector):
         self._unreachable = {
             rank
             for (rank, _), broken in num_broken.items()
-            if broken == self._party.num_paths(rank)
+            if broken == self._world.num_paths(rank)
         }
 
     # What a connector asks.
 
     def _is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the peer may have noticed a break first."""
-        if key.index > self._party.num_lanes or key.path >= self._party.num_paths(key.rank):
+        if key.index > self._world.num_lanes or key.path >= self._world.num_paths(key.rank):
             return False
         is_first = key.index != CONTROL and key not in self._made
-        if key.rank < self._party.rank and (not is_first or key in self._retry_s):
+        if key.rank < self._world.rank and (not is_first or key in self._retry_s):
             raise NotNowError("this rank dials it itself, or sees nothing wrong with it")
         return True
 
@@ -298,17 +298,17 @@ class Reconnector(Connector):
             self._selector.unregister(listener)
 
     def _num_missing(self) -> int:
-        remote = (one.rank for one in self._party.members if not self._party.is_local(one.rank))
-        return self._party.num_lanes * sum(map(self._party.num_paths, remote)) - len(self._made)
+        num_paths = sum(map(self._world.num_paths, self._world.remote))
+        return self._world.num_lanes * num_paths - len(self._made)
 
     def _route(self, key: Key) -> str:
-        here, there = self._party.route(key.rank, key.path)
+        here, there = self._world.route(key.rank, key.path)
         return f"{here.host} -> {describe_target((there.host, there.port))}"
 
     def _name(self, key: Key) -> str:
-        path = self._party.path_name(key.rank, key.path)
-        peer = self._party.members[key.rank]
-        return f"rank {self._party.rank}: path {key.path} ({path}) to {peer}"
+        path = self._world.path_name(key.rank, key.path)
+        peer = self._world.members[key.rank]
+        return f"rank {self._world.rank}: path {key.path} ({path}) to {peer}"
 
 
 def _any_on_path(key: Key, others: Iterable[Key]) -> bool:

@@ -1,9 +1,9 @@
-"""Ranks meet at a store: each leaves a card, rank 0 collects them and publishes one list.
+"""Ranks meet at a store: each leaves its peer info, rank 0 collects all and publishes one list.
 
 The store is the root of trust: a process that can read it can join, unless HCCL_SECRET is set.
 Every value is sealed with an HMAC under that secret (under the empty one where it is unset: then
 the seal only finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store
-operations. `mesh.py` uses the cards.
+operations. `mesh.py` uses the peer infos.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
-from hccl_py.transport.control.message import Contact
+from hccl_py.transport.control.message import ControlAddress
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.agreed import differences
@@ -26,21 +26,21 @@ from hccl_py.transport.network.transports import AUTO
 
 _COMMUNICATOR_ID_BYTES = 16
 _SECRET_BYTES = 32
-MAX_CARD_BYTES = 4096
+MAX_INFO_BYTES = 4096
 _MAX_SHARED_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
-class Card:
+class PeerInfo:
     """What a rank publishes before any connection exists.
 
     Attributes:
-        num_lanes: see `Party`.
+        num_lanes: see `World`.
         unix_name, endpoints, certificate: see `Member`; nothing listens there yet.
         tcp_problem: why there are no endpoints; an error only with a peer on another node.
-        provider: the card of its provider; empty without one.
+        provider: the address of its provider; empty without one.
         settings: those that `agreed.COMPARED` names.
-        contact: of its process's control plane.
+        control: of its process's control plane.
         rdma: `IPv4` or `IPv6` where `auto` could use a GID of this family; else empty.
     """
 
@@ -53,16 +53,16 @@ class Card:
     certificate: bytes = field(default=b"", repr=False)
     transport: str = AUTO
     provider: bytes = b""
-    contact: Contact = Contact()
+    control: ControlAddress = ControlAddress()
     rdma: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousResult:
     """What all ranks agree on after the rendezvous."""
 
-    cards: tuple[Card, ...]
+    infos: tuple[PeerInfo, ...]
     communicator_id: bytes
     secret: bytes = field(repr=False)
     shared: bytes = b""  # by rank 0
@@ -71,13 +71,13 @@ class Meeting:
 def meet(
     store: Store,
     rank: int,
-    card: Card,
+    info: PeerInfo,
     secret: bytes | None,
     deadline: Deadline,
     shared: bytes = b"",
     look: Callable[[], None] = lambda: None,
-) -> Meeting:
-    """Exchange cards with all ranks; without a `secret` rank 0 draws one, which the store sees.
+) -> RendezvousResult:
+    """Exchange peer infos with all ranks; without a `secret` rank 0 draws one for the store.
 
     All ranks get what is `shared` by rank 0. Whoever waits calls `look` now and then, which may
     raise to end that.
@@ -86,39 +86,39 @@ def meet(
     others raise the same error.
     """
     sealed = SealedStore(store, secret)
-    packed = _pack_card(card)
-    _claim(sealed, rank, card, packed)
+    packed = _pack_info(info)
+    _claim(sealed, rank, info, packed)
     if rank == 0:
         try:
             if len(shared) > _MAX_SHARED_BYTES:
                 raise BootstrapError(
                     f"rank 0 shares {len(shared)} bytes, expected at most {_MAX_SHARED_BYTES}"
                 )
-            cards = _collect(sealed, card, deadline, look)
-            content = _list_of_members(cards, secret, shared)
+            infos = _collect(sealed, info, deadline, look)
+            content = _list_of_members(infos, secret, shared)
         except HcclError as error:
-            sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]}))
+            sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_INFO_BYTES]}))
             raise
         sealed.set("members", content)
     else:
         # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
         otherwise = "rank 0 published no list of members; look at its log"
-        sealed.wait(["members"], rank, card.world_size, deadline, otherwise, look)
-    limit = (card.world_size + 1) * (MAX_CARD_BYTES + 64) + _MAX_SHARED_BYTES
+        sealed.wait(["members"], rank, info.world_size, deadline, otherwise, look)
+    limit = (info.world_size + 1) * (MAX_INFO_BYTES + 64) + _MAX_SHARED_BYTES
     what = f"rank {rank}: the list of members that rank 0 published"
-    return _read_members(rank, card, packed, sealed.get("members", what, limit), secret)
+    return _read_members(rank, info, packed, sealed.get("members", what, limit), secret)
 
 
-def _claim(sealed: SealedStore, rank: int, mine: Card, packed: bytes) -> None:
-    """Leave the card, where no other process has left one for this rank."""
-    key, what = f"member/{rank}", f"the card of rank {rank}"
+def _claim(sealed: SealedStore, rank: int, mine: PeerInfo, packed: bytes) -> None:
+    """Leave the peer info, where no other process has left one for this rank."""
+    key, what = f"member/{rank}", f"the peer info of rank {rank}"
     if not sealed.set_first(key, packed):
-        other = _unpack_card(rank, sealed.get(key, what, MAX_CARD_BYTES))
+        other = _unpack_info(rank, sealed.get(key, what, MAX_INFO_BYTES))
         raise _claimed_twice(rank, mine, other)
 
 
-def _claimed_twice(rank: int, *cards: Card) -> BootstrapError:
-    who = " and ".join(f"pid {one.identity.pid} on {one.identity.host}" for one in cards)
+def _claimed_twice(rank: int, *infos: PeerInfo) -> BootstrapError:
+    who = " and ".join(f"pid {one.identity.pid} on {one.identity.host}" for one in infos)
     return BootstrapError(
         f"two processes claim rank {rank}: {who}; does every process have a RANK of its own, and "
         "every job a store of its own?"
@@ -126,18 +126,18 @@ def _claimed_twice(rank: int, *cards: Card) -> BootstrapError:
 
 
 def _collect(
-    sealed: SealedStore, mine: Card, deadline: Deadline, look: Callable[[], None]
+    sealed: SealedStore, mine: PeerInfo, deadline: Deadline, look: Callable[[], None]
 ) -> list[bytes]:
-    """Wait for all cards and return them; judge each early enough that none is awaited in vain."""
+    """Wait for all peer infos and return them; an error is found before all have come."""
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
-    came: dict[int, Card] = {}
+    came: dict[int, PeerInfo] = {}
 
     def read(rank: int) -> bytes:
-        packed = sealed.get(keys[rank], f"the card of rank {rank}", MAX_CARD_BYTES)
-        came[rank] = card = _unpack_card(rank, packed)
-        if card.world_size != mine.world_size:
+        packed = sealed.get(keys[rank], f"the peer info of rank {rank}", MAX_INFO_BYTES)
+        came[rank] = info = _unpack_info(rank, packed)
+        if info.world_size != mine.world_size:
             raise BootstrapError(
-                f"rank {rank} has world_size {card.world_size}, rank 0 has {mine.world_size}: set "
+                f"rank {rank} has world_size {info.world_size}, rank 0 has {mine.world_size}: set "
                 "WORLD_SIZE to the same value on every rank"
             )
         return packed
@@ -147,20 +147,20 @@ def _collect(
         for rank, key in enumerate(keys):
             if rank not in came and sealed.has(key):
                 read(rank)
-        for rank, card in came.items():
-            if has_ended(card.identity, card.unix_name, mine.identity):
+        for rank, info in came.items():
+            if has_ended(info.identity, info.unix_name, mine.identity):
                 raise BootstrapError(
-                    f"{Member(rank, card.identity)} ended before all ranks had arrived; look at "
+                    f"{Member(rank, info.identity)} ended before all ranks had arrived; look at "
                     "its log"
                 )
 
     sealed.wait(keys, 0, mine.world_size, deadline, "the store failed", watch)
     packed = [read(rank) for rank in range(mine.world_size)]
-    cards = [came[rank] for rank in range(mine.world_size)]
-    different = differences([card.settings for card in cards])
+    infos = [came[rank] for rank in range(mine.world_size)]
+    different = differences([info.settings for info in infos])
     if different:
         raise BootstrapError(different)
-    _check_reachable(cards)
+    _check_reachable(infos)
     return packed
 
 
@@ -168,50 +168,50 @@ def _list_of_members(packed: list[bytes], secret: bytes | None, shared: bytes) -
     content = {
         "communicator_id": secrets.token_bytes(_COMMUNICATOR_ID_BYTES),
         "secret": None if secret else secrets.token_bytes(_SECRET_BYTES),
-        "cards": packed,
+        "infos": packed,
         "shared": shared,
     }
     return bytes(msgpack.packb(content))
 
 
 def _read_members(
-    rank: int, mine: Card, packed: bytes, content: bytes, secret: bytes | None
-) -> Meeting:
+    rank: int, mine: PeerInfo, packed: bytes, content: bytes, secret: bytes | None
+) -> RendezvousResult:
     try:
         members = msgpack.unpackb(content)
         if "failure" in members:
             raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['failure']}")
-        cards = list(members["cards"])
-        meeting = Meeting(
-            tuple(_unpack_card(index, card) for index, card in enumerate(cards)),
+        infos = list(members["infos"])
+        result = RendezvousResult(
+            tuple(_unpack_info(index, info) for index, info in enumerate(infos)),
             members["communicator_id"],
             secret or members["secret"],
             members["shared"],
         )
-        _check_types(meeting)
+        _check_types(result)
     except (ValueError, KeyError, TypeError) as error:
         raise BootstrapError(f"rank {rank}: rank 0 published a damaged list: {error}") from error
-    if len(cards) != mine.world_size:
+    if len(infos) != mine.world_size:
         raise BootstrapError(
-            f"rank {rank} expects {mine.world_size} ranks, rank 0 expects {len(cards)}"
+            f"rank {rank} expects {mine.world_size} ranks, rank 0 expects {len(infos)}"
         )
-    if cards[rank] != packed:
-        raise _claimed_twice(rank, mine, meeting.cards[rank])
-    return meeting
+    if infos[rank] != packed:
+        raise _claimed_twice(rank, mine, result.infos[rank])
+    return result
 
 
-def _check_reachable(cards: Sequence[Card]) -> None:
+def _check_reachable(infos: Sequence[PeerInfo]) -> None:
     """Reject what would end in a connection timeout on some other rank."""
-    if cards[0].transport == AUTO and len({card.identity.node for card in cards}) == 1:
+    if infos[0].transport == AUTO and len({info.identity.node for info in infos}) == 1:
         return
-    machines = {card.identity.machine for card in cards}
-    for rank, card in enumerate(cards):
-        who = f"rank {rank} on {card.identity.host}"
-        if not card.endpoints:
+    machines = {info.identity.machine for info in infos}
+    for rank, info in enumerate(infos):
+        who = f"rank {rank} on {info.identity.host}"
+        if not info.endpoints:
             raise BootstrapError(
-                f"{who} has peers on other nodes but cannot listen: {card.tcp_problem}"
+                f"{who} has peers on other nodes but cannot listen: {info.tcp_problem}"
             )
-        for endpoint, first in zip(card.endpoints, cards[0].endpoints, strict=False):
+        for endpoint, first in zip(info.endpoints, infos[0].endpoints, strict=False):
             if len(machines) > 1 and is_loopback(endpoint.host):
                 raise BootstrapError(
                     f"{who} listens on {endpoint.host}, which other machines cannot reach: "
@@ -223,24 +223,24 @@ def _check_reachable(cards: Sequence[Card]) -> None:
                     f"on {first.host} ({first.interface}): choose the interfaces in the same order "
                     "on every rank (HCCL_SOCKET_IFNAME), or one family (HCCL_SOCKET_FAMILY)"
                 )
-        if len(machines) > 1 and not card.contact.port:
+        if len(machines) > 1 and not info.control.port:
             raise BootstrapError(
                 f"{who} has peers on other machines but its coordinator cannot listen: "
-                f"{card.contact.problem}"
+                f"{info.control.problem}"
             )
 
 
-def _pack_card(card: Card) -> bytes:
-    packed = bytes(msgpack.packb({"version": PROTOCOL_VERSION, **asdict(card)}))
-    if len(packed) > MAX_CARD_BYTES:
-        raise BootstrapError(f"this rank's card has {len(packed)} bytes, > {MAX_CARD_BYTES}")
+def _pack_info(info: PeerInfo) -> bytes:
+    packed = bytes(msgpack.packb({"version": PROTOCOL_VERSION, **asdict(info)}))
+    if len(packed) > MAX_INFO_BYTES:
+        raise BootstrapError(f"this rank's peer info has {len(packed)} bytes, > {MAX_INFO_BYTES}")
     return packed
 
 
-def _unpack_card(rank: int, packed: bytes) -> Card:
+def _unpack_info(rank: int, packed: bytes) -> PeerInfo:
     try:
         fields = msgpack.unpackb(packed)
-        if "failure" in fields:  # instead of a card, see shared_failure.py
+        if "failure" in fields:  # instead of a peer info, see shared_failure.py
             raise BootstrapError(str(fields["failure"]))
         version = fields.pop("version")
         if version != PROTOCOL_VERSION:
@@ -250,18 +250,18 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
             )
         fields["identity"] = Identity(**fields["identity"])
         fields["endpoints"] = tuple(Endpoint(**one) for one in fields["endpoints"])
-        fields["contact"] = Contact(**fields["contact"])
-        card = Card(**fields)
-        for part in (card, card.contact, card.identity, *card.endpoints):
+        fields["control"] = ControlAddress(**fields["control"])
+        info = PeerInfo(**fields)
+        for part in (info, info.control, info.identity, *info.endpoints):
             _check_types(part)
-        for endpoint in card.endpoints:
+        for endpoint in info.endpoints:
             address_family(endpoint.host)
-        int(card.identity.cores, 16)
-        if not all(type(one) is str for pair in card.settings.items() for one in pair):
+        int(info.identity.cores, 16)
+        if not all(type(one) is str for pair in info.settings.items() for one in pair):
             raise TypeError("settings are not strings")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
-    return card
+        raise BootstrapError(f"the peer info of rank {rank} is damaged: {error}") from error
+    return info
 
 
 def _check_types(received: object) -> None:
@@ -270,7 +270,7 @@ def _check_types(received: object) -> None:
             raise TypeError(f"{name} is not {expected}")
 
 
-@cache  # to evaluate the annotations takes longer than all else of a card
+@cache  # to evaluate the annotations takes longer than all else of a peer info
 def _types() -> dict[type, dict[str, Any]]:
     """Return the types of all fields, by the class of what ranks publish."""
     return {
@@ -278,5 +278,5 @@ def _types() -> dict[type, dict[str, Any]]:
             name: get_origin(expected) if get_origin(expected) in (tuple, dict) else expected
             for name, expected in get_type_hints(part).items()
         }
-        for part in (Meeting, Card, Contact, Identity, Endpoint)
+        for part in (RendezvousResult, PeerInfo, ControlAddress, Identity, Endpoint)
     }

@@ -95,7 +95,7 @@ class SealedStore:
         otherwise: str,
         look: Callable[[], None],
     ) -> None:
-        """Wait until all keys are set; the error names the ranks without a card, or `otherwise`.
+        """Wait until all keys are set; the error names the ranks without one, or `otherwise`.
 
         Now and then it calls `look`, which may raise to end the wait.
         """

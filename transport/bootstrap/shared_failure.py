@@ -115,7 +115,7 @@ class SharedFailure:
     def _leave(self) -> None:
         """Let the others read the store before it may end with the process of rank 0.
 
-        Rank 0 waits for the ranks that came; for all where it failed before it left a card itself.
+        Rank 0 waits for the ranks that came; for all where it failed before it left its peer info.
         """
         with contextlib.suppress(BootstrapError):
             if self._store_ended:

@@ -1,7 +1,7 @@
 """Encryption of the connections between nodes (HCCL_TLS=1): TLS 1.3, both sides pinned.
 
 Every rank makes a key and a self-signed certificate for each communicator. The certificate travels
-in the rank's card at the rendezvous, and a connection stands only if its other end shows the
+in the rank's peer info at the rendezvous, and a connection stands only if its other end shows the
 certificate of the rank that it claims to be. No authority, no file and no clock is involved. The
 handshake with the job's secret then runs inside.
 """

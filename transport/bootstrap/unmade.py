@@ -7,7 +7,7 @@ break is seen, and calls would wait until their deadline.
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from hccl_py.transport.bootstrap.party import Key
+from hccl_py.transport.bootstrap.world import Key
 
 GIVEN_UP_S = 12.0
 """For how long the network may keep all connections of a lane away."""

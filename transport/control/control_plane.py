@@ -1,7 +1,7 @@
 """The control plane of this process: messages between ranks, a service of the control thread.
 
-`hold` starts it before the rendezvous, because cards carry its contact. It lives from the first
-communicator that has peers to the last. Ranks of one process exchange messages without sockets.
+`hold` starts it before the rendezvous, because peer infos carry its address. It lives from the
+first communicator that has peers to the last. Ranks of one process need no sockets.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import zmq
 
 from hccl_py.transport import _core
 from hccl_py.transport.control.loop import ControlLoop
-from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
+from hccl_py.transport.control.message import ControlAddress, ControlMembers, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.errors import BootstrapError
@@ -48,12 +48,12 @@ class ControlPlane:
 
     # Any thread.
 
-    def contact(self, host: str, ports: range | None) -> Contact:
+    def control_address(self, host: str, ports: range | None) -> ControlAddress:
         """Return where this process is reached: on this machine, and at `host` from others.
 
         The port there is bound, but nobody listens before a member on another machine is known.
         """
-        found = Contact(self.sockets.public_key, self.sockets.unix_name)
+        found = ControlAddress(self.sockets.public_key, self.sockets.unix_name)
         if not host:
             return found
         with self._lock:
@@ -80,12 +80,12 @@ class ControlPlane:
 
     # The control thread.
 
-    def admit(self, roster: Roster) -> None:
+    def admit(self, members: ControlMembers) -> None:
         """Admit the members of a communicator."""
-        for contact in roster.contacts:
-            self.sockets.admit(contact)
-        if not all(contact.unix_name for contact in roster.contacts):
-            host = roster.contacts[roster.rank].host
+        for address in members.addresses:
+            self.sockets.admit(address)
+        if not all(address.unix_name for address in members.addresses):
+            host = members.addresses[members.rank].host
             bound, port = self._bound[host]
             if bound is not None:
                 self._bound[host] = None, port
@@ -93,18 +93,18 @@ class ControlPlane:
 
     def attach(self, participant: Participant) -> None:
         """Begin to take part for a rank of a communicator whose members are admitted."""
-        roster = participant.roster
-        self._participants[roster.communicator_id, roster.rank] = participant
+        members = participant.members
+        self._participants[members.communicator_id, members.rank] = participant
         self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
 
-    def leave(self, roster: Roster) -> None:
+    def leave(self, members: ControlMembers) -> None:
         """End the part of a rank, and dismiss its peers."""
-        participant = self._participants.pop((roster.communicator_id, roster.rank), None)
+        participant = self._participants.pop((members.communicator_id, members.rank), None)
         self._flush()
         if participant is not None:
             self.loop.selector.unregister(participant.reporter.news_fd())
         # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.loop.post(lambda: self.sockets.dismiss(one.key for one in roster.contacts))
+        self.loop.post(lambda: self.sockets.dismiss(one.key for one in members.addresses))
 
     def _close(self) -> None:
         self.sockets.close()
@@ -127,7 +127,7 @@ class ControlPlane:
 
     def send(self, participant: Participant, entry: Entry) -> None:
         """Take a message of a participant; it leaves at the end of the turn."""
-        key = participant.roster.contacts[entry.receiver].key
+        key = participant.members.addresses[entry.receiver].key
         if key == self.sockets.public_key:
             self._here.append(entry)
         else:
@@ -149,8 +149,8 @@ class ControlPlane:
             participant = self._participants.get((entry.communicator, entry.receiver))
             if participant is None:
                 continue  # not attached yet, or left already
-            contacts = participant.roster.contacts
-            if entry.sender >= len(contacts) or contacts[entry.sender].key != key:
+            addresses = participant.members.addresses
+            if entry.sender >= len(addresses) or addresses[entry.sender].key != key:
                 self.loop.log(f"a member claimed to be rank {entry.sender}, which it is not")
                 continue
             self._here.append(entry)

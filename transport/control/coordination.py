@@ -17,7 +17,7 @@ from typing import Any
 from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.loop import Service
-from hccl_py.transport.control.message import Roster
+from hccl_py.transport.control.message import ControlMembers
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.reporter import Reporter
 from hccl_py.transport.control.store import StoreClient
@@ -35,20 +35,20 @@ _SLICE_S = 0.1
 class Coordination:
     """One rank's hold on the control plane, from the rendezvous until it is closed."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, members: ControlMembers) -> None:
         self._plane = hold()
-        self.roster = roster
+        self.members = members
         self._participant: Participant | None = None
         self._closed = False
         try:
-            self._plane.loop.call(lambda: self._plane.admit(roster))
+            self._plane.loop.call(lambda: self._plane.admit(members))
         except BaseException:
             self.close()
             raise
 
     def attach(self, reporter: Reporter) -> None:
         """Begin to send heartbeats, and the reports of `reporter`. At most once."""
-        participant = self._participant = Participant(self.roster, reporter, self._plane.send)
+        participant = self._participant = Participant(self.members, reporter, self._plane.send)
         self._plane.loop.call(lambda: self._plane.attach(participant))
 
     def serve(self, service: Service) -> None:
@@ -126,7 +126,7 @@ class Coordination:
     def survey(self, timeout_s: float) -> dict[int, bytes]:
         """Ask all ranks for their reports; return those that come in time, by rank."""
         participant = self._require()
-        answers = {rank: Future[bytes]() for rank in range(len(self.roster.contacts))}
+        answers = {rank: Future[bytes]() for rank in range(len(self.members.addresses))}
         self._plane.loop.post(lambda: participant.survey(answers))
         _, late = wait(answers.values(), timeout_s)
         self._plane.loop.post(lambda: participant.cancel(late))
@@ -143,7 +143,7 @@ class Coordination:
         if self._closed:
             return
         self._closed = True
-        self._plane.loop.call(lambda: self._plane.leave(self.roster))
+        self._plane.loop.call(lambda: self._plane.leave(self.members))
         if self._participant is not None:
             self._participant.close(CommunicatorError("the communicator is closed"))
             self._participant = None  # and with it the engine

@@ -20,8 +20,8 @@ _MAX_KIND_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Contact:
-    """What a rank's card says about the control plane of its process.
+class ControlAddress:
+    """The address of a process's control plane, in the peer info of its ranks.
 
     Attributes:
         key: public key, in Z85; empty for a rank that is alone.
@@ -39,12 +39,12 @@ class Contact:
 
 
 @dataclass(frozen=True)
-class Roster:
+class ControlMembers:
     """The list of the ranks of a communicator, for the control plane of one of them."""
 
     communicator_id: bytes  # random, public
     rank: int  # this one
-    contacts: tuple[Contact, ...]
+    addresses: tuple[ControlAddress, ...]
 
 
 class Entry(NamedTuple):

@@ -22,7 +22,7 @@ from hccl_py.transport.control.coordinator import (
     Coordinator,
     heartbeat_period_s,
 )
-from hccl_py.transport.control.message import Entry, Roster
+from hccl_py.transport.control.message import ControlMembers, Entry
 from hccl_py.transport.control.reporter import Ended, Reporter
 from hccl_py.transport.control.store import StoreServer
 
@@ -33,16 +33,19 @@ class Participant:
     """Both sides of the coordinator at one rank."""
 
     def __init__(
-        self, roster: Roster, reporter: Reporter, post: Callable[["Participant", Entry], None]
+        self,
+        members: ControlMembers,
+        reporter: Reporter,
+        post: Callable[["Participant", Entry], None],
     ) -> None:
         """Take part for `reporter`; `post` sends messages."""
-        self.roster = roster
+        self.members = members
         self.reporter = reporter
         self.probe = ClockProbe(0)
-        self._rank = roster.rank
+        self._rank = members.rank
         self._post = post
         # The serving side.
-        world_size = len(roster.contacts)
+        world_size = len(members.addresses)
         coordinator = Coordinator(self._rank, world_size, reporter, self._send)
         agreements = Agreements(self._send, coordinator.remaining, self._on_answer)
         store: StoreServer[int] = StoreServer(self._answer)
@@ -241,7 +244,7 @@ class Participant:
             self._questions.pop(number)[2].set_result(answer)
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
-        self._post(self, Entry(self.roster.communicator_id, self._rank, receiver, kind, body))
+        self._post(self, Entry(self.members.communicator_id, self._rank, receiver, kind, body))
 
     def _answer(self, receiver: int, number: int, value: Any) -> None:
         self._send(receiver, "answer", [number, value])

@@ -1,7 +1,7 @@
 """The ZeroMQ sockets of this process: one that listens, and one for each process that it dialled.
 
 Everything travels under CURVE. A process is admitted by its public key alone, which the rendezvous
-card of one of its ranks carried. Nothing that a message says about its sender is believed.
+peer info of one of its ranks carried. Nothing that a message says about its sender is believed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from hccl_py.transport.control.listener import (
     THIS_MACHINE,
     CurveListener,
 )
-from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact
+from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, ControlAddress
 from hccl_py.transport.network.interfaces import describe_target
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -43,7 +43,7 @@ class ControlSockets:
         self.public_key = self._keys.public
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
         # The rest by the key of a process.
-        self._members: dict[bytes, Contact] = {}
+        self._members: dict[bytes, ControlAddress] = {}
         self._num_ranks: Counter[bytes] = Counter()  # of all communicators
         # A rank may leave while another one, which is slower, still connects to it.
         self._former: OrderedDict[bytes, None] = OrderedDict()
@@ -80,13 +80,13 @@ class ControlSockets:
         """Close a listening socket; what was sent may leave for `linger_ms`."""
         self._listeners.pop(domain).close(linger_ms)
 
-    def admit(self, contact: Contact) -> None:
+    def admit(self, address: ControlAddress) -> None:
         """Admit the process of one more rank."""
-        key = contact.key
+        key = address.key
         self._former.pop(key, None)
         if key not in self._members and key not in self._routes:
-            self._unconnected[key] = THIS_MACHINE if contact.unix_name else contact.host
-        self._members[key] = contact
+            self._unconnected[key] = THIS_MACHINE if address.unix_name else address.host
+        self._members[key] = address
         self._num_ranks[key] += 1
 
     def dismiss(self, keys: Iterable[bytes]) -> None:
@@ -126,16 +126,16 @@ class ControlSockets:
         with contextlib.suppress(zmq.Again):
             self._dialled[key].send(message, zmq.NOBLOCK)
 
-    def _dial(self, contact: Contact) -> "zmq.Socket[bytes]":
+    def _dial(self, address: ControlAddress) -> "zmq.Socket[bytes]":
         dialled = curve_socket(self.context, zmq.DEALER, self._keys, MAX_MESSAGE_BYTES)
-        dialled.curve_serverkey = contact.key
+        dialled.curve_serverkey = address.key
         dialled.reconnect_ivl = 50
         dialled.reconnect_ivl_max = 1000
-        if contact.unix_name:
-            dialled.connect(f"ipc://@{contact.unix_name}")
+        if address.unix_name:
+            dialled.connect(f"ipc://@{address.unix_name}")
         else:
-            dialled.ipv6 = ":" in contact.host
-            dialled.connect(f"tcp://{describe_target((contact.host, contact.port))}")
+            dialled.ipv6 = ":" in address.host
+            dialled.connect(f"tcp://{describe_target((address.host, address.port))}")
         self.poller.register(dialled, zmq.POLLIN)
         return dialled
 
@@ -156,13 +156,13 @@ class ControlSockets:
     def answer_zap(self) -> None:
         """Admit clients by their public keys."""
         while self._zap.poll(0):
-            version, request, domain, address, _, mechanism, *proofs = self._zap.recv_multipart()
+            version, request, domain, client, _, mechanism, *proofs = self._zap.recv_multipart()
             key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
             listener = self._listeners.get(domain)
             admitted = listener is not None and listener.is_admitted(key)
             if listener is not None and admitted:
                 # A numeric address, or "localhost:" and more for a Unix socket.
-                host = address.decode(errors="replace")
+                host = client.decode(errors="replace")
                 listener.admitted(THIS_MACHINE if host.startswith("localhost:") else host)
             status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
             self._zap.send_multipart(

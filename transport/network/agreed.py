@@ -1,6 +1,6 @@
 """Every setting of a rank, and whether all ranks need the same: one table, compared at the start.
 
-Ranks put what the table asks for into their cards (`bootstrap/rendezvous.py`), for the whole job
+Ranks put what the table asks for into their infos (`bootstrap/rendezvous.py`), for the whole job
 and for every subset. An argument of a communicator stands in the row of the variable that it
 replaces.
 """
@@ -86,7 +86,7 @@ def may_differ(name: str) -> bool:
 
 
 def given(known: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what this rank has of all settings that are compared, as a card has room for it.
+    """Return what this rank has of all settings that are compared, as far as a peer info has room.
 
     `known` are those that something else than the text of the variable decides.
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Raised with every change of what ranks exchange, the fingerprints of calls included."""
 
 _MAX_NODE_ID_BYTES = 256

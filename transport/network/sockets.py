@@ -1,6 +1,6 @@
 """The sockets of a rank: those it listens on, and those a forked child closes its copies of.
 
-Listeners are bound before the rendezvous, because cards carry their addresses.
+Listeners are bound before the rendezvous, because peer infos carry their addresses.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hccl_py.transport.deadline import Deadline
 
-MAX_PROVIDER_CARD_BYTES = 1024
+MAX_ADDRESS_BYTES = 1024
 
 
 class Lane(Protocol):
@@ -57,7 +57,7 @@ class Lane(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class ProviderSettings:
     """Where a provider makes its lanes: as which rank of how many.
 
     Attributes:
@@ -74,19 +74,21 @@ class Site:
 
 
 class Provider(Protocol):
-    """Makes the lanes of one communicator; constructed with its `Site`."""
+    """Makes the lanes of one communicator; constructed with its `ProviderSettings`."""
 
-    def card(self) -> bytes:
-        """Return what all other ranks have to know, at most `MAX_PROVIDER_CARD_BYTES`.
+    def address(self) -> bytes:
+        """Return what all other ranks have to know, at most `MAX_ADDRESS_BYTES`.
 
         It travels authenticated, but is no secret.
         """
 
-    def connect(self, cards: Sequence[bytes], deadline: Deadline) -> Mapping[int, Sequence[Lane]]:
+    def connect(
+        self, addresses: Sequence[bytes], deadline: Deadline
+    ) -> Mapping[int, Sequence[Lane]]:
         """Connect to all other ranks, which do so at the same time.
 
         Args:
-            cards: of all ranks, this one included.
+            addresses: of all ranks, this one included.
             deadline: for all of it.
 
         Returns:

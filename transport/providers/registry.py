@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.transports import IN_CPP, IN_PYTHON, VARIABLE
-from hccl_py.transport.providers.interface import Provider, Site
+from hccl_py.transport.providers.interface import Provider, ProviderSettings
 
 if TYPE_CHECKING:  # the launcher checks names and settings without loading the engine
     from hccl_py.transport import _core
@@ -52,7 +52,7 @@ def endpoint_maker(name: str) -> Callable[[], QueuePairEndpoint]:
     return _providers[name]
 
 
-def provider_class(name: str) -> Callable[[Site], Provider] | None:
+def provider_class(name: str) -> Callable[[ProviderSettings], Provider] | None:
     """Load what makes a provider; None for those of C++. InvalidArgumentError: no such class."""
     if name in IN_CPP:
         return None
@@ -61,4 +61,4 @@ def provider_class(name: str) -> Callable[[Site], Provider] | None:
         made_by = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InvalidArgumentError(f"{VARIABLE}={name}: {error}") from error
-    return cast("Callable[[Site], Provider]", made_by)
+    return cast("Callable[[ProviderSettings], Provider]", made_by)

@@ -1,7 +1,7 @@
 """How two queue pairs meet, for each provider: an endpoint is one end before it is connected.
 
 shm and tcp make one authenticated connection. FullMesh and handshake are those of communicators,
-with a party of two. The order of the two addresses decides which is rank 0, and the higher rank
+with two members. The order of the two addresses decides which is rank 0, and the higher rank
 dials.
 """
 
@@ -20,18 +20,18 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets, bind_listeners, bind_unix
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
-from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Site
+from hccl_py.transport.providers.interface import MAX_ADDRESS_BYTES, ProviderSettings
 from hccl_py.transport.providers.registry import provider_class
 
 _BACKLOG = 16
-_CARD_HEADER = struct.Struct("!I32s")
+_ADDRESS_HEADER = struct.Struct("!I32s")
 
 # While a forked child has copies of them, peers do not notice its parent's death.
 _connected = OpenSockets()
@@ -105,7 +105,7 @@ class RendezvousEndpoint:
 
     def connect_socket(
         self, remote: bytes, timeout_s: float, descriptors: tuple[int, int, int] | None = None
-    ) -> tuple[Party, socket.socket, tuple[int, ...]]:
+    ) -> tuple[World, socket.socket, tuple[int, ...]]:
         """Connect with another end; return both, a non-blocking socket and its descriptors."""
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
@@ -121,13 +121,13 @@ class RendezvousEndpoint:
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
         rank = addresses.index(self.address)
         passed, shares = descriptors or (-1, -1, -1), descriptors is not None
-        party = Party(rank, members, pair_id, secret, passed, num_lanes=0, shares_memory=shares)
-        with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
+        world = World(rank, members, pair_id, secret, passed, num_lanes=0, shares_memory=shares)
+        with closing(FullMesh(world, [self._listener], Deadline(timeout_s))) as full_mesh:
             pending = full_mesh.run()[Key(1 - rank, CONTROL, 0)]
             received = pending.descriptors
             connected = pending.detach()
         assert isinstance(connected, int)
-        return party, socket.socket(fileno=connected), received
+        return world, socket.socket(fileno=connected), received
 
     def _bind(self) -> tuple[socket.socket, str, Endpoint]:
         # The first of the addresses that communicators would use, see settings.py.
@@ -154,11 +154,11 @@ class ShmSocketEndpoint(RendezvousEndpoint):
                 "process: another host, container or HCCL_NODE_ID; use tcp"
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
-        party, connected, received = self.connect_socket(remote, timeout_s, shared)
+        world, connected, received = self.connect_socket(remote, timeout_s, shared)
         segment_fd, doorbell_fd, arena_fd = received
         control = connected.detach()
         _connected.add(control)
-        return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
+        return self._shm.connect(world.rank, segment_fd, doorbell_fd, arena_fd, control)
 
     def _bind(self) -> tuple[socket.socket, str, Endpoint]:
         listener = bind_unix()
@@ -185,8 +185,8 @@ class TcpSocketEndpoint(RendezvousEndpoint):
 class PythonProviderEndpoint(RendezvousEndpoint):
     """A provider in Python, see `providers/interface.py`: a communicator of two with one lane.
 
-    Such a provider has to know its rank before it listens, and its cards must not be forged. So an
-    authenticated TCP connection comes first, over which the two ends exchange their cards.
+    Such a provider has to know its rank before it listens, and its address must not be forged. So
+    an authenticated TCP connection comes first, over which the two ends exchange their addresses.
     """
 
     def __init__(self, name: str) -> None:
@@ -198,40 +198,40 @@ class PythonProviderEndpoint(RendezvousEndpoint):
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end anywhere."""
         deadline = Deadline(timeout_s)
-        party, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
+        world, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
         with rendezvous:
             here = rendezvous.getsockname()[0]
             ports = NetworkSettings.from_environment().ports
-            provider = self._make(Site(party.rank, 2, 1, here, ports))
+            provider = self._make(ProviderSettings(world.rank, 2, 1, here, ports))
             try:
                 rendezvous.settimeout(deadline.remaining_s)
-                cards = exchange_cards(party, rendezvous, provider.card())
-                [lane] = provider.connect(cards, deadline)[1 - party.rank]
+                addresses = exchange_addresses(world, rendezvous, provider.address())
+                [lane] = provider.connect(addresses, deadline)[1 - world.rank]
             except BaseException:
                 provider.close()
                 raise
         return _core.python_underlying_lane(provider, lane)
 
 
-def exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:
-    """Send a card to the peer and return both ends' cards, by rank; the socket has a timeout.
+def exchange_addresses(world: World, rendezvous: socket.socket, address: bytes) -> list[bytes]:
+    """Send this end's address and return both ends', by rank; the socket has a timeout.
 
-    BootstrapError: the peer ended, or its card was not signed by it.
+    BootstrapError: the peer ended, or its address was not signed by it.
     """
-    cards = [card, card]
-    peer = 1 - party.rank
+    addresses = [address, address]
+    peer = 1 - world.rank
     try:
-        mac = party.sign(b"card %d" % party.rank, card)
-        rendezvous.sendall(_CARD_HEADER.pack(len(card), mac) + card)
-        num_bytes, mac = _CARD_HEADER.unpack(_read(rendezvous, _CARD_HEADER.size))
-        if num_bytes > MAX_PROVIDER_CARD_BYTES:
-            raise BootstrapError(f"the peer's card has {num_bytes} bytes")
-        cards[peer] = _read(rendezvous, num_bytes)
+        mac = world.sign(b"address %d" % world.rank, address)
+        rendezvous.sendall(_ADDRESS_HEADER.pack(len(address), mac) + address)
+        num_bytes, mac = _ADDRESS_HEADER.unpack(_read(rendezvous, _ADDRESS_HEADER.size))
+        if num_bytes > MAX_ADDRESS_BYTES:
+            raise BootstrapError(f"the peer's address has {num_bytes} bytes")
+        addresses[peer] = _read(rendezvous, num_bytes)
     except OSError as error:
-        raise BootstrapError(f"exchanging cards with the peer: {error}") from error
-    if not hmac.compare_digest(mac, party.sign(b"card %d" % peer, cards[peer])):
-        raise BootstrapError("the peer's card was forged on its way")
-    return cards
+        raise BootstrapError(f"exchanging addresses with the peer: {error}") from error
+    if not hmac.compare_digest(mac, world.sign(b"address %d" % peer, addresses[peer])):
+        raise BootstrapError("the peer's address was forged on its way")
+    return addresses
 
 
 def _read(connected: socket.socket, num_bytes: int) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.party import Party
+from hccl_py.transport.bootstrap.world import World
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.providers.verbs.opened import DESCRIPTION, OpenedPort
-from hccl_py.transport.verbs.endpoints import RendezvousEndpoint, exchange_cards
+from hccl_py.transport.verbs.endpoints import RendezvousEndpoint, exchange_addresses
 
 _READY = b"ready"
 
@@ -20,15 +20,15 @@ class RdmaEndpoint(RendezvousEndpoint):
     def __init__(self, opened: OpenedPort, pair: _core.RdmaQueuePair) -> None:
         super().__init__()
         self._opened = opened
-        self._card = opened.describe(pair)
-        self._met: tuple[Party, socket.socket, Deadline] | None = None
+        self._description = opened.describe(pair)
+        self._met: tuple[World, socket.socket, Deadline] | None = None
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.RdmaPeer:
         """Meet the other end, which does the same; both prove themselves before they describe."""
         deadline = Deadline(timeout_s)
-        party, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
-        self._met = party, rendezvous, deadline
-        return self._opened.read_description(self._exchange(self._card, DESCRIPTION.size))
+        world, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
+        self._met = world, rendezvous, deadline
+        return self._opened.read_description(self._exchange(self._description, DESCRIPTION.size))
 
     def await_peer(self) -> None:
         """Return when the peer is in RTR: what is sent before is lost, and sent again too late."""
@@ -41,11 +41,11 @@ class RdmaEndpoint(RendezvousEndpoint):
             self._met[1].close()
         super().close()
 
-    def _exchange(self, card: bytes, num_bytes: int) -> bytes:
+    def _exchange(self, description: bytes, num_bytes: int) -> bytes:
         assert self._met is not None
-        party, rendezvous, deadline = self._met
+        world, rendezvous, deadline = self._met
         rendezvous.settimeout(max(deadline.remaining_s, 1e-3))
-        theirs = exchange_cards(party, rendezvous, card)[1 - party.rank]
+        theirs = exchange_addresses(world, rendezvous, description)[1 - world.rank]
         if len(theirs) != num_bytes:
-            raise BootstrapError(f"the peer's card has {len(theirs)} bytes, expected {num_bytes}")
+            raise BootstrapError(f"the peer described itself in {len(theirs)} bytes of {num_bytes}")
         return theirs

@@ -229,10 +229,10 @@ class Attack:
     GARBAGE = (b"GET / HTTP/1.1\r\n\r\n".ljust(100), b"\xff" * 1_000_000, bytes(76))
 
     def __init__(self, store: WaitingStore, rank: int) -> None:
-        card = msgpack.unpackb(store.get(f"member/{rank}")[SEAL_BYTES:])
+        info = msgpack.unpackb(store.get(f"member/{rank}")[SEAL_BYTES:])
         self.targets: list[tuple[int, Any]] = [
-            (socket.AF_UNIX, "\0" + card["unix_name"]),
-            (socket.AF_INET, (card["endpoints"][0]["host"], card["endpoints"][0]["port"])),
+            (socket.AF_UNIX, "\0" + info["unix_name"]),
+            (socket.AF_INET, (info["endpoints"][0]["host"], info["endpoints"][0]["port"])),
         ]
         self.silent: list[socket.socket] = []
 

@@ -44,7 +44,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     lanes = {"num_lanes": 1, "slot_bytes": 1 << 17}
     mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, timeout_s=1, **lanes)
     assert asked == [(0,)]
-    assert (mesh.nodes, mesh.links, len(mesh.party.members)) == (((0,),), (), 1)
+    assert (mesh.nodes, mesh.links, len(mesh.world.members)) == (((0,),), (), 1)
     assert open_descriptors() <= before
 
 
@@ -200,9 +200,9 @@ def test_connect_with_a_certificate_that_was_swapped_is_rejected(
     another = Tls().certificate
 
     def swap(members: dict[str, Any]) -> dict[str, Any]:
-        cards = [msgpack.unpackb(card) for card in members["cards"]]
-        cards[0]["certificate"] = another
-        return members | {"cards": [msgpack.packb(cards[0]), members["cards"][1]]}
+        infos = [msgpack.unpackb(info) for info in members["infos"]]
+        infos[0]["certificate"] = another
+        return members | {"infos": [msgpack.packb(infos[0]), members["infos"][1]]}
 
     shared = WaitingStore()
     swapped = TamperedStore(shared, swap)

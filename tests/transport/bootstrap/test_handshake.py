@@ -9,7 +9,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 import pytest
 
 from hccl_py.transport.bootstrap.connection import PendingConnection, RejectedError, Steps
-from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.network.identity import Identity, Member
 
 MEMBERS = tuple(Member(i, Identity(f"host{i}", 100 + i, "", i // 2, "")) for i in range(4))
@@ -17,8 +17,8 @@ COMMUNICATOR_ID = b"c" * 16
 SECRET = b"s" * 32
 
 
-def party(rank: int) -> Party:
-    return Party(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1, 10 * rank + 2))
+def world(rank: int) -> World:
+    return World(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1, 10 * rank + 2))
 
 
 Tamper = Callable[[int, bytes], bytes]
@@ -39,8 +39,8 @@ def flip_byte(target: int, position: int, data: bytes) -> bytes:
 class Side(PendingConnection):
     """One side without a socket: `tamper(position, data)` is the wire to the other one."""
 
-    def __init__(self, party: Party) -> None:
-        super().__init__(party, None, "", lambda key: True)  # type: ignore[arg-type]
+    def __init__(self, world: World) -> None:
+        super().__init__(world, None, "", lambda key: True)  # type: ignore[arg-type]
         self.other = self
         self.inbox = b""
         self.sent: list[bytes] = []
@@ -81,7 +81,7 @@ def converse(
 ) -> list[Side]:
     """Run both sides until neither can go on."""
     connector.other, acceptor.other = acceptor, connector
-    target = Key(acceptor.party.rank, index, path)
+    target = Key(acceptor.world.rank, index, path)
     sides = {connector: connector.connect(target), acceptor: acceptor.accept(is_expected)}
     while any([side.go_on(steps) for side, steps in sides.items()]):
         continue
@@ -90,7 +90,7 @@ def converse(
 
 def pair(tampering: int = 0, tamper: Tamper = no_tampering) -> list[Side]:
     """Let rank 1 dial rank 0, over a wire on which one side's bytes are changed."""
-    sides = Side(party(1)), Side(party(0))
+    sides = Side(world(1)), Side(world(0))
     sides[tampering].tamper = tamper
     return converse(*sides)
 
@@ -99,7 +99,7 @@ def pair(tampering: int = 0, tamper: Tamper = no_tampering) -> list[Side]:
 def test_handshake_between_members_succeeds_on_both_sides(
     connector: int, index: int, descriptors: tuple[int, ...]
 ) -> None:
-    a, b = converse(Side(party(connector)), Side(party(0)), index)
+    a, b = converse(Side(world(connector)), Side(world(0)), index)
     assert (a.outcome, b.outcome) == ("done", "done")
     assert (a.inbox, b.inbox) == (b"", b"")
     assert a.descriptors == descriptors
@@ -125,9 +125,9 @@ def alone_with(side: Side, steps: Steps) -> str:
 
 
 def test_handshake_that_is_replayed_or_reflected_is_rejected() -> None:
-    acceptor, connector = Side(party(0)), Side(party(1))
+    acceptor, connector = Side(world(0)), Side(world(1))
     acceptor.inbox = b"".join(pair()[0].sent)  # every byte of a handshake that was good
-    acceptor.other = Side(party(1))
+    acceptor.other = Side(world(1))
     assert "secret" in alone_with(acceptor, acceptor.accept(lambda key: True))
     # The connector is its own peer: what it sends comes back.
     told = alone_with(connector, connector.connect(Key(0, CONTROL, 0)))
@@ -152,7 +152,7 @@ def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
 )
 @pytest.mark.parametrize("outsider", [0, 1])
 def test_handshake_outsider_is_rejected(change: dict[str, bytes], outsider: int) -> None:
-    parties = [party(1), party(0)]
+    parties = [world(1), world(0)]
     parties[outsider] = replace(parties[outsider], **change)
     sides = converse(*map(Side, parties))
     assert "done" not in [side.outcome for side in sides]
@@ -166,7 +166,7 @@ def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
         asked.append(key)
         return False
 
-    sides = converse(Side(party(3)), Side(party(0)), 7, 5, is_expected)
+    sides = converse(Side(world(3)), Side(world(0)), 7, 5, is_expected)
     assert asked == [Key(3, 7, 5)]
     assert "not expected" in (sides[1].outcome or "")
     assert sides[1].sent == []
@@ -179,8 +179,8 @@ def test_handshake_that_a_fork_copied_amid_a_step_is_closed() -> None:
         accepted.close()
         return False
 
-    accepted = PendingConnection(party(0), ours, "", close_amid)
-    dialled = PendingConnection(party(1), theirs, "", Key(0, CONTROL, 0))
+    accepted = PendingConnection(world(0), ours, "", close_amid)
+    dialled = PendingConnection(world(1), theirs, "", Key(0, CONTROL, 0))
     theirs.sendall(dialled._hello(1, Key(0, CONTROL, 0)))
     with pytest.raises(RejectedError):
         accepted.advance()

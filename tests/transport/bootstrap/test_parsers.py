@@ -16,7 +16,7 @@ pytest.importorskip("hypothesis", reason="part of the extra `test`")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_handshake import COMMUNICATOR_ID, Side, party
+from test_handshake import COMMUNICATOR_ID, Side, world
 
 from hccl_py.transport.bootstrap import rendezvous
 from hccl_py.transport.bootstrap.connection import RejectedError
@@ -59,32 +59,32 @@ def replaced(good: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-CARD = rendezvous.Card(
+INFO = rendezvous.PeerInfo(
     Identity.of_this_process(), 1, 2, 1, "name", (Endpoint("lo", "127.0.0.1", 1),), None
 )
-FIELDS = {"version": PROTOCOL_VERSION, **asdict(CARD)}
+FIELDS = {"version": PROTOCOL_VERSION, **asdict(INFO)}
 
 
 @fuzz
 @given(packed | replaced(FIELDS).map(msgpack.packb))
-def test_parser_of_cards_refuses_or_reads(data: bytes) -> None:
+def test_parser_of_infos_refuses_or_reads(data: bytes) -> None:
     try:
-        card = rendezvous._unpack_card(3, data)
+        info = rendezvous._unpack_info(3, data)
     except BootstrapError:
         return
-    rendezvous._check_types(card)
+    rendezvous._check_types(info)
 
 
-def test_card_of_another_version_is_refused_by_name() -> None:
+def test_info_of_another_version_is_refused_by_name() -> None:
     old = msgpack.packb({**FIELDS, "version": PROTOCOL_VERSION - 1, "of that time": 1})
     with pytest.raises(BootstrapError, match=rf"rank 3 .*{PROTOCOL_VERSION - 1}.*one version"):
-        rendezvous._unpack_card(3, old)
+        rendezvous._unpack_info(3, old)
 
 
 @fuzz
 @given(st.binary(max_size=200), st.booleans())
 def test_parser_of_a_hello_refuses(data: bytes, begins_well: bool) -> None:
-    side = Side(party(0))
+    side = Side(world(0))
     side.inbox = (b"HCCL-PY\0" if begins_well else b"") + data + bytes(100)
     with pytest.raises(RejectedError):
         list(side.accept(lambda key: True))

@@ -26,8 +26,8 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.mesh import Mesh
-from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
+from hccl_py.transport.bootstrap.world import Key
 from hccl_py.transport.network.sockets import Connection, OpenSockets
 
 TIMEOUT_S = HANG_S / 2
@@ -121,7 +121,7 @@ class Pair:
     def start(self, rank: int) -> None:
         mesh = self.meshes[rank]
         listeners = [listener.dup() for listener in mesh.listeners]
-        self.repairs.append(Reconnector(self.engines[rank], mesh.party, listeners, OpenSockets()))
+        self.repairs.append(Reconnector(self.engines[rank], mesh.world, listeners, OpenSockets()))
 
     def check(self, index: int, path: int) -> None:
         """Wait for a replacement on both sides and talk over it, both ways."""

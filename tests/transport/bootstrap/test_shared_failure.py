@@ -32,9 +32,9 @@ class MisleadingStore(WaitingStore):
         if key != "members":
             return value
         members = msgpack.unpackb(value[SEAL_BYTES:])
-        card = msgpack.unpackb(members["cards"][0])
-        card["endpoints"][0]["port"] = self.port
-        members["cards"][0] = msgpack.packb(card)
+        info = msgpack.unpackb(members["infos"][0])
+        info["endpoints"][0]["port"] = self.port
+        members["infos"][0] = msgpack.packb(info)
         content = bytes(msgpack.packb(members))
         return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + content
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fake_engine import FakeEngine
 
-from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
+from hccl_py.transport.control.message import ControlAddress, ControlMembers, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
 
 LATENCY_S = 0.001
@@ -29,9 +29,9 @@ class SimulatedRanks:
     def __init__(self, world_size: int) -> None:
         self.now_s = 100.0
         self.engines = [FakeEngine(rank) for rank in range(world_size)]
-        contacts = (Contact(),) * world_size
+        control_addresses = (ControlAddress(),) * world_size
         self.participants = [
-            Participant(Roster(_ID, rank, contacts), engine, self._post)
+            Participant(ControlMembers(_ID, rank, control_addresses), engine, self._post)
             for rank, engine in enumerate(self.engines)
         ]
         self.dead: set[int] = set()

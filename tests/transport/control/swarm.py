@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 from fake_engine import FakeEngine
 
-from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
+from hccl_py.transport.control.message import ControlAddress, ControlMembers, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
 
 WORLD_SIZE = 512
@@ -23,7 +23,9 @@ COMMUNICATOR = bytes(range(16))
 class Client:
     """A rank of the swarm."""
 
-    def __init__(self, context: Any, rank: int, keys: tuple[bytes, bytes], to: Contact) -> None:
+    def __init__(
+        self, context: Any, rank: int, keys: tuple[bytes, bytes], to: ControlAddress
+    ) -> None:
         self.engine = FakeEngine(rank)
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -32,8 +34,8 @@ class Client:
         self.socket.connect(f"ipc://@{to.unix_name}")
         self.beat_s: list[float] = []
         self.answer_s: list[float] = []
-        roster = Roster(COMMUNICATOR, rank, (Contact(),) * WORLD_SIZE)
-        self.participant = Participant(roster, self.engine, self._send)
+        members = ControlMembers(COMMUNICATOR, rank, (ControlAddress(),) * WORLD_SIZE)
+        self.participant = Participant(members, self.engine, self._send)
 
     def _send(self, _: Participant, entry: Entry) -> None:
         if entry.receiver != 0:  # nobody else is there
@@ -50,7 +52,9 @@ class Client:
             self.participant.receive(entry.sender, entry.kind, entry.body, time.monotonic())
 
 
-def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: Contact) -> None:
+def swarm(
+    pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: ControlAddress
+) -> None:
     """Be these ranks until told to stop; then say how it went."""
     context = zmq.Context()
     clients = [Client(context, rank, keys[rank], to) for rank in ranks]

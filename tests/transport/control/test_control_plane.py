@@ -25,9 +25,9 @@ from hccl_py.transport.control import control_plane as plane_module
 from hccl_py.transport.control.control_plane import ControlPlane
 from hccl_py.transport.control.message import (
     MAX_MESSAGE_BYTES,
-    Contact,
+    ControlAddress,
+    ControlMembers,
     Entry,
-    Roster,
     pack,
     unpack,
 )
@@ -44,13 +44,13 @@ class Server:
     def __init__(self) -> None:
         self.plane = ControlPlane()
         self.keys = [zmq.curve_keypair() for _ in range(3)]
-        self.contact = self.plane.contact("", None)
-        others = (Contact(self.keys[rank][0], "nobody") for rank in (1, 2))
-        contacts = (self.contact, *others)
-        self.roll = Roster(ID, 0, contacts)
+        self.control_address = self.plane.control_address("", None)
+        others = (ControlAddress(self.keys[rank][0], "nobody") for rank in (1, 2))
+        addresses = (self.control_address, *others)
+        self.members = ControlMembers(ID, 0, addresses)
         self.engine = FakeEngine(0)
-        participant = Participant(self.roll, self.engine, self.plane.send)
-        self.plane.loop.call(lambda: self.plane.admit(self.roll))
+        participant = Participant(self.members, self.engine, self.plane.send)
+        self.plane.loop.call(lambda: self.plane.admit(self.members))
         self.plane.loop.call(lambda: self.plane.attach(participant))
         self.context = zmq.Context()
 
@@ -58,13 +58,13 @@ class Server:
         dialled = self.context.socket(zmq.DEALER)
         dialled.linger = 0
         dialled.curve_publickey, dialled.curve_secretkey = keys
-        dialled.curve_serverkey = self.contact.key
-        dialled.connect(f"ipc://@{self.contact.unix_name}")
+        dialled.curve_serverkey = self.control_address.key
+        dialled.connect(f"ipc://@{self.control_address.unix_name}")
         return dialled
 
     def close(self) -> None:
         self.context.destroy(linger=0)
-        self.plane.loop.call(lambda: self.plane.leave(self.roll))
+        self.plane.loop.call(lambda: self.plane.leave(self.members))
         self.plane.loop.stop()
         self.engine.close()
 
@@ -217,7 +217,7 @@ def test_secrets_stay_out_of_the_logs(
     member.send(b"garbage")
     assert answers(member, 1)
     secret = server.plane.sockets._keys.secret.decode()
-    shown = f"{caplog.text} {server.contact} {server.roll} {vars(server.plane)}"
+    shown = f"{caplog.text} {server.control_address} {server.members} {vars(server.plane)}"
     server.close()
     assert "message was dropped" in caplog.text
     assert secret not in shown
@@ -247,7 +247,7 @@ def test_too_few_descriptors_are_an_error_that_says_how_many() -> None:
 
 
 def test_address_that_cannot_be_bound_is_logged_and_the_rest_works(server: Server) -> None:
-    contact = server.plane.contact("192.0.2.1", None)
-    assert (contact.host, contact.port) == ("", 0)
-    assert "cannot listen on" in contact.problem
+    control_address = server.plane.control_address("192.0.2.1", None)
+    assert (control_address.host, control_address.port) == ("", 0)
+    assert "cannot listen on" in control_address.problem
     assert answers(server.dial(server.keys[1]), 1)

@@ -17,7 +17,7 @@ from swarm import COMMUNICATOR, WORLD_SIZE, swarm
 
 from hccl_py.transport.control.control_plane import ControlPlane
 from hccl_py.transport.control.coordinator import heartbeat_period_s
-from hccl_py.transport.control.message import Contact, Roster
+from hccl_py.transport.control.message import ControlAddress, ControlMembers
 from hccl_py.transport.control.participant import Participant
 
 NUM_PROCESSES = 2
@@ -34,13 +34,16 @@ def cpu_s() -> float:
 @pytest.mark.nightly("scale")
 def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None:
     plane = ControlPlane()
-    mine = plane.contact("", None)
+    mine = plane.control_address("", None)
     keys = [zmq.curve_keypair() for _ in range(WORLD_SIZE)]
-    contacts = (mine, *(Contact(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]))
-    roll = Roster(COMMUNICATOR, 0, contacts)
+    addresses = (
+        mine,
+        *(ControlAddress(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]),
+    )
+    members = ControlMembers(COMMUNICATOR, 0, addresses)
     engine = FakeEngine(0)
-    plane.loop.call(lambda: plane.admit(roll))
-    plane.loop.call(lambda: plane.attach(Participant(roll, engine, plane.send)))
+    plane.loop.call(lambda: plane.admit(members))
+    plane.loop.call(lambda: plane.attach(Participant(members, engine, plane.send)))
     forks = multiprocessing.get_context("forkserver")
     pipes, processes = [], []
     for index in range(NUM_PROCESSES):
@@ -69,7 +72,7 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
             assert pipe.poll(CONNECT_S)
             results.append(pipe.recv())
     finally:
-        plane.loop.call(lambda: plane.leave(roll))
+        plane.loop.call(lambda: plane.leave(members))
         plane.loop.stop()
         for process in processes:
             process.join(10)

@@ -13,7 +13,7 @@ import zmq
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
-from hccl_py.transport.control.message import Contact
+from hccl_py.transport.control.message import ControlAddress
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
@@ -30,14 +30,14 @@ class Coordinator:
         bound.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = bound.getsockname()
         self.server.listener.listen(bound)
-        self.contact = Contact(self.server.public_key, "", *self.address)
+        self.control_address = ControlAddress(self.server.public_key, "", *self.address)
         self.admit(self.member)
         self.most_open = 0
 
     def admit(self, who: ControlSockets) -> None:
         """Let the two know each other."""
-        self.server.admit(Contact(who.public_key, "", "127.0.0.1", 1))
-        who.admit(self.contact)
+        self.server.admit(ControlAddress(who.public_key, "", "127.0.0.1", 1))
+        who.admit(self.control_address)
 
     def turn(self) -> list[bytes]:
         self.server.poller.poll(10)
@@ -47,7 +47,7 @@ class Coordinator:
 
     def hear(self, who: ControlSockets, message: bytes) -> None:
         def is_heard() -> bool:
-            who.send(self.contact.key, message)
+            who.send(self.control_address.key, message)
             return message in self.turn()
 
         wait_until(is_heard, "a member is heard", TIMEOUT_S)
@@ -173,7 +173,7 @@ def test_strangers_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     before = open_descriptors()
     brief = ControlSockets(zmq.Poller())
     coordinator.admit(brief)
-    brief.send(coordinator.contact.key, b"in a hurry")
+    brief.send(coordinator.control_address.key, b"in a hurry")
     closing = threading.Thread(target=brief.close)
     closing.start()
     while closing.is_alive():  # its message leaves once its key is accepted
@@ -197,7 +197,7 @@ def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
 def test_strangers_member_that_ends_while_it_connects_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator.server.admit(Contact(b"k" * 40, "", "127.0.0.1", 1))
+    coordinator.server.admit(ControlAddress(b"k" * 40, "", "127.0.0.1", 1))
     before = open_descriptors()
     client = socket.create_connection(coordinator.address)
     client.sendall(b"\xff" + bytes(8) + b"\x7f\x03")
@@ -211,7 +211,7 @@ def test_strangers_message_longer_than_allowed_ends_its_connection_only(
     coordinator: Coordinator,
 ) -> None:
     with contextlib.suppress(zmq.ZMQError):
-        coordinator.member.send(coordinator.contact.key, bytes(5 << 20))
+        coordinator.member.send(coordinator.control_address.key, bytes(5 << 20))
     deadline_s = time.monotonic() + 1.0
     while time.monotonic() < deadline_s:
         assert not any(len(message) > 1000 for message in coordinator.turn())

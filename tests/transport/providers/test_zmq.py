@@ -23,7 +23,7 @@ from thread_ranks import wait_until
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.providers.interface import Lane, Site
+from hccl_py.transport.providers.interface import Lane, ProviderSettings
 from hccl_py.transport.providers.zmq.provider import QUEUED_MESSAGES, ZmqProvider
 
 SLOT_BYTES = 128 * 1024
@@ -37,13 +37,13 @@ def header(num_bytes: int, number: int = 0) -> bytes:
 
 
 def connect_all(
-    providers: list[ZmqProvider], cards: list[list[bytes]], timeout_s: float = TIMEOUT_S
+    providers: list[ZmqProvider], addresses: list[list[bytes]], timeout_s: float = TIMEOUT_S
 ) -> list[dict[int, list[Lane]] | Exception]:
-    """Let all providers connect, each with its own view of the cards; return what came of it."""
+    """Let all providers connect, each with its own view of the addresses; return the outcomes."""
     with ThreadPoolExecutor(len(providers)) as threads:
         futures = [
             threads.submit(provider.connect, view, Deadline(timeout_s))
-            for provider, view in zip(providers, cards, strict=True)
+            for provider, view in zip(providers, addresses, strict=True)
         ]
         return [
             future.exception() or future.result()  # type: ignore[misc]
@@ -54,7 +54,7 @@ def connect_all(
 @contextlib.contextmanager
 def two_providers() -> Iterator[list[ZmqProvider]]:
     """Make the providers of two ranks, with one lane; not connected yet."""
-    providers = [ZmqProvider(Site(rank, 2, 1, "127.0.0.1")) for rank in range(2)]
+    providers = [ZmqProvider(ProviderSettings(rank, 2, 1, "127.0.0.1")) for rank in range(2)]
     try:
         yield providers
     finally:
@@ -64,8 +64,8 @@ def two_providers() -> Iterator[list[ZmqProvider]]:
 
 def lanes_between(providers: list[ZmqProvider]) -> list[Lane]:
     """Connect two ranks by one lane; rank 0 is dialled."""
-    cards = [provider.card() for provider in providers]
-    outcomes = connect_all(providers, [cards, cards])
+    addresses = [provider.address() for provider in providers]
+    outcomes = connect_all(providers, [addresses, addresses])
     return [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
 
 
@@ -224,11 +224,11 @@ class SpoilingProxy:
 
 def test_network_that_changes_bytes_is_named_as_the_trouble() -> None:
     with two_providers() as providers:
-        cards = [provider.card() for provider in providers]
-        key, address, ports = msgpack.unpackb(cards[0])
+        addresses = [provider.address() for provider in providers]
+        key, address, ports = msgpack.unpackb(addresses[0])
         proxy = SpoilingProxy(struct.unpack("!H", ports)[0])
-        spoilt = [msgpack.packb([key, address, struct.pack("!H", proxy.port)]), cards[1]]
-        outcomes = connect_all(providers, [cards, spoilt])
+        spoilt = [msgpack.packb([key, address, struct.pack("!H", proxy.port)]), addresses[1]]
+        outcomes = connect_all(providers, [addresses, spoilt])
         lanes = [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
         assert lanes[1].trouble() is None
         assert lanes[1].send(header(SLOT_BYTES), memoryview(bytes(SLOT_BYTES)))
@@ -265,10 +265,10 @@ def test_port_range_is_kept_and_named_when_it_is_used_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BootstrapError, match=f"every port of HCCL_PORT_RANGE={port}-{port}"):
-            ZmqProvider(Site(0, 2, 1, "127.0.0.1", range(port, port + 1)))
+            ZmqProvider(ProviderSettings(0, 2, 1, "127.0.0.1", range(port, port + 1)))
     wanted = range(first := free_port(), first + 50)
-    provider = ZmqProvider(Site(0, 2, 3, "127.0.0.1", wanted))
-    ports = struct.unpack("!3H", msgpack.unpackb(provider.card())[2])
+    provider = ZmqProvider(ProviderSettings(0, 2, 3, "127.0.0.1", wanted))
+    ports = struct.unpack("!3H", msgpack.unpackb(provider.address())[2])
     provider.close()
     assert len(set(ports)) == 3
     assert set(ports) <= set(wanted)
@@ -277,11 +277,11 @@ def test_port_range_is_kept_and_named_when_it_is_used_up() -> None:
 @pytest.mark.parametrize("imposter", [0, 1], ids=["dialled", "dialling"])
 def test_wrong_key_is_rejected(imposter: int) -> None:
     with two_providers() as providers:
-        cards = [provider.card() for provider in providers]
-        _, *place = msgpack.unpackb(cards[imposter])
-        believed = list(cards)
+        addresses = [provider.address() for provider in providers]
+        _, *place = msgpack.unpackb(addresses[imposter])
+        believed = list(addresses)
         believed[imposter] = msgpack.packb([zmq.curve_keypair()[0], *place])
-        views = [cards, cards]
+        views = [addresses, addresses]
         views[1 - imposter] = believed
         outcomes = connect_all(providers, views, timeout_s=2)
     assert all(isinstance(outcome, BootstrapError) for outcome in outcomes), outcomes

@@ -38,7 +38,7 @@ _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 _REJECTIONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: BROKEN,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no CURVE handshake of ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's card",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's address",
 }
 MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_REJECTIONS)
 

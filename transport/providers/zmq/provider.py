@@ -2,7 +2,7 @@
 
 Of each pair of ranks the higher one dials, a socket per lane, so that one lane's back pressure
 never holds up another: a ROUTER would put all lanes through one door. Every rank draws a key pair
-for this communicator alone; its public half travels in the rendezvous card, so both ends know
+for this communicator alone; its public half travels in the rendezvous address, so both ends know
 beforehand whom to expect. Each listener admits the key of one rank, which a thread answers, also
 while no call moves a lane. ZeroMQ makes a connection again when it breaks, and `lane.py` sends
 again what was under way.
@@ -22,7 +22,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.sockets import BACKLOG, bind_listener
-from hccl_py.transport.providers.interface import Site
+from hccl_py.transport.providers.interface import ProviderSettings
 from hccl_py.transport.providers.zmq.lane import BROKEN, QUEUED_MESSAGES, ZmqLane
 from hccl_py.transport.threads import is_of_signal_handler, start_without_signals
 
@@ -41,11 +41,11 @@ _LaneKey = tuple[int, int]
 class ZmqProvider:
     """The lanes of one communicator and the ZeroMQ context they live in."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, settings: ProviderSettings) -> None:
+        self._settings = settings
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # A lane is a socket and the two of its monitor; some are ZeroMQ's own.
-        num_lanes = site.num_lanes * site.world_size
+        num_lanes = settings.num_lanes * settings.world_size
         self._context.set(zmq.MAX_SOCKETS, 4 * num_lanes + 64)
         self._lanes: dict[_LaneKey, ZmqLane] = {}
         self._ports: list[int] = []
@@ -56,41 +56,41 @@ class ZmqProvider:
         self._zap.bind(_ZAP_ENDPOINT)
         self._thread: threading.Thread | None = None
         try:
-            for peer in range(site.rank + 1, site.world_size):
-                for index in range(site.num_lanes):
+            for peer in range(settings.rank + 1, settings.world_size):
+                for index in range(settings.num_lanes):
                     self._listen((peer, index))
         except (zmq.ZMQError, OSError, BootstrapError) as error:
             self.close()
             if is_of_signal_handler(error):
                 raise
             raise BootstrapError(
-                f"rank {site.rank}: cannot listen on {site.address}, where zmq needs "
-                f"{site.num_lanes} ports for each pair of ranks: {error}"
+                f"rank {settings.rank}: cannot listen on {settings.address}, where zmq needs "
+                f"{settings.num_lanes} ports for each pair of ranks: {error}"
             ) from error
 
-    def card(self) -> bytes:
+    def address(self) -> bytes:
         """Return public key, address and ports."""
         ports = struct.pack(f"!{len(self._ports)}H", *self._ports)
-        return bytes(msgpack.packb([self._public_key, self._site.address, ports]))
+        return bytes(msgpack.packb([self._public_key, self._settings.address, ports]))
 
-    def connect(self, cards: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
+    def connect(self, addresses: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
         """Dial the lower ranks and admit the higher ones; see `interface.Provider`."""
         keys: dict[bytes, bytes] = {}
-        for peer, card in enumerate(cards):
-            key, address, packed = msgpack.unpackb(card)
+        for peer, address in enumerate(addresses):
+            key, address, packed = msgpack.unpackb(address)
             keys[str(peer).encode()] = z85.decode(key)
             ports = struct.unpack(f"!{len(packed) // 2}H", packed)
-            first = (self._site.rank - peer - 1) * self._site.num_lanes
-            for index in range(self._site.num_lanes if peer < self._site.rank else 0):
+            first = (self._settings.rank - peer - 1) * self._settings.num_lanes
+            for index in range(self._settings.num_lanes if peer < self._settings.rank else 0):
                 self._dial((peer, index), key, _url(address, ports[first + index]))
         self._keys = keys
         self._thread = threading.Thread(target=self._answer, name="hccl-zmq", daemon=True)
         start_without_signals(self._thread)
         self._await_lanes(deadline)
         return {
-            peer: [self._lanes[peer, index] for index in range(self._site.num_lanes)]
-            for peer in range(self._site.world_size)
-            if peer != self._site.rank
+            peer: [self._lanes[peer, index] for index in range(self._settings.num_lanes)]
+            for peer in range(self._settings.world_size)
+            if peer != self._settings.rank
         }
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class ZmqProvider:
         socket = self._context.socket(zmq.DEALER)
         self._lanes[lane_key] = ZmqLane(socket)
         socket.set_hwm(QUEUED_MESSAGES)
-        socket.ipv6 = ":" in self._site.address
+        socket.ipv6 = ":" in self._settings.address
         socket.reconnect_ivl, socket.reconnect_ivl_max = _FIRST_RETRY_MS, _LONGEST_RETRY_MS
         socket.connect_timeout = _CONNECT_MS
         socket.handshake_ivl = _HANDSHAKE_MS
@@ -121,11 +121,11 @@ class ZmqProvider:
         socket.zap_enforce_domain = True  # without a ZAP handler no connection is admitted
         # Ports up to the last one that was free are taken.
         first = self._ports[-1] + 1 if self._ports else 0
-        bound = bind_listener(Endpoint("", self._site.address), self._site.ports, first)
+        bound = bind_listener(Endpoint("", self._settings.address), self._settings.ports, first)
         bound.listen(BACKLOG)
         self._ports.append(bound.getsockname()[1])
         socket.use_fd = bound.detach()
-        socket.bind(_url(self._site.address, self._ports[-1]))
+        socket.bind(_url(self._settings.address, self._ports[-1]))
 
     def _dial(self, lane_key: _LaneKey, key: bytes, endpoint: str) -> None:
         socket = self._open(lane_key)
@@ -146,10 +146,10 @@ class ZmqProvider:
                 if standing:
                     del awaited[ready]
                     poller.unregister(ready)
-                elif lane_key[0] < self._site.rank and reason not in (None, BROKEN):
+                elif lane_key[0] < self._settings.rank and reason not in (None, BROKEN):
                     raise BootstrapError(
-                        f"rank {self._site.rank}: rank {lane_key[0]} rejected lane {lane_key[1]}: "
-                        f"{reason}; look at the log of rank {lane_key[0]} first"
+                        f"rank {self._settings.rank}: rank {lane_key[0]} rejected lane "
+                        f"{lane_key[1]}: {reason}; look at the log of rank {lane_key[0]} first"
                     )
 
     def _answer(self) -> None:
@@ -169,7 +169,7 @@ class ZmqProvider:
         if len(awaited) > len(missing):
             missing.append(f"and {len(awaited) - len(missing)} more")
         return (
-            f"rank {self._site.rank}: zmq connections are missing {deadline}: "
+            f"rank {self._settings.rank}: zmq connections are missing {deadline}: "
             f"{', '.join(missing)}; look at the logs of those ranks, and whether a firewall or "
             "the wrong interface (HCCL_SOCKET_IFNAME) is in the way"
         )

@@ -1,4 +1,4 @@
-"""Who connects with whom: one rank among all, as its handshakes see it, and a connection's name."""
+"""A communicator as the handshakes of one rank see it, and the name of a connection."""
 
 import hmac
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Party:
+class World:
     """This rank, as all its handshakes see it.
 
     Attributes:
@@ -50,15 +50,23 @@ class Party:
     tls: Tls | None = field(default=None, repr=False)
     shares_memory: bool = True
 
+    @property
+    def me(self) -> Member:
+        """This rank among the members."""
+        return self.members[self.rank]
+
+    @property
+    def remote(self) -> list[int]:
+        """The ranks that share no memory with this one."""
+        return [one.rank for one in self.members if not self.is_local(one.rank)]
+
     def is_local(self, rank: int) -> bool:
         """Say whether a rank shares memory with this one."""
-        me, peer = self.members[self.rank].identity, self.members[rank].identity
-        return self.shares_memory and me.node == peer.node
+        return self.shares_memory and self.me.identity.node == self.members[rank].identity.node
 
     def shares_machine(self, rank: int) -> bool:
         """Say whether this rank reaches another one by loopback, at any of its addresses."""
-        me, peer = self.members[self.rank].identity, self.members[rank].identity
-        return me.machine == peer.machine
+        return self.me.identity.machine == self.members[rank].identity.machine
 
     @property
     def num_lanes_at_start(self) -> int:
@@ -68,11 +76,11 @@ class Party:
     @property
     def ties_interfaces(self) -> bool:
         """Whether paths are tied to interfaces, because there are several."""
-        return len(self.members[self.rank].endpoints) > 1
+        return len(self.me.endpoints) > 1
 
     def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
         """Return both ends of a path, this rank's first: paths go round the interfaces."""
-        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        mine, theirs = self.me.endpoints, self.members[rank].endpoints
         interface = path % min(len(mine), len(theirs))
         return mine[interface], theirs[interface]
 
@@ -81,7 +89,7 @@ class Party:
 
         Interface i of one rank is joined to interface i of the other; surplus ones stay unused.
         """
-        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        mine, theirs = self.me.endpoints, self.members[rank].endpoints
         return self.num_connections * min(len(mine), len(theirs))
 
     def path_name(self, rank: int, path: int) -> str:
