@@ -118,6 +118,15 @@ class FullMesh(Connector):
             self._turn(self._timeout_message)
         return self._finished
 
+    def go_on(self) -> str:
+        """Answer ranks that lost a connection, while this one waits for other things.
+
+        Return "", as `Deadline.hopeless` does where there is hope; BootstrapError: there is none.
+        """
+        self._longest_turn_s()
+        self._handle(0.0)
+        return ""
+
     def join(self) -> None:
         """Wait until every rank has all its connections: each tells rank 0, which tells all.
 
@@ -194,7 +203,10 @@ class FullMesh(Connector):
         if self._deadline.expired:
             self._look()
             raise BootstrapError(timeout_message())
-        until_s = min(time.monotonic() + self._longest_turn_s(), self.next_s())
+        self._handle(self._longest_turn_s())
+
+    def _handle(self, longest_s: float) -> None:
+        until_s = min(time.monotonic() + longest_s, self.next_s())
         for ready, _ in self._selector.select(max(0.0, until_s - time.monotonic())):
             ready.data()
         self.tick()

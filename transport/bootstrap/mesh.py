@@ -316,8 +316,8 @@ class _Resources:
         made = full_mesh.run()
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
-            full_mesh.join()  # while its lanes connect nobody looks at the other connections
-            provided = self._provider.connect([info.provider for info in result.infos], deadline)
+            meanwhile = Deadline(deadline.remaining_s, full_mesh.go_on)
+            provided = self._provider.connect([info.provider for info in result.infos], meanwhile)
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
             # Only over connections that are authenticated; none sends before all can receive.

@@ -89,7 +89,8 @@ class Provider(Protocol):
 
         Args:
             addresses: of all ranks, this one included.
-            deadline: for all of it.
+            deadline: for all of it. Ask its `hopeless`, where there is one, several times a second
+                while you wait: the other connections of the start are kept up in it.
 
         Returns:
             By rank, `num_lanes` lanes; the i-th meets the peer's i-th.

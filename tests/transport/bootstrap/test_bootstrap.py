@@ -31,6 +31,7 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.connection import PendingConnection, Steps
 from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.bootstrap.tls import Tls
+from hccl_py.transport.providers.zmq.provider import ZmqProvider
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -332,3 +333,34 @@ def test_connect_connection_that_is_lost_after_its_handshake_is_made_again(
     with bootstrapped("aab") as job:
         check_connections(job)
     assert len(chosen) == 2
+
+
+def test_connect_rank_that_awaits_lanes_answers_one_that_lost_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 has all its connections; rank 1 loses one before it knows that it had it."""
+    monkeypatch.setenv("HCCL_TRANSPORT", "zmq")
+    connect_lanes, receive = ZmqProvider.connect, PendingConnection.receive
+    awaits_lanes = threading.Event()
+    chosen: list[PendingConnection] = []
+
+    def connect_and_tell(provider: ZmqProvider, *given: Any) -> Any:
+        awaits_lanes.set()
+        return connect_lanes(provider, *given)
+
+    def lose_acknowledgement(line: PendingConnection, num_bytes: int, *passed: int) -> Any:
+        if line.dialled and num_bytes == 1 and not chosen:
+            chosen.append(line)
+            assert awaits_lanes.wait(TIMEOUT_S)
+            reset(line.socket.fileno())
+        return receive(line, num_bytes, *passed)
+
+    monkeypatch.setattr(ZmqProvider, "connect", connect_and_tell)
+    monkeypatch.setattr(PendingConnection, "receive", lose_acknowledgement)
+    with bootstrapped("ab") as job:
+        check_connections(job)
+        for one in job.ranks:
+            assert one.mesh is not None
+            assert one.mesh.provider is not None
+            one.mesh.provider.close()
+    assert chosen

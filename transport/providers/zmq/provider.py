@@ -31,6 +31,8 @@ _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 50, 1000
 _CONNECT_MS = 3000
 # A peer that is silent for longer is dialled again: its kernel may have lost the connection.
 _HEARTBEAT_MS, _ANSWER_MS = 1000, 5000
+_TURN_MS = 20
+"""How often the other connections of the start are looked at, while lanes are awaited."""
 _MAX_LANES_IN_MESSAGE = 8
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -140,7 +142,9 @@ class ZmqProvider:
         while awaited:
             if deadline.expired:
                 raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
-            for ready, _ in poller.poll(int(deadline.remaining_s * 1000) + 1):
+            if deadline.hopeless is not None and (why := deadline.hopeless()):
+                raise BootstrapError(why)
+            for ready, _ in poller.poll(_TURN_MS):
                 lane_key = awaited[ready]
                 standing, reason = self._lanes[lane_key].standing, self._lanes[lane_key].rejection
                 if standing:
