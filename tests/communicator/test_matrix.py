@@ -24,6 +24,7 @@ from oracle import (
 )
 from placed_calls import SHAPES, TAKE_UNEVEN, PlacedCall
 from thread_ranks import ThreadRanks, ranks_on
+from tiers import by_night
 
 import hccl_py
 from hccl_py import Communicator, ReduceOp
@@ -41,12 +42,11 @@ LARGEST = 150_001
 """Many tiles with a short last one."""
 
 
-NIGHTLY = pytest.mark.nightly("calls")
 every_form_ranks = ranks_on(
-    *("aa", "aaabb", *(pytest.param(nodes, marks=NIGHTLY) for nodes in ("aaa", "aaaaa", "abbab"))),
-    HCCL_VERIFY="1",
+    "aa", *by_night("calls", "aaa", "aaaaa", "aaabb", "abbab"), HCCL_VERIFY="1"
 )
-each_type_ranks = ranks_on("a", pytest.param("aa", marks=NIGHTLY), "aaabb", HCCL_VERIFY="1")
+uneven_ranks = ranks_on("aaabb", HCCL_VERIFY="1")
+each_type_ranks = ranks_on("a", "aab", *by_night("calls", "aa", "aaabb"), HCCL_VERIFY="1")
 
 
 @pytest.fixture(scope="module", params=["tcp", "verbs_over_tcp", "zmq"])
@@ -116,7 +116,19 @@ def test_every_form_of_every_collective(
     check_form(every_form_ranks, shape, face)
 
 
-@pytest.mark.parametrize(("shape", "face"), list(zip(SHAPES, (*FACES, one_by_one), strict=True)))
+each_shape_with_one_face = pytest.mark.parametrize(
+    ("shape", "face"), list(zip(SHAPES, (*FACES, one_by_one), strict=True))
+)
+
+
+@each_shape_with_one_face
+def test_every_collective_of_uneven_nodes(
+    uneven_ranks: ThreadRanks, shape: str, face: Face
+) -> None:
+    check_form(uneven_ranks, shape, face)
+
+
+@each_shape_with_one_face
 def test_every_collective_over_every_provider(
     provider_ranks: ThreadRanks, shape: str, face: Face
 ) -> None:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from forbidden_calls import forbid, is_possible
 from quiet_clock import HANG_S
 from ranks import run_ranks
+from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, get_unique_id
 from hccl_py.schedulers.ports import free_port
@@ -117,9 +118,9 @@ WRONG: list[tuple[dict[str, str], str]] = [
 @pytest.mark.parametrize(
     "door, wrong, named",
     [
-        pytest.param(door, *case, marks=() if door == ("file", "env")[i % 2] else MORE)
+        pytest.param(door, *case, marks=() if door == daily else MORE)
         for door in DOORS
-        for i, case in enumerate(WRONG)
+        for case, daily in zip(WRONG, ("file", "env", "", "", "id", "file", "", "env"), strict=True)
     ],
 )
 def test_rank_with_a_wrong_setting_is_named_by_all(
@@ -152,14 +153,14 @@ def use_up_descriptors(rank: int) -> None:
             os.close(one)
 
 
-@pytest.mark.parametrize("who", ["1", "0"])
+@pytest.mark.parametrize("who", ["0", *by_night("faults", "1")])
 def test_rank_that_cannot_even_resolve_a_name_is_named_by_all(who: str, tmp_path: Path) -> None:
     told = meet("env", [{"WHO": who, "LEFT": "0"}] * 3, tmp_path, before="use_up_descriptors")
     for one in told:
         assert "no descriptor" in one and f"rank {who}" in one, told
 
 
-@pytest.mark.parametrize("who", ["1", "0"])
+@pytest.mark.parametrize("who", ["1", *by_night("faults", "0")])
 @through_each_door("env")
 def test_rank_that_has_used_up_its_descriptors_is_named_by_all(
     door: str, who: str, tmp_path: Path
@@ -325,7 +326,7 @@ def _meet_by_environment(
 @pytest.mark.parametrize(
     "with_torch, wrong, named",
     [
-        pytest.param(with_torch, *case, marks=() if with_torch == (i % 2 == 0) else MORE)
+        pytest.param(with_torch, *case, marks=() if i == (0 if with_torch else 3) else MORE)
         for with_torch in (True, False)
         for i, case in enumerate(GARBAGE)
     ],

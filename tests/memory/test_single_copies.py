@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rank_processes import Pids
 from ranks import run_ranks
+from tiers import by_night
 
 import hccl_py
 from hccl_py import Communicator, ReduceOp, engine
@@ -133,8 +134,13 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> tuple[int, int]:
         return statistics["single_copies"], statistics["replies"]
 
 
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("memory", ["ordinary", "registered"])
+@pytest.mark.parametrize(
+    ("n", "memory"),
+    [
+        *((2, "ordinary"), (3, "registered")),
+        *by_night("calls", (3, "ordinary"), (2, "registered")),
+    ],
+)
 def test_steps_that_follow_each_other_in_windows(n: int, memory: str) -> None:
     counts = run_ranks(reduce_in_windows, n, memory)
     reads = memory == "ordinary" and _may_read_each_other()
