@@ -16,8 +16,9 @@ CONTRACT = ROOT / "hccl_py/communicator.py"
 SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
-    "transport/bootstrap": 3_200,
-    "transport/control": 1_990,
+    "transport/wire": 1_010,
+    "transport/bootstrap": 2_965,
+    "transport/control": 1_991,
     "transport/network transport/providers transport/verbs transport/*": 4_150,
     "transport/csrc": 10_160,
     "hccl_py/communicator.py": 450,
@@ -28,12 +29,12 @@ BUDGET = {
     "hccl_py/csrc": 10_270,
     "hccl_py/torch_backend": 4_080,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 8_920,
+    "launcher": 8_750,
     "hccl_py/bench": 5_330,
     "hccl_py/lab": 6_540,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 54_900,
+    "tests": 55_145,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -1,48 +1,35 @@
-"""Messages between the agents of several hosts and the coordinator, under CURVE.
+"""Messages between the agents of several hosts and the coordinator, over `transport/wire/`.
 
-Keys derive from the job's secret: a process without it gets nothing in or out. Both sides notice at
-once when the other one dies, and after 15 s when its host does. A connection that breaks while both
-live is replaced: the agent dials again, and each side sends again what the other one lacks.
+A process without the job's secret gets nothing in or out. Both sides notice at once when the other
+one dies, and after 15 s when its host does. A connection that breaks while both live is replaced:
+the agent dials again, and each side sends again what the other one lacks.
 """
 
-import hmac
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import zmq
-from zmq.utils import z85
-
 from hccl_py.launcher.failure import RankFailure
 from hccl_py.launcher.job.layout import Attempt, Hello, Slot
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.progress.rank_progress import RankProgress
-from hccl_py.transport.control.curve import KeyPair, curve_socket, receive_event
-from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.wire.client import WireClient
+from hccl_py.transport.wire.frames import WireSettings
 
-PROTOCOL = 2
-MAX_MESSAGE_BYTES = 4 << 20
-# Both ends send these: the coordinator to a thousand agents. ZeroMQ's other way, a time to live in
-# the heartbeats of one end, is forgotten with the next message that follows a heartbeat. An agent
-# gives a silent connection up early: TCP may wait 13 s to try again what was sent while the network
-# was away, and a new connection waits a second.
-HEARTBEAT_MS, _AGENT_ANSWER_MS, COORDINATOR_ANSWER_MS = 3000, 3000, 13_000
+PROTOCOL = 3
+_PURPOSE = b"HCCL-JOB"
+_MAX_MESSAGE_BYTES = 4 << 20
+# An agent gives a silent connection up early: TCP may wait 13 s to try again what was sent while
+# the network was away, and a new connection waits a second.
+_BEAT_S, _AGENT_SILENCE_S, _COORDINATOR_SILENCE_S = 3.0, 6.0, 16.0
 RETURN_S, COORDINATOR_RETURN_S = 12.0, 2.0
 """How long the connection of a process that may live may be gone: its end was noticed by the agent,
 after up to 6 s of silence; by the coordinator, after up to 16 s."""
-_REDIAL_MS, _MAX_REDIAL_MS, _CONNECT_MS = 50, 1000, 2000
 # The next one says the same, and more.
 _NOT_KEPT = frozenset({"progress"})
-LINGER_MS = 1000
-_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-_DOWN = int(zmq.EVENT_DISCONNECTED)
-_REJECTED = (
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-    | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-    | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-)
+LINGER_S = 1.0
 
 
 class Session:
@@ -85,8 +72,7 @@ class CoordinatorLink:
     """An agent's end; a service of the loop.
 
     Attributes:
-        is_up: whether the coordinator has answered the handshake.
-        was_rejected: whether somebody there knows another secret, or is no coordinator.
+        wire: the connection with the coordinator.
     """
 
     def __init__(
@@ -99,79 +85,56 @@ class CoordinatorLink:
         on_down: Callable[[], None],
     ) -> None:
         """Dial, again and again until the coordinator listens."""
-        self.is_up = self.was_rejected = False
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._session = Session(os.urandom(8).hex())
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        dealer = curve_socket(self._context, zmq.DEALER, keys(secret, "agent"), MAX_MESSAGE_BYTES)
-        dealer.curve_serverkey = keys(secret, "coordinator").public
-        dealer.reconnect_ivl, dealer.reconnect_ivl_max = _REDIAL_MS, _MAX_REDIAL_MS
-        dealer.heartbeat_ivl, dealer.heartbeat_timeout = HEARTBEAT_MS, _AGENT_ANSWER_MS
-        dealer.connect_timeout = _CONNECT_MS
-        dealer.linger = LINGER_MS
-        dealer.ipv6 = ":" in target[0]
-        self._dealer = dealer
-        self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(_UP | _DOWN | _REJECTED)
-        for one in (dealer, self._monitor):
-            loop.poller.register(one, zmq.POLLIN)
-        dealer.connect(f"tcp://{describe_target(target)}")
+        self._was_up = False
+        self.wire = WireClient(loop.selector, target, wire_settings(secret), self)
 
     def send_hello(self, body: dict[str, Any]) -> None:
         """Say who this is, the first message of each connection, and send what was lost."""
         session = self._session
         hello = {**body, "session": session.name, "num_received": session.num_received}
         for message in (pack("hello", hello), *session.again()):
-            self._dealer.send(message, zmq.NOBLOCK)
+            self.wire.send(message)
 
     def send(self, kind: str, body: Any) -> None:
         """Send a message to the coordinator, now or when there is a connection again."""
-        message = self._session.pack(kind, body)
-        if self.is_up:
-            self._dealer.send(message, zmq.NOBLOCK)
+        self.wire.send(self._session.pack(kind, body))
 
     def close(self) -> None:
         """Close; what was sent may leave first."""
-        self._dealer.disable_monitor()
-        self._monitor.close(0)
-        self._dealer.close(LINGER_MS if self.is_up else 0)
-        self._context.term()
+        self.wire.close(LINGER_S)
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return float("inf")
+        return self.wire.next_s()
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        events: list[int] = []
-        messages: list[bytes] = []
-        _drain(lambda: events.append(receive_event(self._monitor)[0]))
-        _drain(lambda: messages.append(self._dealer.recv(zmq.NOBLOCK)))
-        if any(event & _UP for event in events):
-            self.is_up, self.was_rejected = True, False
-            self._on_up()
-        for message in messages:
-            kind, body, number, num_received = unpack(message)
-            if self._session.take(number, num_received):
-                self._on_message(kind, body)
-        self.was_rejected = self.was_rejected or any(event & _REJECTED for event in events)
-        changes = [event for event in events if event & (_UP | _DOWN)]
-        if changes and changes[-1] & _DOWN and self.is_up:
-            self.is_up = False
+        self.wire.turn()
+
+    def on_up(self) -> None:
+        """See `wire.client.ClientOwner`."""
+        self._was_up = True
+        self._on_up()
+
+    def on_message(self, message: bytes) -> None:
+        """See `wire.client.ClientOwner`."""
+        kind, body, number, num_received = unpack(message)
+        if self._session.take(number, num_received):
+            self._on_message(kind, body)
+
+    def on_down(self) -> None:
+        """See `wire.client.ClientOwner`."""
+        if self._was_up:
+            self._was_up = False
             self._on_down()
 
 
-def _drain(take: Callable[[], None]) -> None:
-    try:
-        while True:
-            take()
-    except zmq.Again:
-        pass
-
-
-def keys(secret: str, side: str) -> KeyPair:
-    """Return the keys of one side, "coordinator" or "agent"."""
-    key = z85.encode(hmac.digest(os.fsencode(secret), f"hccl-launch {side}".encode(), "sha256"))
-    return KeyPair(zmq.curve_public(key), key)
+def wire_settings(secret: str) -> WireSettings:
+    """Return what both ends agree on."""
+    silences_s = _AGENT_SILENCE_S, _COORDINATOR_SILENCE_S
+    return WireSettings(_PURPOSE, os.fsencode(secret), _MAX_MESSAGE_BYTES, _BEAT_S, *silences_s)
 
 
 def pack(kind: str, body: Any, number: int = 0, num_received: int = 0) -> bytes:

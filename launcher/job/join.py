@@ -81,7 +81,7 @@ class JoinedAgent:
             self._give_up_s = time.monotonic()
             return
         self._give_up_s = time.monotonic() + self._program.stop_s + PRINT_S
-        if self._link.is_up and self._has_begun:
+        if self._link.wire.is_up and self._has_begun:
             self._link.send("stop", [f"{why} on {self._me}", exit_code])
             self._gone_s = time.monotonic() + self._program.stop_s + _STOP_EXTRA_S
         else:
@@ -128,7 +128,7 @@ class JoinedAgent:
             self._lose_coordinator()
         elif now_s >= self._probe_at_s:
             self._probe_at_s = now_s + (_SHORT_PROBE_EVERY_S if self._has_begun else _PROBE_EVERY_S)
-            if not self._has_begun and not self._link.is_up and self._is_refused(_PROBE_S):
+            if not self._has_begun and not self._link.wire.is_up and self._is_refused(_PROBE_S):
                 self.agent.end(TRY_AGAIN, "")
             elif self._has_begun and self._is_refused(_SHORT_PROBE_S):
                 self._lose_coordinator()  # nobody listens there any more
@@ -156,14 +156,14 @@ class JoinedAgent:
     @property
     def _until_s(self) -> float:
         # The coordinator, which began earlier or later, ends the wait of all.
-        extra_s = 10.0 if self._link.is_up else 0.0
+        extra_s = 10.0 if self._link.wire.is_up else 0.0
         return self._began_s + self._coordinator.connect_timeout_s + extra_s
 
     def _what_is_wrong(self) -> str:
         where = describe_target(self._coordinator.name)
-        if self._link.is_up:
+        if self._link.wire.is_up:
             return f"the coordinator at {where} waits for other nodes"
-        if self._link.was_rejected:
+        if self._link.wire.was_rejected:
             return f"the process at {where} is no hccl-launch, or HCCL_SECRET differs there"
         try:
             socket.create_connection(self._target, _PROBE_S).close()

@@ -40,8 +40,8 @@ class JobServer:
         )
         self._loop = loop
         self._local: dict[int, Agent] = {}
-        self._routes: dict[int, bytes] = {}
-        self._indices: dict[bytes, int] = {}
+        self._routes: dict[int, int] = {}
+        self._indices: dict[int, int] = {}
         self._sessions: dict[int, Session] = {}
         self._return_s: dict[int, float] = {}  # until when an agent without connection may return
         self._server: CoordinatorServer | None = None
@@ -146,9 +146,7 @@ class JobServer:
             if index in self._routes:
                 self._server.send(self._routes[index], message)
 
-    def _on_message(
-        self, route: bytes, kind: str, body: Any, number: int, num_received: int
-    ) -> None:
+    def _on_message(self, route: int, kind: str, body: Any, number: int, num_received: int) -> None:
         assert self._server is not None
         if kind == "hello":
             problem = "" if self._resume(route, body) else self._take(route, body)
@@ -163,12 +161,12 @@ class JobServer:
         else:
             self.coordinator.receive(index, kind, body, time.monotonic())
 
-    def _resume(self, route: bytes, body: Any) -> bool:
+    def _resume(self, route: int, body: Any) -> bool:
         """Go on with an agent whose connection was replaced; return whether it is one."""
         assert self._server is not None
         for index, session in self._sessions.items():
             if session.name == body["session"]:
-                self._indices.pop(self._routes.get(index, b""), None)
+                self._indices.pop(self._routes.get(index, 0), None)
                 self._routes[index], self._indices[route] = route, index
                 self._return_s.pop(index, None)
                 session.take(0, body["num_received"])
@@ -177,7 +175,7 @@ class JobServer:
                 return True
         return False
 
-    def _take(self, route: bytes, body: Any) -> str:
+    def _take(self, route: int, body: Any) -> str:
         mine = len(self.coordinator.settings.hosts)
         if body["protocol"] != PROTOCOL:
             return "it runs another version of hccl-py"
@@ -196,7 +194,7 @@ class JobServer:
         self.coordinator.join(index, hello, time.monotonic())
         return ""
 
-    def _on_lost(self, route: bytes) -> None:
+    def _on_lost(self, route: int) -> None:
         """Wait a moment: the agent may live and dial again."""
         index, now_s = self._indices.pop(route, None), time.monotonic()
         if index is None:

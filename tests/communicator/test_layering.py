@@ -19,8 +19,8 @@ FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hc
 
 ORDER = (
     *("quantities", "command_line"),
-    *("transport", "transport.network", "transport.providers", "transport.control"),
-    *("transport.bootstrap", "transport.verbs"),
+    *("transport", "transport.network", "transport.wire", "transport.providers"),
+    *("transport.control", "transport.bootstrap", "transport.verbs"),
     *("memory", "plan", "compression", "algorithms", "fingerprint", "observe", "diagnosis"),
     *("plan_cache", "communicator_state", "work", "recording", "call_group", "submit"),
     *("schedulers", "progress_file", "own_algorithms", "membership", "engine", "collectives"),
@@ -55,9 +55,8 @@ FOR_LAUNCHER = {
         f"hccl_py.transport.providers.verbs.{name}"
         for name in ("listing", "locked_memory", "settings")
     ),
-    *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
-    "hccl_py.transport.threads",
-    *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
+    *(f"hccl_py.transport.wire.{name}" for name in ("client", "frames", "handshake", "server")),
+    *("hccl_py.transport.control.loop", "hccl_py.transport.threads"),
     "hccl_py.integrations.habana",
 }
 """What hosts are, how ranks choose addresses and RDMA ports, an event loop with authenticated

@@ -14,7 +14,7 @@ from hccl_py.launcher.open_files import allow_connections
 
 # Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
 _COSTLY = (
-    *("torch", "numpy", "dataclasses", "inspect", "logging", "shutil", "msgpack", "secrets"),
+    *("torch", "numpy", "dataclasses", "inspect", "logging", "shutil", "msgpack", "secrets", "zmq"),
     "unicodedata",  # which a host name needs that is not ASCII
 )
 _IMPORTS = """

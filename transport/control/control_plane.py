@@ -36,7 +36,9 @@ class ControlPlane:
 
     def __init__(self) -> None:
         self.loop = ControlLoop(self._close)
-        self.sockets = ControlSockets(self.loop.poller)
+        self.loop.poller = poller = zmq.Poller()
+        poller.register(self.loop.selector.fileno(), zmq.POLLIN)
+        self.sockets = ControlSockets(poller)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.

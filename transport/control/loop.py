@@ -1,6 +1,6 @@
 """The control thread of this process and its event loop: one for all communicators.
 
-The loop waits for descriptors and ZeroMQ sockets, and calls the services that registered. A service
+The loop waits for descriptors, and calls the services that registered. A service
 must not block. An exception of a service is logged, and the loop goes on.
 """
 
@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import zmq
-
 from hccl_py.transport.threads import start_without_signals
 
 if TYPE_CHECKING:
     import logging
+
+    import zmq
 
 _LONGEST_WAIT_S = 1.0
 _MAX_LOGGED = 32
@@ -40,14 +40,14 @@ class ControlLoop:
 
     Attributes:
         longest_turn_s: services are called after so long even if none wanted it.
+        poller: waits for ZeroMQ's sockets too, where a service has some.
     """
 
     longest_turn_s = 1.0
+    poller: "zmq.Poller | None" = None
 
     def __init__(self, at_end: Callable[[], None]) -> None:
         self.selector = selectors.DefaultSelector()
-        self.poller = zmq.Poller()
-        self.poller.register(self.selector.fileno(), zmq.POLLIN)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.watch(self._wake_fd, lambda: os.eventfd_read(self._wake_fd))
         self._commands: deque[Callable[[], None]] = deque()
@@ -155,9 +155,11 @@ class ControlLoop:
         now_s = time.monotonic()
         until_s = min((service.next_s() for service in self._services), default=now_s + 60)
         pause_s = min(max(0.0, until_s - now_s), self.longest_turn_s)
-        self.poller.poll(int(pause_s * 1000) + 1)
+        if self.poller is not None:
+            self.poller.poll(int(pause_s * 1000) + 1)
+            pause_s = 0
         watched = self.selector.get_map()
-        for ready, _ in self.selector.select(0):
+        for ready, _ in self.selector.select(pause_s):
             if watched.get(ready.fd) is ready:  # not closed by an earlier action of this turn
                 self.guard(ready.data)
         # After the wake was taken: one that is posted from now on wakes the next turn.

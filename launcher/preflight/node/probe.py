@@ -19,9 +19,13 @@ import socket
 import time
 from typing import Literal, TypedDict
 
-from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, Wire, WrongPeerError
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
+from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretHandshake
+
+PURPOSE = b"HCCL-PF2"
+BULK, BULK_BYTES = b"B", 128 << 10
+"""A node that dialled may send so many bytes, and gets this one when all have come."""
 
 # The kernel needs 3 s to find that nobody on the link owns an address.
 CONNECT_S = 4.0
@@ -61,11 +65,11 @@ def probe(target: Target, secret: bytes) -> PairResult:
     began_s = time.monotonic()
     try:
         with contextlib.closing(_dial(target)) as connection:
-            wire = Wire(connection, Deadline(CONNECT_S))
-            wire.prove_as_client(secret)
-            is_good = target["path"] is None or _passes(wire)
+            shaken = SecretHandshake(connection, target["host"], PURPOSE, secret, True)
+            shaken.prove(Deadline(CONNECT_S))
+            is_good = target["path"] is None or _passes(shaken)
             return PairResult(target=target, outcome="good" if is_good else "stalled", detail="")
-    except (OSError, WrongPeerError) as error:
+    except (OSError, RejectedError) as error:
         outcome = _outcome(error, target["host"], time.monotonic() - began_s)
         detail = getattr(error, "strerror", None) or str(error)
         return PairResult(target=target, outcome=outcome, detail=detail)
@@ -90,19 +94,19 @@ def _dial(target: Target) -> socket.socket:
     return dialled
 
 
-def _passes(wire: Wire) -> bool:
+def _passes(shaken: SecretHandshake) -> bool:
     """Say whether packets of full size come through."""
-    wire.deadline = Deadline(STALL_S)
+    deadline = Deadline(STALL_S)
     try:
-        wire.send(os.urandom(BULK_BYTES))  # a tunnel might compress zeros
-        return wire.receive(1) == BULK
+        shaken.finish(shaken.send(os.urandom(BULK_BYTES)), deadline)  # a tunnel may compress zeros
+        return shaken.finish(shaken.receive(1), deadline) == BULK
     except TimeoutError:
         return False
 
 
 def _outcome(error: Exception, host: str, elapsed_s: float) -> Outcome:
-    if isinstance(error, WrongPeerError):
-        return "wrong peer"
+    if isinstance(error, RejectedError):
+        return "broken" if isinstance(error, ClosedError) else "wrong peer"
     code = error.errno if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError):
         return "dead" if _nobody_on_link(host) else "dropped"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
-from hccl_py.launcher.preflight.node.wire import BULK, BULK_BYTES, Wire, WrongPeerError
+from hccl_py.launcher.preflight.node.probe import BULK, BULK_BYTES, PURPOSE
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.network.interfaces import address_family
+from hccl_py.transport.wire.handshake import RejectedError, SecretHandshake
 
 _HANDSHAKE_S = _BULK_S = 10.0
 _MOST_CONNECTIONS = 128
@@ -97,9 +98,9 @@ class _Connection(BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError, WrongPeerError):
-            wire = Wire(self.request, Deadline(_HANDSHAKE_S))
-            wire.prove_as_server(self.server.secret)
-            wire.deadline = Deadline(_BULK_S)
-            wire.receive(BULK_BYTES)
-            wire.send(BULK)
+        with contextlib.suppress(OSError, RejectedError):
+            shaken = SecretHandshake(self.request, "", PURPOSE, self.server.secret, False)
+            shaken.prove(Deadline(_HANDSHAKE_S))
+            deadline = Deadline(_BULK_S)
+            shaken.finish(shaken.receive(BULK_BYTES), deadline)
+            shaken.finish(shaken.send(BULK), deadline)

@@ -12,10 +12,10 @@ import pytest
 from quiet_clock import HANG_S, Moment
 
 from hccl_py.launcher.preflight.node import probe as probing
-from hccl_py.launcher.preflight.node.probe import Target, probe
+from hccl_py.launcher.preflight.node.probe import PURPOSE, Target, probe
 from hccl_py.launcher.preflight.node.server import PairServer
-from hccl_py.launcher.preflight.node.wire import Wire
 from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.wire.handshake import SecretHandshake
 
 SECRET = secrets.token_bytes(32)
 HELLO_BYTES, PROOF_BYTES = 40, 32
@@ -68,7 +68,7 @@ def test_probe_whose_bytes_never_come_is_stalled(monkeypatch: pytest.MonkeyPatch
         # Proves the secret, as a node behind an MTU black hole does, and gets no further.
         def hold() -> None:
             connection, _ = other.accept()
-            Wire(connection, Deadline(10)).prove_as_server(SECRET)
+            SecretHandshake(connection, "", PURPOSE, SECRET, False).prove(Deadline(10))
             is_over.wait(HANG_S)
             connection.close()
 
@@ -85,7 +85,7 @@ def test_stranger_gets_a_hello_and_is_dropped_at_the_first_wrong_proof(port: int
         stranger.sendall(b"GET / HTTP/1.1\r\n".ljust(HELLO_BYTES))
         assert stranger.recv(HELLO_BYTES) == b""
     with socket.create_connection(("127.0.0.1", port), 10) as stranger:
-        stranger.sendall(b"HCCL-PF1" + bytes(32))
+        stranger.sendall(PURPOSE + bytes(32))
         hello = stranger.recv(HELLO_BYTES)
         assert len(hello) == HELLO_BYTES
         stranger.sendall(bytes(PROOF_BYTES))
@@ -95,7 +95,7 @@ def test_stranger_gets_a_hello_and_is_dropped_at_the_first_wrong_proof(port: int
 def test_hello_that_is_sent_back_proves_nothing(port: int) -> None:
     """A reflection: the stranger has the server sign for it on a second connection."""
     with socket.create_connection(("127.0.0.1", port), 10) as first:
-        first.sendall(b"HCCL-PF1" + bytes(32))
+        first.sendall(PURPOSE + bytes(32))
         hello = first.recv(HELLO_BYTES)
         with socket.create_connection(("127.0.0.1", port), 10) as second:
             second.sendall(hello)
@@ -108,7 +108,7 @@ def test_close_ends_silent_connections_at_once() -> None:
     server = PairServer(SECRET)
     port = server.listen("127.0.0.1", [0])
     with socket.create_connection(("127.0.0.1", port), 10) as silent:
-        silent.sendall(b"HCCL-PF1" + bytes(32))
+        silent.sendall(PURPOSE + bytes(32))
         silent.recv(HELLO_BYTES)
         began = Moment.now()
         server.close()

@@ -1,0 +1,171 @@
+"""One connection to a server, dialled again whenever it breaks. For one thread."""
+
+import contextlib
+import errno
+import socket
+import time
+from selectors import EVENT_READ, BaseSelector
+from typing import Protocol
+
+from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.wire.frames import FramedConnection, WireSettings
+from hccl_py.transport.wire.handshake import (
+    CONNECTING,
+    NotListeningError,
+    RejectedError,
+    ResetError,
+    SecretHandshake,
+)
+
+_FIRST_REDIAL_S, _LONGEST_REDIAL_S = 0.05, 1.0
+_CONNECT_S, _HANDSHAKE_S = 2.0, 10.0
+_PROGRESS = errno.EINPROGRESS, errno.EAGAIN, 0
+
+
+class ClientOwner(Protocol):
+    """What a client tells of its connection."""
+
+    def on_up(self) -> None:
+        """Go on after a handshake: nothing was sent on this connection yet."""
+
+    def on_message(self, message: bytes) -> None:
+        """Take a message."""
+
+    def on_down(self) -> None:
+        """Note that the connection, or an attempt to make one, ended; another one follows."""
+
+
+class WireClient:
+    """The client's end; call `turn` whenever `next_s` has come and after each wait.
+
+    Attributes:
+        is_up: whether there is a connection with the server.
+        was_rejected: the last attempt met a process that is no such server.
+        other_secret: the last attempt met a server that knows another secret.
+    """
+
+    def __init__(
+        self,
+        selector: BaseSelector,
+        target: tuple[str, int],
+        settings: WireSettings,
+        owner: ClientOwner,
+    ) -> None:
+        """Dial at the first turn."""
+        self.was_rejected = self.other_secret = False
+        self._selector, self._target, self._settings = selector, target, settings
+        self._owner = owner
+        self._connection: FramedConnection | None = None
+        self._pending: SecretHandshake | None = None
+        self._until_s = self._dial_at_s = 0.0
+        self._pause_s = _FIRST_REDIAL_S
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    def send(self, message: bytes) -> None:
+        """Send a message, or drop it where there is no connection."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def next_s(self) -> float:
+        """Return when to call `turn` at the latest."""
+        if self._connection is not None:
+            return self._connection.heard_s + self._settings.client_silence_s
+        return self._dial_at_s if self._pending is None else self._until_s
+
+    def turn(self) -> None:
+        """Dial where there is no connection, and end one that is silent."""
+        if time.monotonic() < self.next_s():
+            return
+        if self._connection is not None:
+            self._connection.end("it is silent")
+        elif self._pending is not None:
+            self._fail(ResetError("no answer"))
+        else:
+            self._dial()
+
+    def close(self, linger_s: float) -> None:
+        """Close; what was sent may leave for `linger_s`."""
+        if self._connection is not None:
+            self._connection.close(time.monotonic() + linger_s)
+        self._drop_pending()
+        self._connection, self._dial_at_s = None, float("inf")
+
+    def close_copies(self) -> None:
+        """In a forked child: close the copies of the sockets."""
+        if self._connection is not None:
+            self._connection.close_copy()
+        if self._pending is not None:
+            self._pending.close()
+
+    def _dial(self) -> None:
+        family = socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET
+        try:
+            dialled = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # no descriptor is left
+            self._retry()
+            return
+        dialled.setblocking(False)
+        code = dialled.connect_ex(self._target)
+        if code not in _PROGRESS:
+            dialled.close()
+            self._retry()
+            return
+        purpose, secret = self._settings.purpose, self._settings.secret
+        where = describe_target(self._target)
+        self._pending = SecretHandshake(dialled, where, purpose, secret, True)
+        self._until_s = time.monotonic() + _CONNECT_S
+        self._selector.register(dialled, EVENT_READ, self._advance)
+        self._advance()
+
+    def _advance(self) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        was_connecting = pending.step == CONNECTING
+        try:
+            event = pending.advance()
+        except RejectedError as error:
+            self._fail(error)
+            return
+        if was_connecting and pending.step != CONNECTING:
+            self._until_s = time.monotonic() + _HANDSHAKE_S
+        if event is not None:
+            self._selector.modify(pending.socket, event, self._advance)
+            return
+        self._selector.unregister(pending.socket)
+        self._pending = None
+        self.was_rejected = self.other_secret = False
+        self._pause_s = _FIRST_REDIAL_S
+        limit = self._settings.max_message_bytes
+        self._connection = FramedConnection(
+            self._selector, pending, limit, self._owner.on_message, self._on_end
+        )
+        self._owner.on_up()
+
+    def _fail(self, error: RejectedError) -> None:
+        assert self._pending is not None
+        is_missing = isinstance(error, NotListeningError | ResetError)
+        self.was_rejected = self.was_rejected or not is_missing
+        self.other_secret = not is_missing and self._pending.step == "proof"
+        self._drop_pending()
+        self._retry()
+
+    def _drop_pending(self) -> None:
+        if self._pending is not None:
+            with contextlib.suppress(KeyError):  # the loop has ended, and its selector is closed
+                self._selector.unregister(self._pending.socket)
+            self._pending.close()
+            self._pending = None
+
+    def _on_end(self, _reason: str) -> None:
+        self._connection = None
+        self._retry()
+
+    def _retry(self) -> None:
+        self._dial_at_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_REDIAL_S)
+        self._owner.on_down()

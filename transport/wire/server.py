@@ -1,0 +1,139 @@
+"""The connections of many clients that know one secret. For one thread."""
+
+import itertools
+import math
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from selectors import BaseSelector
+from typing import Protocol
+
+from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.wire.acceptor import Acceptor
+from hccl_py.transport.wire.frames import FramedConnection, WireSettings
+from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretHandshake
+
+_REST_S = 0.1
+"""How long the listener rests where no descriptor is left: it stays readable meanwhile."""
+
+
+class ServerOwner(Protocol):
+    """What a server tells of its clients, each of which has a route."""
+
+    def on_message(self, route: int, message: bytes) -> None:
+        """Take a message of a client."""
+
+    def on_lost(self, route: int) -> None:
+        """Note that the connection of a client ended."""
+
+    def num_missing(self) -> int:
+        """Return how many clients that may be about to connect have not."""
+
+
+class WireServer(Acceptor[SecretHandshake]):
+    """The server's end; call `turn` whenever `next_s` has come and after each wait."""
+
+    ATTEMPT_S = 10.0
+
+    def __init__(
+        self, selector: BaseSelector, settings: WireSettings, who: str, owner: ServerOwner
+    ) -> None:
+        """Listen nowhere yet; `who` rejects strangers, for the log."""
+        super().__init__([], stranger_limit(), selector, who)
+        self._few_strangers = self._max_strangers
+        self._settings, self._owner = settings, owner
+        self._connections: dict[int, FramedConnection] = {}
+        self._routes = itertools.count(1)
+        self._beat_s = math.inf
+        self._rests_until_s = math.inf
+
+    def listen(self, bound: socket.socket) -> None:
+        """Serve a bound socket from now on, which is taken over."""
+        bound.setblocking(False)
+        bound.listen(2 * self._max_strangers + self._owner.num_missing())
+        self._listeners = [bound]
+        self._listen()
+
+    def send(self, route: int, message: bytes) -> None:
+        """Send a message to a client, if it is still there."""
+        if route in self._connections:
+            self._connections[route].send(message)
+
+    def rejected(self) -> str:
+        """Return how many strangers were rejected and why, for an error; "" if none was."""
+        return self._rejections.summary()
+
+    def next_s(self) -> float:
+        """Return when to call `turn` at the latest."""
+        return min(super().next_s(), self._beat_s, self._rests_until_s)
+
+    def turn(self) -> None:
+        """Send beats, end clients that are silent, and drop strangers whose time is up."""
+        self._max_strangers = self._few_strangers + self._owner.num_missing()
+        self.tick()
+        now_s = time.monotonic()
+        if now_s >= self._rests_until_s:
+            self._rests_until_s = math.inf
+            self._listen()
+        if now_s >= self._beat_s:
+            self._beat_s = now_s + self._settings.beat_s if self._connections else math.inf
+            for connection in tuple(self._connections.values()):
+                if now_s >= connection.heard_s + self._settings.server_silence_s:
+                    connection.end("it is silent")
+                else:
+                    connection.send(b"")
+
+    def close(self, linger_s: float) -> None:
+        """Close; what was sent may leave for `linger_s`."""
+        until_s = time.monotonic() + linger_s
+        for connection in self._connections.values():
+            connection.close(until_s)
+        self._connections.clear()
+        self._beat_s = self._rests_until_s = math.inf
+        self._close_connections()
+        for listener in self._listeners:
+            listener.close()
+
+    def close_copies(self) -> None:
+        """In a forked child: close the copies of the sockets."""
+        self._close_copies()
+        for connection in self._connections.values():
+            connection.close_copy()
+        for listener in self._listeners:
+            listener.close()
+
+    def _shake_hands(self, accepted: socket.socket, client: str) -> SecretHandshake:
+        purpose, secret = self._settings.purpose, self._settings.secret
+        return SecretHandshake(accepted, client, purpose, secret, False)
+
+    def _complete(self, pending: SecretHandshake) -> None:
+        route = next(self._routes)
+        on_message: Callable[[bytes], None] = partial(self._owner.on_message, route)
+        limit = self._settings.max_message_bytes
+        self._connections[route] = FramedConnection(
+            self._selector, pending, limit, on_message, partial(self._on_end, route)
+        )
+        self._beat_s = min(self._beat_s, time.monotonic() + self._settings.beat_s)
+
+    def _on_end(self, route: int, _reason: str) -> None:
+        del self._connections[route]
+        self._owner.on_lost(route)
+
+    def _member_failed(self, pending: SecretHandshake, rejection: RejectedError) -> None:
+        pass  # it dials again
+
+    def _reject(self, pending: SecretHandshake, rejection: RejectedError) -> None:
+        if (
+            isinstance(rejection, ClosedError)
+            and not pending.is_named
+            and self._owner.num_missing()
+        ):
+            self._give_up(pending)  # a client may end, or see whether this process lives
+        else:
+            super()._reject(pending, rejection)
+
+    def _out_of_descriptors(self, cause: OSError) -> None:
+        self._rests_until_s = time.monotonic() + _REST_S
+        for listener in self._listeners:
+            self._selector.unregister(listener)
