@@ -27,16 +27,7 @@ from functools import partial
 from itertools import groupby, islice
 from selectors import DefaultSelector
 
-from hccl_py.transport.bootstrap.connection import (
-    CONNECTING,
-    JOINED,
-    NotListeningError,
-    NotNowError,
-    PendingConnection,
-    RejectedError,
-    ResetError,
-    Steps,
-)
+from hccl_py.transport.bootstrap.connection import JOINED, NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.sealed_store import LOOK_PERIOD_S
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
@@ -47,6 +38,13 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import has_ended
 from hccl_py.transport.network.system_calls import is_no_descriptor
+from hccl_py.transport.wire.handshake import (
+    CONNECTING,
+    NotListeningError,
+    RejectedError,
+    ResetError,
+    Steps,
+)
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0

@@ -24,12 +24,7 @@ from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.bootstrap.connection import (
-    CONNECTING,
-    JOINED,
-    NotNowError,
-    PendingConnection,
-)
+from hccl_py.transport.bootstrap.connection import JOINED, NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
@@ -39,6 +34,7 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.network.system_calls import is_no_descriptor
+from hccl_py.transport.wire.handshake import CONNECTING
 
 logger = logging.getLogger("hccl_py.transport")
 

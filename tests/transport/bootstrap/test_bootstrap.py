@@ -28,10 +28,11 @@ from network_resets import reset
 from quiet_clock import Moment
 
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.bootstrap.connection import PendingConnection, Steps
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.providers.zmq.provider import ZmqProvider
+from hccl_py.transport.wire.handshake import Steps
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -189,7 +190,7 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
         for rank in (0, 1, 2):
             assert "rank 1" in job.error(rank)
             assert "HCCL_SECRET" in job.error(rank)
-    assert "does not know this communicator's secret" in caplog.text
+    assert "does not know the secret" in caplog.text
     assert open_descriptors() <= before
 
 

@@ -8,9 +8,10 @@ from selectors import EVENT_READ, EVENT_WRITE
 
 import pytest
 
-from hccl_py.transport.bootstrap.connection import PendingConnection, RejectedError, Steps
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.network.identity import Identity, Member
+from hccl_py.transport.wire.handshake import RejectedError, Steps
 
 MEMBERS = tuple(Member(i, Identity(f"host{i}", 100 + i, "", i // 2, "")) for i in range(4))
 COMMUNICATOR_ID = b"c" * 16

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from test_handshake import COMMUNICATOR_ID, Side, world
 
 from hccl_py.transport.bootstrap import rendezvous
-from hccl_py.transport.bootstrap.connection import RejectedError
 from hccl_py.transport.control.message import pack, unpack
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.wire.handshake import RejectedError
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 
