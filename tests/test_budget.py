@@ -16,9 +16,8 @@ CONTRACT = ROOT / "hccl_py/communicator.py"
 SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
-    "transport/wire": 1_010,
-    "transport/bootstrap": 2_965,
-    "transport/control": 1_991,
+    "transport/bootstrap": 2_990,
+    "transport/control": 2_000,
     "transport/network transport/providers transport/verbs transport/*": 4_150,
     "transport/csrc": 10_160,
     "hccl_py/communicator.py": 450,
@@ -34,7 +33,7 @@ BUDGET = {
     "hccl_py/lab": 6_540,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 55_145,
+    "tests": 55_210,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -25,7 +25,7 @@ from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
-from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.network.secret import sealing_key
 from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
 from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
@@ -72,7 +72,7 @@ def report(
         with (
             suppress(HcclError, OSError),
             rendezvous_store(store, rank, 0, name, timeout_s / 2, problem) as found,
-            SharedFailure(SealedStore(found, read_secret()), rank, num_ranks).sharing(),
+            SharedFailure(SealedStore(found, sealing_key()), rank, num_ranks).sharing(),
         ):
             is_reported = True
             raise BootstrapError(problem)

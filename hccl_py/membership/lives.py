@@ -24,7 +24,7 @@ from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Identity
-from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.network.secret import sealing_key
 from hccl_py.transport.network.sockets import bind_unix, has_ended
 from hccl_py.transport.threads import is_of_signal_handler
 
@@ -273,7 +273,7 @@ class _Lives:
         return self._failure(life).first()
 
     def _failure(self, life: _Life) -> SharedFailure:
-        return SharedFailure(SealedStore(self.part(life), read_secret()), 0, life.world_size)
+        return SharedFailure(SealedStore(self.part(life), sealing_key()), 0, life.world_size)
 
     def _did_not_arrive(self, where: str) -> BootstrapError:
         return BootstrapError(

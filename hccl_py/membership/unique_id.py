@@ -30,18 +30,21 @@ from hccl_py.transport.bootstrap.unique_id_store import (
     UniqueIdClient,
     UniqueIdServer,
 )
+from hccl_py.transport.control.listener import OTHER_KEYS
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
-from hccl_py.transport.network.secret import read_secret
+from hccl_py.transport.network.secret import read_secret, sealing_key
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.network.system_calls import require_system_calls
+from hccl_py.transport.threads import is_of_signal_handler
 
 _VARIABLE = "HCCL_COMM_ID"
-_MAGIC = b"HCCL-ID\2"
-_HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), address, host, secret
+_MAGIC = b"HCCL-ID\3"
+# Magic, port, pid (0: rank 0's), address, host, secret, name.
+_HEADER = struct.Struct("!8sHI46s64s32s16s")
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
@@ -82,10 +85,11 @@ class UniqueId(bytes):
     @property
     def address(self) -> ServerAddress:
         """Where the ranks meet."""
-        _, port, pid, address, host, secret = _HEADER.unpack_from(self)
-        name = host.rstrip(b"\0").decode(errors="replace")
-        made_by = f"made by pid {pid} on {name}" if pid else f"rank 0, {name}"
-        return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, not pid)
+        _, port, pid, address, host, secret, name = _HEADER.unpack_from(self)
+        maker = host.rstrip(b"\0").decode(errors="replace")
+        made_by = f"made by pid {pid} on {maker}" if pid else f"rank 0, {maker}"
+        where = address.rstrip(b"\0").decode(), port
+        return ServerAddress(*where, secret, made_by, not pid, "" if pid else f"{name.hex()}/")
 
 
 def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
@@ -133,33 +137,35 @@ def store_of_unique_id(
     deadline = Deadline(timeout_s)
     try:
         require_system_calls()  # ZeroMQ would abort the process
-        store, server = UniqueIdClient(address, timeout_s), None
+        store = UniqueIdClient(address, timeout_s)
     except BootstrapError as error:
         if not problem:
             report_by_another_process(f"rank {rank} on {socket.gethostname()}: {error}", content)
         raise BootstrapError(f"rank {rank}: {error}") from error
     try:
         if address.comes_later:
-            server = _visit(store, address, rank, deadline)
+            server, number = _visit(store, address, rank)
             with life_at(store, rank, world_size, deadline.remaining_s) as part:
                 store.stay()
                 yield part
             if server is not None:
-                server.let_go()
+                server.let_go(number)
         elif problem:
             store.fail(problem)
             yield store
         else:
             store.join(rank, world_size)
             yield store
-    except BaseException as error:
-        if server is not None:
-            server.expect_no_more()
-        if store.problem and isinstance(error, BootstrapError):
-            raise BootstrapError(f"rank {rank} of {world_size}: {store.problem}") from error
-        if store.rejected and isinstance(error, BootstrapError):
-            raise BootstrapError(f"{error}{store.rejected}") from error
-        raise
+    except BootstrapError as error:
+        if is_of_signal_handler(error):
+            raise
+        if address.comes_later:
+            read_secret()  # an empty one is why
+        mine = f"rank {rank} of {world_size}: "
+        told = f"{store.problem or error}{store.rejected}"
+        if OTHER_KEYS in store.rejected:
+            told = f"HCCL_SECRET seems to differ between ranks: {told}"
+        raise BootstrapError(f"{'' if told.startswith('rank ') else mine}{told}") from error
     finally:
         store.leave()
 
@@ -187,27 +193,25 @@ def report_by_another_process(problem: str, content: bytes = b"", name: str = "d
 
 
 def _visit(
-    store: UniqueIdClient, address: ServerAddress, rank: int, deadline: Deadline
-) -> UniqueIdServer | None:
-    """Have the store visit its server, which rank 0 starts and returns where there is none."""
+    store: UniqueIdClient, address: ServerAddress, rank: int
+) -> tuple[UniqueIdServer | None, int]:
+    """Have the store visit its server; return the one that rank 0 started, and `keep`'s number."""
     if rank != 0:
         store.visit()
-        return None
+        return None, 0
     key = os.getpid(), address.port
-    # Threads take turns, each when the rendezvous before its own is over.
     with _turns.setdefault(key, threading.Lock()):
         server = _hosted.get(key)
-        if server is None or server.secret != address.secret or not server.keep():
-            if server is not None:
-                # Some rank may still leave that of the last communicator.
-                if not server.wait(deadline.remaining_s):
-                    raise BootstrapError(f"{address.made_by}: the one before has not ended yet")
-                server.close()
+        if server is not None and server.secret != address.secret:  # HCCL_SECRET has changed
+            server.close()
+        number = 0 if server is None else server.keep()
+        if not number:
             server = _serve(store, address)
+            number = 0 if server is None else server.keep()
         if server is not None:
             _hosted[key] = server
             store.visit()
-        return server
+        return server, number
 
 
 def _serve(store: UniqueIdClient, address: ServerAddress) -> UniqueIdServer | None:
@@ -262,12 +266,16 @@ def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
         variable: how the processes agreed, for messages.
         agreed: the same in all processes.
     """
-    secret = hmac.digest(read_secret() or b"", f"hccl-py {agreed}".encode(), "sha256")
-    return _pack(*where, secret, 0, variable)
+    # One key for all names, so that only ranks of another HCCL_SECRET are rejected.
+    secret = hmac.digest(sealing_key(), b"hccl-py", "sha256")
+    name = hashlib.blake2b(agreed.encode(), digest_size=16).digest()
+    return _pack(*where, secret, 0, variable, name)
 
 
-def _pack(address: str, port: int, secret: bytes, pid: int, host: str) -> UniqueId:
-    body = _HEADER.pack(_MAGIC, port, pid, address.encode(), host.encode()[:64], secret)
+def _pack(
+    address: str, port: int, secret: bytes, pid: int, host: str, name: bytes = b""
+) -> UniqueId:
+    body = _HEADER.pack(_MAGIC, port, pid, address.encode(), host.encode()[:64], secret, name)
     body = body.ljust(UniqueId.NUM_BYTES - _CHECKSUM_BYTES, b"\0")
     return UniqueId(body + _checksum(body))
 

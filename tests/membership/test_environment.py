@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import numpy as np
 import pytest
 from quiet_clock import HANG_S
 from ranks import run_ranks
+from thread_ranks import wait_until
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
@@ -99,6 +102,29 @@ def three_communicators(rank: int, world_size: int) -> list[int]:
 
 def test_communicators_from_the_environment_do_not_mix() -> None:
     assert run_ranks(three_communicators, 3) == [[6, 6, 6]] * 3
+
+
+def one_name_awaits_another(rank: int, world_size: int, with_torch: bool) -> list[int]:
+    if not with_torch:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+
+    def size(name: str) -> int:
+        with Communicator(name=name, timeout_s=HANG_S) as comm:
+            return comm.world_size
+
+    if rank > 0:
+        return [size("second"), size("first")]
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(size, "first")
+        at = "127.0.0.1", int(os.environ["MASTER_PORT"])
+        wait_until(lambda: socket.socket().connect_ex(at) == 0, "the store is served")
+        return [size("second"), first.result()]
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_names_connect_in_any_order(with_torch: bool) -> None:
+    env = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": ""}
+    assert run_ranks(one_name_awaits_another, 3, with_torch, env=env) == [[3, 3]] * 3
 
 
 WITHOUT_TORCH = """

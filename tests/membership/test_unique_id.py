@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 from quiet_clock import HANG_S
 from ranks import run_ranks
+from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
+from hccl_py.transport.errors import HcclError
 
 TIMEOUT_S = HANG_S
 
@@ -188,29 +190,54 @@ def test_id_whose_ranks_did_not_all_come_leaves_no_descriptor_and_no_port() -> N
         time.sleep(0.05)
 
 
-def meet_with_a_secret(rank: int, world_size: int) -> str:
+def meet_with_a_secret(rank: int, world_size: int, secrets: list[str | None], by_id: bool) -> str:
     sys.modules["torch"] = None  # type: ignore[assignment]  # as if it was never imported
+    secret = secrets[rank]
+    if secret is not None:
+        os.environ["HCCL_SECRET"] = secret
     try:
-        Communicator(timeout_s=4.0)
-    except BootstrapError as error:
+        given = (get_unique_id(), rank, world_size) if by_id else ()
+        Communicator(*given, timeout_s=8.0)
+    except HcclError as error:
         return str(error)
     return ""
 
 
-def test_secret_of_one_rank_that_differs_is_named_by_all() -> None:
-    port = str(free_port())
-    told = run_ranks(
-        meet_with_a_secret,
-        3,
-        env=lambda rank: {
-            "MASTER_PORT": port,
-            "TORCHELASTIC_USE_AGENT_STORE": "",
-            "HCCL_SECRET": "wrong" * 8 if rank == 1 else "right" * 8,
-        },
-    )
-    for text in told:
-        assert "HCCL_SECRET" in text, told
-        assert "wrongwrong" not in text and "rightright" not in text
+@pytest.mark.parametrize(
+    ("secrets", "by_id"),
+    [
+        (["right" * 8, "wrong" * 8, "right" * 8], False),
+        *by_night(
+            "faults",
+            (["right" * 8, "wrong" * 8, "right" * 8], True),
+            (["wrong" * 8, "right" * 8], False),
+            (["wrong" * 8, "right" * 8, "right" * 8], True),
+            ([None, "right" * 8, "right" * 8], False),
+            (["right" * 8, "right" * 8, None], True),
+            (["", "right" * 8], False),
+            (["right" * 8, "", "right" * 8], True),
+            (["", None, None], False),
+            ([None, "", None], True),
+        ),
+    ],
+)
+def test_secret_of_one_rank_that_differs_is_named_by_all(
+    secrets: list[str | None], by_id: bool
+) -> None:
+    """Rank 0 rejects the others at once; whom it admitted waits, as a stranger may be rejected."""
+    port = free_port()
+    env = {"MASTER_PORT": f"{port}", "TORCHELASTIC_USE_AGENT_STORE": ""}
+    if by_id:
+        env["HCCL_COMM_ID"] = f"127.0.0.1:{port}"
+    told = run_ranks(meet_with_a_secret, len(secrets), secrets, by_id, env=env)
+    for secret, text in zip(secrets, told, strict=True):
+        assert "rightright" not in text and "wrongwrong" not in text
+        if secret == "":
+            assert text.startswith("HCCL_SECRET: expected a long random value"), told
+        elif (secret or "") == (secrets[0] or ""):
+            assert "HCCL_SECRET" in text, told
+        else:
+            assert "rejects this rank: HCCL_SECRET is another one there" in text, told
 
 
 def test_id_to_which_no_rank_comes_is_freed_after_its_timeout() -> None:

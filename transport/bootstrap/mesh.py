@@ -31,7 +31,7 @@ from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.agreed import given
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.rejections import logger
-from hccl_py.transport.network.secret import SECRET, weakness
+from hccl_py.transport.network.secret import sealing_key, weakness
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import (
     BACKLOG,
@@ -154,8 +154,7 @@ def connect(
         InvalidArgumentError: rank, world_size or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
-    # An empty secret is refused below, which the others are to hear.
-    sealed = SealedStore(store, os.fsencode(os.environ.get(SECRET, "")))
+    sealed = SealedStore(store, sealing_key())
     if world_size == 1 and rank == 0:
         require_system_calls()
         identity = identity or Identity.of_this_process()

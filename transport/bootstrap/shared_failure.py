@@ -97,8 +97,9 @@ class SharedFailure:
         if self._store_ended:
             return mine
         try:
-            if not self._store.has(FAILURE):
-                self._store.set_first(FAILURE, mine.encode())
+            content = mine.encode()
+            if not (self.first() or self._store.set_first(FAILURE, content) or self.first()):
+                self._store.set(FAILURE, content)  # instead of one under another HCCL_SECRET
             if not self.has_met:  # the others do not look yet: they wait for these
                 key = "members" if self._rank == 0 else f"member/{self._rank}"
                 self._store.set(key, msgpack.packb({FAILURE: mine}))

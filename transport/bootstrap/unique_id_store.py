@@ -10,7 +10,8 @@ secret in the id, so a process without the id gets nothing in or out. The questi
     leave    -                        none
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
-A server that only has visitors serves several rendezvous at a time, which are not its concern.
+A server that only has visitors serves several rendezvous at a time, which are not its concern:
+their clients know one secret, and put the name of their rendezvous before every key.
 """
 
 import contextlib
@@ -49,6 +50,9 @@ _FAREWELL_S = 0.5
 _VISITORS_S = 1.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
+_REJECTED_S = 2.0  # how long it may reject a client: an earlier job's may be about to end
+_PROBE_S = 0.5
+_GREETING, _MECHANISM = b"\xff\0\0\0\0\0\0\0\1\x7f\3", b"CURVE"  # how ZMTP 3 begins
 _TURN_MS = 50
 _SERVER_LINGER_MS = 500
 _CLIENT_LINGER_MS = 1000
@@ -56,7 +60,12 @@ _HEARTBEAT_MS = 1000
 _SILENT_MS = 5000
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _DOWN = int(zmq.EVENT_DISCONNECTED) | int(zmq.EVENT_CONNECT_RETRIED)
-_REJECTED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH) | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_NOBODY = int(zmq.EVENT_CLOSED)
+# A server says nothing to a client whose key it cannot read.
+_REJECTED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_OTHER_SECRET = (
+    "HCCL_SECRET is another one there; set it to the same value on every rank, or on none"
+)
 
 
 def _curve_keys(secret: bytes, side: str) -> KeyPair:
@@ -82,10 +91,10 @@ class UniqueIdServer:
         """
         self.secret = secret
         self._is_kept = is_kept
+        self._num_kept = 0
         self._unused_until_s = time.monotonic() + timeout_s
         self._visitors: set[bytes] = set()
         self._made_by = made_by
-        self._over = threading.Event()
         self._closed = threading.Event()
         self._client_key = _curve_keys(secret, "client").public
         self._domain = secrets.token_hex(8).encode()
@@ -100,32 +109,24 @@ class UniqueIdServer:
 
     # Any thread.
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all ranks have left; False if they have not."""
-        return self._over.wait(timeout_s)
-
-    def expect_no_more(self) -> None:
-        """End every `wait`: the rendezvous failed, and late ranks only get the reason."""
-        self._over.set()
-
-    def keep(self) -> bool:
-        """Stay open for another rendezvous, though no visitor is there; False if it is closed."""
-        kept = []
+    def keep(self) -> int:
+        """Stay open for another rendezvous, whose number this returns; 0 if it is closed."""
+        kept = [0]
 
         def keep() -> None:
             if not self._closed.is_set():
                 self._is_kept = True
-                self._over.clear()
-                kept.append(True)
+                self._num_kept += 1
+                kept.append(self._num_kept)
 
         self._plane.loop.call(keep)
-        return bool(kept)
+        return kept[-1]
 
-    def let_go(self) -> None:
-        """Close when the last visitor has left."""
+    def let_go(self, number: int) -> None:
+        """Close when the last visitor has left, unless it was kept for another rendezvous since."""
 
         def let_go() -> None:
-            self._is_kept = False
+            self._is_kept = self._is_kept and number != self._num_kept
 
         self._plane.loop.post(let_go)
 
@@ -184,7 +185,6 @@ class UniqueIdServer:
     def _close(self) -> None:
         self._plane.loop.remove(self)
         self._plane.sockets.close_listener(self._domain, _SERVER_LINGER_MS)
-        self._over.set()
         # Before the process may take it for closed: at exit the thread ends with the last hold.
         release(self._plane)
         _open.discard(self)
@@ -269,6 +269,7 @@ class ServerAddress:
     Attributes:
         made_by: which process serves there, for messages.
         comes_later: it may not serve yet.
+        name: of one rendezvous among several.
     """
 
     host: str
@@ -276,6 +277,7 @@ class ServerAddress:
     secret: bytes = field(repr=False)
     made_by: str
     comes_later: bool = False
+    name: str = ""
 
     def __str__(self) -> str:
         return describe_target((self.host, self.port))
@@ -293,7 +295,7 @@ class UniqueIdClient(StoreClient):
         """Dial, and wait for nothing; `timeout_s` is for all questions together."""
         self._all = Deadline(timeout_s)
         self._afterwards: Deadline | None = None
-        super().__init__(self._ask_server, timeout_s)
+        super().__init__(self._ask_server, timeout_s, address.name)
         self.problem = self.rejected = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
         self._comes_later = address.comes_later  # as long as this visits
@@ -314,9 +316,12 @@ class UniqueIdClient(StoreClient):
         dealer.heartbeat_timeout = _SILENT_MS
         dealer.ipv6 = ":" in address.host
         self._dealer = dealer
-        self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(_UP | _DOWN | _REJECTED)
-        self._is_up = self._rejected = False
+        events = _UP | _DOWN | _NOBODY | _REJECTED
+        self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(events)
+        self._is_up = self._was_rejected = False
         self._gone: Deadline | None = None
+        self._rejected: Deadline | None = None
+        self._target = address.host, address.port
         dealer.connect(f"tcp://{address}")
         self._poller = zmq.Poller()
         self._poller.register(dealer, zmq.POLLIN)
@@ -342,7 +347,7 @@ class UniqueIdClient(StoreClient):
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         """Set a key where it has the value that is expected; return what it has then."""
-        question = "compare", key, bytes(expected), bytes(value)
+        question = "compare", self._prefix + key, bytes(expected), bytes(value)
         return bytes(self._ask(*question, deadline=self._deadline()))
 
     def fail(self, problem: str) -> None:
@@ -388,6 +393,8 @@ class UniqueIdClient(StoreClient):
             self._check_server()
             if deadline.expired:
                 hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
+                if self._was_rejected:
+                    hint = f", but rejected this rank earlier: {_OTHER_SECRET}"
                 raise BootstrapError(
                     f"{self._server} did not answer {deadline}{'' if self._is_up else hint}"
                 )
@@ -405,10 +412,13 @@ class UniqueIdClient(StoreClient):
         with contextlib.suppress(zmq.Again):
             while True:
                 event, _ = receive_event(self._monitor)
-                self._rejected = self._rejected or bool(event & _REJECTED)
+                if event & _REJECTED:
+                    self._rejected = self._rejected or Deadline(_REJECTED_S)
+                elif event & (_UP | _NOBODY):
+                    self._rejected = None
                 if event & _UP:
                     self._is_up = is_new = True
-                    self._rejected = False
+                    self._was_rejected = False
                     self._gone = None
                 elif event & _DOWN:
                     self._is_up = False
@@ -420,3 +430,19 @@ class UniqueIdClient(StoreClient):
             why = "answers for another unique id" if self._rejected else "has ended"
             self.problem = self.problem or f"{self._server} {why}: {self._why_gone}"
             raise BootstrapError(self.problem)
+        if self._rejected is not None and self._rejected.expired:
+            self._rejected = None
+            self._was_rejected = self._demands_a_key()
+            if self._was_rejected:
+                raise BootstrapError(f"{self._server} rejects this rank: {_OTHER_SECRET}")
+
+    def _demands_a_key(self) -> bool:
+        """Tell a store of another secret from, say, a proxy that closes until rank 0 is there."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(self._target, _PROBE_S) as probe,
+            probe.makefile("rb") as stream,
+        ):
+            probe.sendall(_GREETING)
+            return _MECHANISM in stream.read(32)
+        return False

@@ -40,7 +40,7 @@ _FAILED = {
     _BROKE_PROTOCOL: "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
-_OTHER_KEYS = "it is of another job, or HCCL_SECRET differs there"
+OTHER_KEYS = "HCCL_SECRET differs there, or it is of another job"
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
@@ -193,7 +193,7 @@ class CurveListener:
         if event in _FAILED:
             self._reason = _FAILED[event]  # the end of that connection follows at once
             if event == _BROKE_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-                self._reason = _OTHER_KEYS
+                self._reason = OTHER_KEYS
         elif event == zmq.EVENT_ACCEPTED:
             self._routes.pop(value, None)  # of a connection before
             with self._inspect(value) as copy:

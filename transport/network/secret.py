@@ -25,6 +25,11 @@ def read_secret(environ: Mapping[str, str] = os.environ) -> bytes | None:
     return None if given is None else os.fsencode(given)
 
 
+def sealing_key() -> bytes:
+    """Return the secret unchecked: an empty one is refused where the other ranks hear of it."""
+    return os.fsencode(os.environ.get(SECRET, ""))
+
+
 def weakness(secret: bytes | None) -> str:
     """Say why a secret should be another one, without a part of it; "" if it is long enough."""
     if secret is None or len(secret) >= SHORTEST_BYTES:

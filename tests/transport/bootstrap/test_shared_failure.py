@@ -124,6 +124,18 @@ def test_failure_of_two_ranks_is_that_of_the_first() -> None:
         SharedFailure(SealedStore(store, b"secret"), 0, 3).look()
 
 
+def test_failure_under_another_secret_hides_no_other() -> None:
+    store = WaitingStore()
+    errors = []
+    for rank, secret in ((2, b"another"), (0, b"secret"), (1, b"secret")):
+        failure = SharedFailure(SealedStore(store, secret), rank, 3)
+        failure.has_met = True
+        with pytest.raises(BootstrapError) as raised, failure.sharing():
+            raise BootstrapError(f"rank {rank} saw something")
+        errors.append(str(raised.value).partition(": ")[2])
+    assert errors[1:] == ["cannot connect: rank 0 saw something"] * 2
+
+
 def test_store_that_ended_is_asked_once_and_named() -> None:
     class EndedStore(WaitingStore):
         num_asked = 0
