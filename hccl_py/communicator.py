@@ -5,9 +5,7 @@ This is hccl-py without torch.distributed. `collectives.py` holds the collective
 """
 
 import contextlib
-import logging
 import os
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -21,37 +19,24 @@ from hccl_py.algorithms.shared import Shared
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
-from hccl_py.diagnosis.exceptions import (
-    describe_error,
-    ends_by_exception,
-    exception_at_exit,
-    handled_error,
-)
-from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
+from hccl_py.diagnosis.exceptions import describe_error
 from hccl_py.engine import connect_engine
+from hccl_py.lifetime import Lifetime
 from hccl_py.membership.environment import checked_rank_and_size, rendezvous_store
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
 from hccl_py.observe.statistics import Statistics, read_statistics
-from hccl_py.progress_file import PROGRESS
-from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
-from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.process_lifecycle import LifecycleStage, register
-from hccl_py.work import Work, release_finished
+from hccl_py.work import Work
 
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm
 
-logger = logging.getLogger("hccl_py")
-
 _SHRUNK = "/shrunk-"
-_CLOSING_SLICE_S = 0.05
-_FINISHING_NEWS_S = 10.0  # until close() says what it waits for
 
 
 class Communicator(Collectives[None]):
@@ -119,13 +104,10 @@ class Communicator(Collectives[None]):
             connected = connect_engine(
                 rendezvous, rank, world_size, timeout_s, identity, ask=wanted.read
             )
-        core, mesh, self._sockets, self._repair = connected
-        self.rank = rank
-        self.world_size = world_size
-        self.name = name
+        core, mesh = connected[:2]
+        self.rank, self.world_size, self.name = rank, world_size, name
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
-        self._provider = mesh.provider
         of_rank_0 = Shared.parse(mesh.shared)
         self._handed_on: dict[str, Any] = {
             "identity": identity,
@@ -134,7 +116,6 @@ class Communicator(Collectives[None]):
             "reproducible": of_rank_0.reproducible if world_size > 1 else wanted.is_reproducible,
         }
         self._num_shrinks = 0
-        self._closing = threading.RLock()  # a signal's handler may close inside of close()
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
         state = assemble((name, rank), timeout_s, core, mesh, wanted.encoding)
@@ -142,21 +123,7 @@ class Communicator(Collectives[None]):
         super().__init__(state, blocking=True)
         self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
         self.flight_recorder = state.recorder
-        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
-        threads = contextlib.ExitStack()  # from last to first
-        for part in (state.reporter, state.coordination, self._repair):
-            if part is not None:
-                threads.callback(part.close)
-        self._threads = threads
-        self._dropped = weakref.finalize(self, threads.close)
-        self._dropped.atexit = False
-        if state.coordination is not None:
-            core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
-            state.coordination.attach(state.reporter)
-            PROGRESS.follow(state.coordination)
-            if emulated := emulation():
-                emulated.follow(state.coordination)
-        _open.add(self)
+        self._lifetime = Lifetime(state, connected)
         if wanted.own:
             self._agree_on(wanted.own, of_rank_0.algorithms)
 
@@ -218,13 +185,7 @@ class Communicator(Collectives[None]):
         raise in their next one. The first failure stays the reason. It returns when all ranks know,
         or after 1.5 s; inside a call of this thread (a signal handler) at once.
         """
-        self._abort(reason, Cause.ABORTED)
-
-    def _abort(self, reason: str, cause: Cause) -> None:
-        core = self._state.core
-        if core is not None:
-            core.abort(str(reason), cause)
-            self._state.reporter.await_diagnosis()
+        self._lifetime.abort(str(reason), Cause.ABORTED)
 
     def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None
@@ -247,13 +208,9 @@ class Communicator(Collectives[None]):
         chosen = check_members(self.world_size, self.rank, members)
         name = text("name", name)
         limit_s = self._state.limit(timeout_s)
-        connect = self._connector(name, limit_s)
-        if self._state.coordination is None or len(chosen) == 1:
-            self._state.require_engine()
-            return connect(None, 0, 1)
         self._num_groups[name, chosen] += 1
         key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
-        return open_group(self._state, chosen, key, limit_s, connect)
+        return open_group(self._state, chosen, key, limit_s, self._connector(name, limit_s))
 
     def _connector(self, name: str, timeout_s: float) -> "Callable[..., Communicator]":
         return partial(Communicator, timeout_s=timeout_s, name=name, **self._handed_on)
@@ -304,16 +261,12 @@ class Communicator(Collectives[None]):
         timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
-        connect = self._connector(name, timeout_s)
         core = self._state.require_engine()
         core.poll()
-        if self._state.coordination is None:
-            made, members = connect(None, 0, 1), [0]
-        else:
-            self._num_shrinks += 1
-            made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
-        made.timeout_s = self.timeout_s
-        made.old_ranks = tuple(members)
+        connect = self._connector(name, timeout_s)
+        self._num_shrinks += 1
+        made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
+        made.timeout_s, made.old_ranks = self.timeout_s, tuple(members)
         # When a rank has passed it, all have left the agreement, and this coordinator may end. The
         # calls of the new communicator report a rank that dies from now on.
         with contextlib.suppress(CommunicatorError):
@@ -331,72 +284,11 @@ class Communicator(Collectives[None]):
         While an exception is handled, as in a `finally` that it passes through, all calls are
         aborted, and the goodbye names the exception to the ranks that still wait for this one.
         """
-        core = self._state.core
-        while core is not None and not self._closing.acquire(timeout=_CLOSING_SLICE_S):
-            if core.drives():  # a signal handler, inside of a call that the other thread ends
-                return
-            core = self._state.core
-        if core is None:
-            return
-        try:
-            if self._state.core is not None:  # another thread has not closed it meanwhile
-                self._finish_and_close(core)
-        finally:
-            self._closing.release()
-
-    def _finish_and_close(self, core: _core.Communicator) -> None:
-        try:
-            self._finish_started(core)
-        finally:
-            self._close(core)
-
-    def _finish_started(self, core: _core.Communicator) -> None:
-        if ends_by_exception() or core.failed():
-            return
-        news_s = _FINISHING_NEWS_S
-        while not core.finish_unawaited(news_s):
-            logger.warning("%s", self._state.reporter.unfinished())
-            news_s *= 2
-        failure = core.failure()
-        if failure is not None:
-            logger.warning("close(): %s", self._state.errors.of_failure(failure))
-
-    def _close(self, core: _core.Communicator) -> None:
-        _open.discard(self)
-        self._state.reporter.await_diagnosis()
-        self.flight_recorder.close()
-        if self._repair is not None and not core.failed():
-            self._repair.settle()
-        self._dropped.detach()  # to call it would do nothing while the process exits
-        self._threads.close()
-        self._repair = None
-        try:
-            core.close(handled_error(core))
-        finally:  # Ctrl-C ends its wait for slow peers, and raises
-            if self._provider is not None:
-                self._provider.close()
-            self._state.core = None
-            release_finished()
+        self._lifetime.close()
 
     def exclude_from_groups(self) -> None:
         """Have `hccl_py.group()` collect nothing here: its owner counts on calls that are done."""
         self._state.in_groups = False
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: touch nothing of the parent's, and keep nothing of it open."""
-        _core.leak(self._state.core)
-        if self._provider is not None:
-            _core.leak(self._provider)
-            self._provider = None
-        self._state.core, self._state.forked = None, True
-        # Else the parent's death stays unseen for as long as this child lives.
-        self._sockets.close_copies()
-        if self._repair is not None:
-            _core.leak(self._repair)
-            self._repair.close_in_child()
-            self._repair = None
-        if self._state.coordination is not None:
-            self._state.coordination.close_in_child()
 
     def __enter__(self) -> "Communicator":
         return self
@@ -404,40 +296,5 @@ class Communicator(Collectives[None]):
     def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
         """Close. After an exception: report it to all ranks first, which ends their calls."""
         if isinstance(error, Exception):
-            self._leave_by(describe_error(error))
+            self._lifetime.leave_by(describe_error(error))
         self.close()
-
-    def _leave_by(self, error: str) -> None:
-        """Report to all ranks which exception ends this one, unless all of them raise it."""
-        core = self._state.core
-        if core is not None and not core.failed():
-            self._abort(error, Cause.UNCAUGHT_EXCEPTION)
-
-
-_open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
-
-
-def report_exception_at_exit() -> None:
-    """Report to all ranks the exception that ends this process, if one does."""
-    error = exception_at_exit()
-    if not error:
-        return
-    for communicator in list(_open):
-        with contextlib.suppress(Exception):
-            communicator._leave_by(error)
-
-
-def _close_all() -> None:
-    for communicator in list(_open):
-        with contextlib.suppress(Exception):
-            communicator.close()
-
-
-def _leave_to_parent() -> None:
-    for communicator in list(_open):
-        communicator.leave_to_parent()
-    _open.clear()
-
-
-register(LifecycleStage.EXCEPTION, at_exit=report_exception_at_exit)
-register(LifecycleStage.COMMUNICATORS, at_exit=_close_all, in_forked_child=_leave_to_parent)

@@ -21,6 +21,8 @@ from hccl_py.transport.progress import progress_thread
 
 _MIN_SLOTS = 8
 
+Connected = tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]
+
 
 def connect_engine(
     store: Any,
@@ -30,7 +32,7 @@ def connect_engine(
     identity: Identity | None,
     *,
     ask: Callable[[], Terms],
-) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
+) -> Connected:
     """Meet the other ranks at the store and connect an engine to all of them.
 
     What `ask` returns is compared; what rank 0 shares all ranks get, as `Mesh.shared`.

@@ -77,7 +77,9 @@ def open_group(
         CommunicatorError: the parent failed, or a member died or left before all were connected.
         BootstrapError: a member did not come in time, or could not be connected.
     """
-    assert parent.coordination is not None, "several ranks have one"
+    if parent.coordination is None or len(members) == 1:
+        parent.require_engine()
+        return connect(None, 0, 1)
     store = parent.coordination.store(f"{key}/", timeout_s, lambda: _trouble(parent, members))
     # A member that has connected to all others may leave the parent before they have.
     store.hopeless_to_connect = lambda: _trouble(parent, members, leaving_counts=False)

@@ -139,7 +139,7 @@ class Striker:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _cut_off(self) -> None:
-        repair = self._comm._repair
+        repair = self._comm._lifetime._repair
         assert repair is not None
         repair.close()
         for descriptor in engine_sockets(self._comm, socket.AF_INET):

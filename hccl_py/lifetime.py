@@ -1,0 +1,152 @@
+"""The life of a communicator: its threads, how it closes, and what it leaves to a forked child."""
+
+import contextlib
+import logging
+import threading
+import weakref
+
+from hccl_py.communicator_state import CommunicatorState
+from hccl_py.diagnosis.exceptions import ends_by_exception, exception_at_exit, handled_error
+from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
+from hccl_py.engine import Connected
+from hccl_py.progress_file import PROGRESS
+from hccl_py.transport import _core
+from hccl_py.transport._core import Cause
+from hccl_py.transport.network.emulated import emulation
+from hccl_py.transport.process_lifecycle import LifecycleStage, register
+from hccl_py.work import release_finished
+
+logger = logging.getLogger("hccl_py")
+
+_CLOSING_SLICE_S = 0.05
+_FINISHING_NEWS_S = 10.0  # until close() says what it waits for
+
+
+class Lifetime:
+    """Everything that a communicator has to end. Any thread may call the methods."""
+
+    def __init__(self, state: CommunicatorState, connected: Connected) -> None:
+        """Begin to watch the other ranks."""
+        core, mesh, self._sockets, self._repair = connected
+        self._state = state
+        self._provider = mesh.provider
+        self._closing = threading.RLock()  # a signal's handler may close inside of close()
+        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
+        threads = contextlib.ExitStack()  # from last to first
+        for part in (state.reporter, state.coordination, self._repair):
+            if part is not None:
+                threads.callback(part.close)
+        self._threads = threads
+        self._dropped = weakref.finalize(self, threads.close)
+        self._dropped.atexit = False
+        if state.coordination is not None:
+            core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
+            state.coordination.attach(state.reporter)
+            PROGRESS.follow(state.coordination)
+            if emulated := emulation():
+                emulated.follow(state.coordination)
+        _open.add(self)
+
+    def abort(self, reason: str, cause: Cause) -> None:
+        """End every call under way on all ranks; return when they know, or after 1.5 s."""
+        core = self._state.core
+        if core is not None:
+            core.abort(reason, cause)
+            self._state.reporter.await_diagnosis()
+
+    def leave_by(self, error: str) -> None:
+        """Report to all ranks which exception ends this one, unless all of them raise it."""
+        core = self._state.core
+        if core is not None and not core.failed():
+            self.abort(error, Cause.UNCAUGHT_EXCEPTION)
+
+    def close(self) -> None:
+        """Finish what was started, say goodbye and free everything; see `Communicator.close`."""
+        core = self._state.core
+        while core is not None and not self._closing.acquire(timeout=_CLOSING_SLICE_S):
+            if core.drives():  # a signal handler, inside of a call that the other thread ends
+                return
+            core = self._state.core
+        if core is None:
+            return
+        try:
+            if self._state.core is None:  # another thread has closed it meanwhile
+                return
+            try:
+                self._finish_started(core)
+            finally:
+                self._close(core)
+        finally:
+            self._closing.release()
+
+    def _finish_started(self, core: _core.Communicator) -> None:
+        if ends_by_exception() or core.failed():
+            return
+        news_s = _FINISHING_NEWS_S
+        while not core.finish_unawaited(news_s):
+            logger.warning("%s", self._state.reporter.unfinished())
+            news_s *= 2
+        failure = core.failure()
+        if failure is not None:
+            logger.warning("close(): %s", self._state.errors.of_failure(failure))
+
+    def _close(self, core: _core.Communicator) -> None:
+        _open.discard(self)
+        self._state.reporter.await_diagnosis()
+        self._state.recorder.close()
+        if self._repair is not None and not core.failed():
+            self._repair.settle()
+        self._dropped.detach()  # to call it would do nothing while the process exits
+        self._threads.close()
+        self._repair = None
+        try:
+            core.close(handled_error(core))
+        finally:  # Ctrl-C ends its wait for slow peers, and raises
+            if self._provider is not None:
+                self._provider.close()
+            self._state.core = None
+            release_finished()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: touch nothing of the parent's, and keep nothing of it open."""
+        _core.leak(self._state.core)
+        if self._provider is not None:
+            _core.leak(self._provider)
+            self._provider = None
+        self._state.core, self._state.forked = None, True
+        # Else the parent's death stays unseen for as long as this child lives.
+        self._sockets.close_copies()
+        if self._repair is not None:
+            _core.leak(self._repair)
+            self._repair.close_in_child()
+            self._repair = None
+        if self._state.coordination is not None:
+            self._state.coordination.close_in_child()
+
+
+_open: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
+
+
+def _report_exception_at_exit() -> None:
+    error = exception_at_exit()
+    if not error:
+        return
+    for lifetime in list(_open):
+        with contextlib.suppress(Exception):
+            lifetime.leave_by(error)
+
+
+def _close_all() -> None:
+    for lifetime in list(_open):
+        with contextlib.suppress(Exception):
+            lifetime.close()
+
+
+def _leave_to_parent() -> None:
+    for lifetime in list(_open):
+        lifetime.leave_to_parent()
+    _open.clear()
+
+
+register(LifecycleStage.EXCEPTION, at_exit=_report_exception_at_exit)
+register(LifecycleStage.COMMUNICATORS, at_exit=_close_all, in_forked_child=_leave_to_parent)
