@@ -40,7 +40,7 @@ _FAILED = {
     _BROKE_PROTOCOL: "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
-OTHER_KEYS = "HCCL_SECRET differs there, or it is of another job"
+OTHER_KEYS = "it is of another job, or HCCL_SECRET differs there"
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
