@@ -43,8 +43,7 @@ from hccl_py.transport.threads import is_of_signal_handler
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\3"
-# Magic, port, pid (0: rank 0's), address, host, secret, name.
-_HEADER = struct.Struct("!8sHI46s64s32s16s")
+_HEADER = struct.Struct("!8sHI46s64s32s16s")  # see UniqueId.address; pid 0: rank 0 serves
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
@@ -118,7 +117,7 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
     bound = bind_listener(choose_addresses(settings)[0], settings.ports)
     secret = secrets.token_bytes(32)
     address, port = bound.getsockname()[:2]
-    uid = _pack(address, port, secret, os.getpid(), socket.gethostname())
+    uid = _pack(address, port, secret, os.getpid(), socket.gethostname(), b"")
     made_by = f"the process that made the unique id ({uid.address.made_by})"
     UniqueIdServer(bound, secret, made_by, timeout_s=timeout_s)
     return uid
@@ -272,9 +271,7 @@ def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
     return _pack(*where, secret, 0, variable, name)
 
 
-def _pack(
-    address: str, port: int, secret: bytes, pid: int, host: str, name: bytes = b""
-) -> UniqueId:
+def _pack(address: str, port: int, secret: bytes, pid: int, host: str, name: bytes) -> UniqueId:
     body = _HEADER.pack(_MAGIC, port, pid, address.encode(), host.encode()[:64], secret, name)
     body = body.ljust(UniqueId.NUM_BYTES - _CHECKSUM_BYTES, b"\0")
     return UniqueId(body + _checksum(body))

@@ -21,7 +21,6 @@ from tiers import by_night
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
-from hccl_py.transport.errors import HcclError
 
 TIMEOUT_S = HANG_S
 
@@ -198,7 +197,7 @@ def meet_with_a_secret(rank: int, world_size: int, secrets: list[str | None], by
     try:
         given = (get_unique_id(), rank, world_size) if by_id else ()
         Communicator(*given, timeout_s=8.0)
-    except HcclError as error:
+    except (BootstrapError, InvalidArgumentError) as error:
         return str(error)
     return ""
 
