@@ -30,7 +30,6 @@ from hccl_py.transport.bootstrap import mesh
 NUM_RANKS = 4
 LARGE, SMALL = 1 << 20, 3
 TRANSPORTS = ("tcp", "auto", "zmq", "verbs_over_tcp")
-STARTS = ("tcp", "auto", "verbs_over_tcp")
 TIMEOUT_S = 60.0
 STORM_S = 60.0
 START_STORM_S = 4.0
@@ -219,7 +218,7 @@ def tcp_connections(before: set[int], but_port: int) -> Iterator[int]:
 @pytest.mark.nightly("faults")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("gap_s", [0.003, 0.03])
-@pytest.mark.parametrize("transport", STARTS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_resets_while_ranks_join_are_survived(transport: str, gap_s: float, seed: int) -> None:
     env = on_nodes(2, NUM_RANKS)
     counts = run_ranks(
@@ -227,6 +226,29 @@ def test_resets_while_ranks_join_are_survived(transport: str, gap_s: float, seed
         env=lambda rank: {**env(rank), "HCCL_TRANSPORT": transport},
     )
     assert all(counts)
+
+
+def leaves_after_a_reset(rank: int, world_size: int, leaver: int) -> list[int]:
+    before, got = open_socket_inodes(), np.zeros(SMALL, np.int64)
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        check_round(comm, 0)
+        if rank == leaver:
+            Resets(comm, before, world_size - 1, "all", seed=0).strike()
+            comm.send(np.arange(SMALL), 1 - leaver)
+        else:
+            comm.recv(got, leaver)
+    return got.tolist()
+
+
+@pytest.mark.parametrize("transport", ["zmq", *by_night("faults", "tcp", "verbs_over_tcp")])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_rank_that_leaves_after_a_reset_is_heard_to_its_end(leaver: int, transport: str) -> None:
+    env = on_nodes(2, 2)
+    results = run_ranks(
+        *(leaves_after_a_reset, 2, leaver),
+        env=lambda rank: {**env(rank), "HCCL_TRANSPORT": transport},
+    )
+    assert results[1 - leaver] == list(range(SMALL))
 
 
 def goes_on_for(rank: int, world_size: int, seconds: float) -> int:

@@ -49,8 +49,8 @@ _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
 `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 _SETTLE_LANES_S = 5.0
-"""The same for a lane that is being made, or made again for what was lost with it: its peer lives,
-but may compute without Python's lock."""
+"""The same for a lane that is being made, or made again for what was lost with it, and for lanes of
+a provider: their peer lives, but may compute without Python's lock."""
 
 
 class Reconnector(Connector):
@@ -108,7 +108,8 @@ class Reconnector(Connector):
         while (owes := self._engine.has_undelivered()) or (
             self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
         ):
-            limit_s = _SETTLE_LANES_S if self._wanted or (owes and self._broken) else _SETTLE_S
+            of_lanes = self._wanted or (owes and (self._broken or not self._world.num_lanes))
+            limit_s = _SETTLE_LANES_S if of_lanes else _SETTLE_S
             if time.monotonic() > began_s + limit_s:
                 return
             time.sleep(_SETTLE_PERIOD_S)

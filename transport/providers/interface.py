@@ -20,9 +20,10 @@ class Lane(Protocol):
     the methods, one at a time, with the GIL; none may block. An exception ends the communicator,
     and its text is in the error of every rank; a later call raises it again.
 
-    It may have three more methods: `tend()` goes on while no call does; `peer_has_ended()` says
-    that the peer has left or died; `trouble()` returns for how many seconds nothing came through,
-    and why, or None.
+    It may have four more methods: `tend()` goes on while no call does; `peer_has_ended()` says
+    that the peer has left or died; `owes()` returns whether the peer may lack a message, for
+    which a rank that leaves waits some seconds; `trouble()` returns for how many seconds nothing
+    came through, and why, or None.
     """
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:

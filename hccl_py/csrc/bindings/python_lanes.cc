@@ -130,10 +130,12 @@ class PythonLane final : public QueuedLane {
         tend_(nb::getattr(lane, "tend", nb::none())),
         trouble_(nb::getattr(lane, "trouble", nb::none())),
         end_(nb::getattr(lane, "peer_has_ended", nb::none())),
+        owes_(nb::getattr(lane, "owes", nb::none())),
         fd_(nb::cast<int>(lane.attr("fd")())) {}
 
   ~PythonLane() override {
-    nb::object* objects[] = {&send_, &receive_, &tend_, &trouble_, &end_, &lane_, &provider_};
+    nb::object* objects[] = {&send_, &receive_, &tend_, &trouble_,
+                             &end_,  &owes_,    &lane_, &provider_};
     if (!nb::is_alive()) {
       // The interpreter has ended, so no Python code can close this.
       for (nb::object* object : objects) object->release();
@@ -163,6 +165,7 @@ class PythonLane final : public QueuedLane {
   void release() override { has_message_ = false; }
   void tend(std::chrono::steady_clock::time_point) override { tell(tend_); }
   void peer_has_ended() override { tell(end_); }
+  bool owes() const override;
   std::vector<PathTrouble> troubles(const std::vector<double>&) const override;
 
  protected:
@@ -181,7 +184,7 @@ class PythonLane final : public QueuedLane {
   [[noreturn]] void fail(const nb::python_error& error);
 
   nb::object lane_, provider_, send_, receive_;
-  nb::object tend_, trouble_, end_;  // None where the lane has no such method
+  nb::object tend_, trouble_, end_, owes_;  // None where the lane has no such method
   const int fd_;
   // What the object answered last; its descriptor becomes readable when that has changed.
   bool full_ = false;     // send: no room
@@ -261,6 +264,12 @@ void PythonLane::tell(const nb::object& method) const {
   if (method.is_none()) return;
   nb::gil_scoped_acquire gil;
   ask(method);
+}
+
+bool PythonLane::owes() const {
+  if (owes_.is_none()) return false;
+  nb::gil_scoped_acquire gil;
+  return ask(owes_).is(nb::bool_(true));
 }
 
 std::vector<PathTrouble> PythonLane::troubles(const std::vector<double>&) const {

@@ -123,6 +123,9 @@ class Lane {
   // will.
   virtual bool delivered() const { return true; }
 
+  // The same: whether the peer lacks a message, or may.
+  virtual bool owes() const { return false; }
+
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
   // Whether the peer is known to have received all that was posted.

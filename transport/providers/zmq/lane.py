@@ -134,6 +134,11 @@ class ZmqLane:
         os.eventfd_write(self._event_fd, 1)
         self._is_set = True
 
+    def owes(self) -> bool:
+        """Say whether the peer has not acknowledged all, and lives: a connection may break yet."""
+        self.tend()
+        return bool(self._kept) and not self._peer_has_ended
+
     def trouble(self) -> tuple[float, str] | None:
         """Return for how many seconds no message has come through, and why; None: all is well."""
         if self._broke_s is None:

@@ -293,9 +293,10 @@ void Connections::prepare_sleep(Sleep& sleep) {
 }
 
 bool Connections::owes() const {
-  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-    return std::ranges::any_of(peer.lanes, [](const auto* lane) { return lane->owes(); });
-  });
+  auto lane_owes = [](const auto* lane) { return lane->owes(); };
+  return std::ranges::any_of(watched_lanes_, lane_owes) ||
+         std::ranges::any_of(
+             peers_, [&](const Peer& peer) { return std::ranges::any_of(peer.lanes, lane_owes); });
 }
 
 void Connections::tend_lanes(Deadline now) {
