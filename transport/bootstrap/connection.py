@@ -10,8 +10,6 @@ hello says which connection of which communicator it is, and no identity follows
 the communicator stands for one list of members, which every rank found itself in.
 """
 
-import contextlib
-import errno
 import os
 import secrets
 import socket
@@ -23,15 +21,13 @@ from typing import TypeVar
 
 from hccl_py.transport.bootstrap.tls import TlsStream
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
-from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
-from hccl_py.transport.network.interfaces import Target, address_family
-from hccl_py.transport.network.sockets import Connection, bind_to_device, peer_process
+from hccl_py.transport.network.identity import PROTOCOL_VERSION
+from hccl_py.transport.network.sockets import Connection, peer_process
 from hccl_py.transport.threads import is_of_signal_handler
 from hccl_py.transport.wire.handshake import (
     NONCE_BYTES,
     ClosedError,
     Handshake,
-    NotListeningError,
     RejectedError,
     ResetError,
     Steps,
@@ -215,25 +211,3 @@ class PendingConnection(Handshake):
                 yield EVENT_WRITE
             except BlockingIOError:
                 yield event
-
-
-def start_connecting(target: Target, source: Endpoint | None) -> socket.socket:
-    """Start to connect a non-blocking socket, which is writable once the attempt has ended.
-
-    It goes from the address of `source`, and through its interface; "" leaves that open.
-    """
-    family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
-    dialled = socket.socket(family, socket.SOCK_STREAM)
-    dialled.setblocking(False)
-    with contextlib.ExitStack() as opened:
-        opened.enter_context(dialled)
-        if source is not None:
-            dialled.bind((source.host, 0))
-            bind_to_device(dialled, source.interface)
-        code = dialled.connect_ex(target)
-        if code in (errno.ECONNREFUSED, errno.EAGAIN):
-            raise NotListeningError(os.strerror(code))
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, os.strerror(code))
-        opened.pop_all()
-    return dialled

@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from functools import partial
 from selectors import BaseSelector
 
-from hccl_py.transport.bootstrap.connection import (
-    NotNowError,
-    PendingConnection,
-    start_connecting,
-)
+from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.world import Key, World
 from hccl_py.transport.network.emulated import emulation
-from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
+from hccl_py.transport.network.sockets import bind_to_device
 from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
 from hccl_py.transport.threads import is_of_signal_handler
 from hccl_py.transport.wire.acceptor import Acceptor
-from hccl_py.transport.wire.handshake import CONNECTING, NotListeningError, RejectedError
+from hccl_py.transport.wire.handshake import (
+    CONNECTING,
+    NotListeningError,
+    RejectedError,
+    start_connecting,
+)
 
 
 class Connector(Acceptor[PendingConnection]):
@@ -109,7 +110,7 @@ class Connector(Acceptor[PendingConnection]):
     def _dial_now(self, key: Key) -> None:
         target = self._target(key)
         try:
-            dialled = start_connecting(target, self._source(key))
+            dialled = start_connecting(target, partial(self._bind, key))
             dialled = self._through_emulation(dialled, key.rank)
         except (NotListeningError, ConnectionRefusedError):
             self._refused(key)
@@ -149,12 +150,14 @@ class Connector(Acceptor[PendingConnection]):
         _, there = self._world.route(key.rank, key.path)
         return there.host, there.port
 
-    def _source(self, key: Key) -> Endpoint | None:
+    def _bind(self, key: Key, dialled: socket.socket) -> None:
+        """Have a connection begin at this rank's end of its path."""
         if self._world.is_local(key.rank):
-            return None
+            return
         here, _ = self._world.route(key.rank, key.path)
-        tie = self._world.ties_interfaces and not self._world.shares_machine(key.rank)
-        return here if tie else Endpoint("", here.host, 0)
+        dialled.bind((here.host, 0))
+        if self._world.ties_interfaces and not self._world.shares_machine(key.rank):
+            bind_to_device(dialled, here.interface)
 
     def _shake_hands(self, accepted: socket.socket, client: str) -> PendingConnection:
         admits = partial(self._admits, accepted.family == socket.AF_UNIX)

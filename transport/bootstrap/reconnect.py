@@ -16,7 +16,6 @@ stand is known here (`unmade.py`), and reported to the engine.
 """
 
 import logging
-import math
 import socket
 import time
 from collections import Counter
@@ -42,7 +41,6 @@ _FIRST_LANE_RETRY_S = 0.002
 """The peer may just be about to finish its start, or dial the same lane itself."""
 _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
-_WITHOUT_DESCRIPTORS_S = 0.1
 _CHECK = "a firewall? see hccl-launch --check"
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
@@ -95,7 +93,6 @@ class Reconnector(Connector):
         self._flaps = Flaps()
         self._closing = False
         self._look_s = 0.0
-        self._rests_until_s = math.inf
         self._plane.loop.call(self._open)
 
     def settle(self) -> None:
@@ -152,13 +149,10 @@ class Reconnector(Connector):
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self._look_s, self._rests_until_s, super().next_s())
+        return min(self._look_s, super().next_s())
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        if time.monotonic() >= self._rests_until_s:
-            self._rests_until_s = math.inf
-            self._listen()
         self.tick()
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
@@ -287,12 +281,6 @@ class Reconnector(Connector):
         """Note what keeps a lane away; where the whole path is down, the engine sees it."""
         if key.index != CONTROL and Key(key.rank, CONTROL, key.path) not in self._broken:
             self._unmade.note(key, why)
-
-    def _out_of_descriptors(self, cause: OSError) -> None:
-        """Rest: the listener stays readable, and the thread would spin on it."""
-        self._rests_until_s = time.monotonic() + _WITHOUT_DESCRIPTORS_S
-        for listener in self._listeners:
-            self._selector.unregister(listener)
 
     def _num_missing(self) -> int:
         num_paths = sum(map(self._world.num_paths, self._world.remote))

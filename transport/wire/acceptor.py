@@ -27,6 +27,8 @@ Pending = TypeVar("Pending", bound=Handshake)
 
 _STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
+_REST_S = 0.1
+"""How long listeners rest where no descriptor is left: they stay readable meanwhile."""
 
 
 class Acceptor(ABC, Generic[Pending]):
@@ -56,6 +58,7 @@ class Acceptor(ABC, Generic[Pending]):
         # order of arrival.
         self._pending: dict[Pending, float] = {}
         self._strangers: dict[Pending, None] = {}
+        self._rests_until_s = math.inf
         self._rejections = Rejections(who)
 
     @abstractmethod
@@ -70,17 +73,22 @@ class Acceptor(ABC, Generic[Pending]):
     def _member_failed(self, pending: Pending, rejection: RejectedError) -> None:
         """Raise, or retry later: the handshake with a member failed."""
 
-    @abstractmethod
     def _out_of_descriptors(self, cause: OSError) -> None:
         """Raise, or wait a little: no descriptor is left for a connection."""
+        self._rests_until_s = time.monotonic() + _REST_S
+        for listener in self._listeners:
+            self._selector.unregister(listener)
 
     def next_s(self) -> float:
         """Return when to call `tick` at the latest."""
-        return min(self._pending.values(), default=math.inf)
+        return min(self._rests_until_s, *self._pending.values(), math.inf)
 
     def tick(self) -> None:
         """Drop what came to its time limit."""
         now_s = time.monotonic()
+        if now_s >= self._rests_until_s:
+            self._rests_until_s = math.inf
+            self._listen()
         for pending, limit_s in tuple(self._pending.items()):
             if limit_s > now_s:
                 continue

@@ -1,8 +1,6 @@
 """One connection to a server, dialled again whenever it breaks. For one thread."""
 
 import contextlib
-import errno
-import socket
 import time
 from selectors import EVENT_READ, BaseSelector
 from typing import Protocol
@@ -15,11 +13,11 @@ from hccl_py.transport.wire.handshake import (
     RejectedError,
     ResetError,
     SecretHandshake,
+    start_connecting,
 )
 
 _FIRST_REDIAL_S, _LONGEST_REDIAL_S = 0.05, 1.0
 _CONNECT_S, _HANDSHAKE_S = 2.0, 10.0
-_PROGRESS = errno.EINPROGRESS, errno.EAGAIN, 0
 
 
 class ClientOwner(Protocol):
@@ -102,16 +100,9 @@ class WireClient:
             self._pending.close()
 
     def _dial(self) -> None:
-        family = socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET
         try:
-            dialled = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # no descriptor is left
-            self._retry()
-            return
-        dialled.setblocking(False)
-        code = dialled.connect_ex(self._target)
-        if code not in _PROGRESS:
-            dialled.close()
+            dialled = start_connecting(self._target)
+        except (NotListeningError, OSError):
             self._retry()
             return
         purpose, secret = self._settings.purpose, self._settings.secret

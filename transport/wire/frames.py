@@ -17,7 +17,7 @@ from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import NamedTuple
 
-from hccl_py.transport.wire.handshake import SecretHandshake
+from hccl_py.transport.wire.handshake import Handshake
 
 _LENGTH = struct.Struct("!I")
 _NUMBER = struct.Struct("!Q")
@@ -97,12 +97,13 @@ class FramedConnection:
     Attributes:
         address: the other end, for messages.
         heard_s: when something came last, by `time.monotonic`.
+        is_closed: whether it has ended.
     """
 
     def __init__(
         self,
         selector: BaseSelector,
-        handshake: SecretHandshake,
+        handshake: Handshake,
         max_message_bytes: int,
         on_message: Callable[[bytes], None],
         on_end: Callable[[str], None],
@@ -117,13 +118,13 @@ class FramedConnection:
         self._max_bytes = max_message_bytes + _TAG_BYTES
         self._on_message, self._on_end = on_message, on_end
         self._unsent, self._received = bytearray(), bytearray()
-        self._is_closed = False
+        self.is_closed = False
         handshake.closed = True  # the socket is this object's
         selector.register(self._socket, EVENT_READ, self._on_ready)
 
     def send(self, message: bytes) -> None:
         """Send a message now, or when the other end reads; an empty one is a beat."""
-        if self._is_closed:
+        if self.is_closed:
             return
         was_empty = not self._unsent
         self._unsent += self._sealing.seal(message)
@@ -134,15 +135,15 @@ class FramedConnection:
 
     def end(self, reason: str) -> None:
         """Close, and say why to `on_end`."""
-        if not self._is_closed:
+        if not self.is_closed:
             self.close()
             self._on_end(reason)
 
     def close(self, until_s: float = 0.0) -> None:
         """Close; what was sent may leave until `until_s`. Idempotent."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         with contextlib.suppress(KeyError):  # the loop has ended, and its selector is closed
             self._selector.unregister(self._socket)
         try:
@@ -160,12 +161,12 @@ class FramedConnection:
 
     def close_copy(self) -> None:
         """In a forked child: close the copy of the socket."""
-        self._is_closed = True
+        self.is_closed = True
         self._socket.close()
 
     def _on_ready(self) -> None:
         self._flush()
-        if self._is_closed:
+        if self.is_closed:
             return
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -182,7 +183,7 @@ class FramedConnection:
         self._take_whole()
 
     def _take_whole(self) -> None:
-        while not self._is_closed and len(self._received) >= _LENGTH.size:
+        while not self.is_closed and len(self._received) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._received)
             if not _TAG_BYTES <= length <= self._max_bytes:
                 self.end(f"it announced a message of {length} bytes")

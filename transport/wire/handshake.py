@@ -26,6 +26,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import TypeVar, cast
 
 from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.network.interfaces import Target, address_family
 from hccl_py.transport.threads import is_of_signal_handler
 
 CONNECTING = "connecting"
@@ -67,7 +68,10 @@ class Handshake(ABC):
         is_named: the hello of the other side names what only members know to exist.
         authenticated: the other side knows the secret.
         descriptors: what the other side passed.
+        session: a key that only both ends know, once the handshake is complete; b"": none.
     """
+
+    session = b""
 
     def __init__(self, connection: socket.socket, address: str, *, dialled: bool) -> None:
         """Take over a socket."""
@@ -226,11 +230,7 @@ class Handshake(ABC):
 
 
 class SecretHandshake(Handshake):
-    """A handshake of which the hello says nothing but its purpose.
-
-    Attributes:
-        session: a key that only both ends know, once the handshake is complete.
-    """
+    """A handshake of which the hello says nothing but its purpose."""
 
     def __init__(
         self, connection: socket.socket, address: str, purpose: bytes, secret: bytes, dialled: bool
@@ -238,7 +238,6 @@ class SecretHandshake(Handshake):
         """Take over a socket; the first bytes on it are the 8 of the `purpose`."""
         self._purpose = purpose
         self._secret = secret
-        self.session = b""
         connection.setblocking(False)
         super().__init__(connection, address, dialled=dialled)
 
@@ -268,3 +267,27 @@ class SecretHandshake(Handshake):
 
     def _sign(self, side: bytes, hello: bytes, answer: bytes) -> bytes:
         return hmac.digest(self._secret, b"hccl-py " + side + b"\0" + hello + answer, "sha256")
+
+
+def start_connecting(
+    target: Target, prepare: Callable[[socket.socket], None] = lambda dialled: None
+) -> socket.socket:
+    """Start to connect a non-blocking socket, which is writable once the attempt has ended.
+
+    Raises:
+        NotListeningError: nobody listens there.
+        OSError: it cannot be tried, or `prepare` raised it.
+    """
+    family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
+    dialled = socket.socket(family, socket.SOCK_STREAM)
+    dialled.setblocking(False)
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(dialled)
+        prepare(dialled)
+        code = dialled.connect_ex(target)
+        if code in (errno.ECONNREFUSED, errno.EAGAIN):
+            raise NotListeningError(os.strerror(code))
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+        opened.pop_all()
+    return dialled

@@ -14,9 +14,6 @@ from hccl_py.transport.wire.acceptor import Acceptor
 from hccl_py.transport.wire.frames import FramedConnection, WireSettings
 from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretHandshake
 
-_REST_S = 0.1
-"""How long the listener rests where no descriptor is left: it stays readable meanwhile."""
-
 
 class ServerOwner(Protocol):
     """What a server tells of its clients, each of which has a route."""
@@ -46,7 +43,6 @@ class WireServer(Acceptor[SecretHandshake]):
         self._connections: dict[int, FramedConnection] = {}
         self._routes = itertools.count(1)
         self._beat_s = math.inf
-        self._rests_until_s = math.inf
 
     def listen(self, bound: socket.socket) -> None:
         """Serve a bound socket from now on, which is taken over."""
@@ -66,16 +62,13 @@ class WireServer(Acceptor[SecretHandshake]):
 
     def next_s(self) -> float:
         """Return when to call `turn` at the latest."""
-        return min(super().next_s(), self._beat_s, self._rests_until_s)
+        return min(super().next_s(), self._beat_s)
 
     def turn(self) -> None:
         """Send beats, end clients that are silent, and drop strangers whose time is up."""
         self._max_strangers = self._few_strangers + self._owner.num_missing()
         self.tick()
         now_s = time.monotonic()
-        if now_s >= self._rests_until_s:
-            self._rests_until_s = math.inf
-            self._listen()
         if now_s >= self._beat_s:
             self._beat_s = now_s + self._settings.beat_s if self._connections else math.inf
             for connection in tuple(self._connections.values()):
@@ -90,7 +83,7 @@ class WireServer(Acceptor[SecretHandshake]):
         for connection in self._connections.values():
             connection.close(until_s)
         self._connections.clear()
-        self._beat_s = self._rests_until_s = math.inf
+        self._beat_s = math.inf
         self._close_connections()
         for listener in self._listeners:
             listener.close()
@@ -132,8 +125,3 @@ class WireServer(Acceptor[SecretHandshake]):
             self._give_up(pending)  # a client may end, or see whether this process lives
         else:
             super()._reject(pending, rejection)
-
-    def _out_of_descriptors(self, cause: OSError) -> None:
-        self._rests_until_s = time.monotonic() + _REST_S
-        for listener in self._listeners:
-            self._selector.unregister(listener)
