@@ -16,7 +16,8 @@ CONTRACT = ROOT / "hccl_py/communicator.py"
 SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
-    "transport/bootstrap": 2_990,
+    "transport/wire": 1_025,
+    "transport/bootstrap": 2_915,
     "transport/control": 2_000,
     "transport/network transport/providers transport/verbs transport/*": 4_160,
     "transport/csrc": 10_170,
@@ -33,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_540,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 55_240,
+    "tests": 55_250,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

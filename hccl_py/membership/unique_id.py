@@ -30,7 +30,6 @@ from hccl_py.transport.bootstrap.unique_id_store import (
     UniqueIdClient,
     UniqueIdServer,
 )
-from hccl_py.transport.control.listener import OTHER_KEYS
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
@@ -40,6 +39,7 @@ from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.network.system_calls import require_system_calls
 from hccl_py.transport.threads import is_of_signal_handler
+from hccl_py.transport.wire.handshake import OTHER_SECRET
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\3"
@@ -135,7 +135,7 @@ def store_of_unique_id(
     address = UniqueId(content).address
     deadline = Deadline(timeout_s)
     try:
-        require_system_calls()  # ZeroMQ would abort the process
+        require_system_calls()
         store = UniqueIdClient(address, timeout_s)
     except BootstrapError as error:
         if not problem:
@@ -162,7 +162,7 @@ def store_of_unique_id(
             read_secret()  # an empty one is why
         mine = f"rank {rank} of {world_size}: "
         told = f"{store.problem or error}{store.rejected}"
-        if OTHER_KEYS in store.rejected:
+        if OTHER_SECRET in store.rejected:
             told = f"HCCL_SECRET seems to differ between ranks: {told}"
         raise BootstrapError(f"{'' if told.startswith('rank ') else mine}{told}") from error
     finally:

@@ -20,6 +20,7 @@ from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.schedulers.ports import free_port
+from hccl_py.transport.bootstrap import unique_id_store
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
 TIMEOUT_S = HANG_S
@@ -85,6 +86,16 @@ def test_damaged_id_is_refused_at_once(damage: int) -> None:
 def test_rank_that_comes_twice_is_named_to_all() -> None:
     for told in attempts(get_unique_id(), [(0, 2), (0, 2), (1, 2)]):
         assert "two processes claim rank 0: pid" in told
+
+
+def test_rank_that_comes_when_the_others_have_given_up_hears_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unique_id_store, "_FAREWELL_S", HANG_S)
+    uid = get_unique_id()
+    attempts(uid, [(0, 2), (0, 2)])
+    (told,) = attempts(uid, [(1, 2)])
+    assert "two processes claim rank 0: pid" in told
 
 
 def test_other_number_of_ranks_is_named_to_all() -> None:

@@ -1,7 +1,7 @@
 """The store of a unique id: where ranks meet that know nothing but the id. Its server and client.
 
-The control thread of one process serves it. Server and clients derive their CURVE keys from the
-secret in the id, so a process without the id gets nothing in or out. The questions are those of
+The control thread of one process serves it. Server and clients prove that they know the secret in
+the id, so a process without the id gets nothing in or out. The questions are those of
 `control/store.py` and four more:
 
     join     rank, world_size, who    True
@@ -14,14 +14,12 @@ A server that only has visitors serves several rendezvous at a time, which are n
 their clients know one secret, and put the name of their rendezvous before every key.
 """
 
-import contextlib
-import hmac
 import itertools
 import logging
 import math
 import operator
 import os
-import secrets
+import selectors
 import socket
 import threading
 import time
@@ -30,16 +28,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
-import zmq
-from zmq.utils import z85
 
 from hccl_py.transport.control.control_plane import hold, release
-from hccl_py.transport.control.curve import KeyPair, curve_socket, receive_event
 from hccl_py.transport.control.store import StoreClient, StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
+from hccl_py.transport.wire.client import WireClient
+from hccl_py.transport.wire.frames import WireSettings
+from hccl_py.transport.wire.server import WireServer
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -51,26 +49,19 @@ _VISITORS_S = 1.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
 _REJECTED_S = 2.0  # how long it may reject a client: an earlier job's may be about to end
-_PROBE_S = 0.5
-_GREETING, _MECHANISM = b"\xff\0\0\0\0\0\0\0\1\x7f\3", b"CURVE"  # how ZMTP 3 begins
-_TURN_MS = 50
-_SERVER_LINGER_MS = 500
-_CLIENT_LINGER_MS = 1000
-_HEARTBEAT_MS = 1000
-_SILENT_MS = 5000
-_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-_DOWN = int(zmq.EVENT_DISCONNECTED) | int(zmq.EVENT_CONNECT_RETRIED)
-_NOBODY = int(zmq.EVENT_CLOSED)
-# A server says nothing to a client whose key it cannot read.
-_REJECTED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_TURN_S = 0.05
+_SERVER_LINGER_S = 0.5
+_CLIENT_LINGER_S = 1.0
+# A client that asks nothing answers no beat.
+_BEAT_S, _SERVER_SILENT_S, _CLIENT_SILENT_S = 1.0, 5.0, math.inf
 _OTHER_SECRET = (
     "HCCL_SECRET is another one there; set it to the same value on every rank, or on none"
 )
 
 
-def _curve_keys(secret: bytes, side: str) -> KeyPair:
-    secret_key = z85.encode(hmac.digest(secret, f"hccl-py unique id {side}".encode(), "sha256"))
-    return KeyPair(zmq.curve_public(secret_key), secret_key)
+def _wire_settings(secret: bytes) -> WireSettings:
+    silences_s = _SERVER_SILENT_S, _CLIENT_SILENT_S
+    return WireSettings(b"HCCL-UID", secret, _MAX_MESSAGE_BYTES, _BEAT_S, *silences_s)
 
 
 class UniqueIdServer:
@@ -93,19 +84,20 @@ class UniqueIdServer:
         self._is_kept = is_kept
         self._num_kept = 0
         self._unused_until_s = time.monotonic() + timeout_s
-        self._visitors: set[bytes] = set()
+        self._visitors: set[int] = set()
         self._made_by = made_by
         self._closed = threading.Event()
-        self._client_key = _curve_keys(secret, "client").public
-        self._domain = secrets.token_hex(8).encode()
-        self._store: StoreServer[bytes] = StoreServer(self._answer)
-        self._joined: dict[int, tuple[bytes, str]] = {}
+        self._store: StoreServer[int] = StoreServer(self._answer)
+        self._joined: dict[int, tuple[int, str]] = {}
         self._world_size = 0
-        self._left: set[bytes] = set()
+        self._left: set[int] = set()
         self._problem = ""
         self._farewell: Deadline | None = None
+        self._failed_until_s = 0.0  # how long a late rank gets the reason
         self._plane = hold()
-        self._plane.loop.call(lambda: self._open(bound, _curve_keys(secret, "server")))
+        settings, who = _wire_settings(secret), "the store of a unique id"
+        self.wire = WireServer(self._plane.loop.selector, settings, who, self)
+        self._plane.loop.call(lambda: self._open(bound))
 
     # Any thread.
 
@@ -140,36 +132,28 @@ class UniqueIdServer:
     def next_s(self) -> float:
         """See `loop.Service`."""
         if self._farewell is not None:
-            return self._farewell.end_s
-        is_used = self._joined or self._visitors or self._is_kept
-        return math.inf if is_used else self._unused_until_s
+            return min(self.wire.next_s(), self._farewell.end_s)
+        if self._joined or self._visitors or self._is_kept:
+            is_late = time.monotonic() < self._failed_until_s
+            return min(self.wire.next_s(), self._failed_until_s if is_late else math.inf)
+        return min(self.wire.next_s(), self._unused_until_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        missing = max(0, self._world_size - len(self._joined))
-        for _, route, message in self._listener.receive([""] * missing):
-            self._take(route, message)
-        self._visitors.difference_update(self._listener.take_ended())
+        self.wire.turn()
         # A rank that leaves before all have come failed, and without it they never meet.
         is_left = not self._visitors and len(self._left) >= len(self._joined)
         if self._farewell is not None:
             is_over = is_left or self._farewell.expired
         elif self._joined:
-            is_over = is_left
+            is_over = is_left and time.monotonic() >= self._failed_until_s
         else:
             is_over = is_left and not self._is_kept and time.monotonic() >= self._unused_until_s
         if is_over:
             self._close()
 
-    def _open(self, bound: socket.socket, keys: KeyPair) -> None:
-        self._listener = self._plane.sockets.open_listener(
-            self._domain,
-            keys,
-            "the store of a unique id",
-            lambda key: hmac.compare_digest(key, self._client_key),
-            _MAX_MESSAGE_BYTES,
-        )
-        self._listener.listen(bound)
+    def _open(self, bound: socket.socket) -> None:
+        self.wire.listen(bound)
         self._plane.loop.add(self)
         _open.add(self)
 
@@ -184,13 +168,22 @@ class UniqueIdServer:
 
     def _close(self) -> None:
         self._plane.loop.remove(self)
-        self._plane.sockets.close_listener(self._domain, _SERVER_LINGER_MS)
+        self.wire.close(_SERVER_LINGER_S)
         # Before the process may take it for closed: at exit the thread ends with the last hold.
         release(self._plane)
         _open.discard(self)
         self._closed.set()
 
-    def _take(self, route: bytes, message: bytes) -> None:
+    def num_missing(self) -> int:
+        """See `wire.server.ServerOwner`."""
+        return max(0, self._world_size - len(self._joined))
+
+    def on_lost(self, route: int) -> None:
+        """See `wire.server.ServerOwner`."""
+        self._visitors.discard(route)
+
+    def on_message(self, route: int, message: bytes) -> None:
+        """See `wire.server.ServerOwner`."""
         serves: dict[str, Callable[..., None]] = {
             "join": self._join,
             "visit": self._visit,
@@ -209,7 +202,7 @@ class UniqueIdServer:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning("the store of a unique id dropped a message of a member: %s", error)
 
-    def _join(self, route: bytes, number: int, rank: int, world_size: int, who: str) -> None:
+    def _join(self, route: int, number: int, rank: int, world_size: int, who: str) -> None:
         rank, world_size = operator.index(rank), operator.index(world_size)
         self._world_size = self._world_size or world_size
         if not 0 <= rank < world_size:
@@ -227,27 +220,27 @@ class UniqueIdServer:
             )
         self._answer(route, number, True)
 
-    def _visit(self, route: bytes, number: int) -> None:
+    def _visit(self, route: int, number: int) -> None:
         self._visitors.add(route)
         self._answer(route, number, True)
 
-    def _take_problem(self, route: bytes, number: int, problem: str) -> None:
+    def _take_problem(self, route: int, number: int, problem: str) -> None:
         self._fail(str(problem)[:_MAX_PROBLEM])
         self._answer(route, number, True)
 
-    def _leave(self, route: bytes, _number: int) -> None:
+    def _leave(self, route: int, _number: int) -> None:
         self._visitors.discard(route)
         self._left.update(one for one, _ in self._joined.values() if one == route)
         self._store.reject_waiting(route)
 
     def _fail(self, problem: str) -> None:
         self._problem = self._problem or problem
+        self._failed_until_s = self._failed_until_s or time.monotonic() + _FAREWELL_S
         self._store.reject_waiting()
 
-    def _answer(self, route: bytes, number: int, value: Any) -> None:
-        self._listener.send(
-            route, msgpack.packb([number, self._problem, value, self._listener.rejected()])
-        )
+    def _answer(self, route: int, number: int, value: Any) -> None:
+        answer = [number, self._problem, value, self.wire.rejected()]
+        self.wire.send(route, msgpack.packb(answer))
 
 
 _open: set[UniqueIdServer] = set()
@@ -258,8 +251,12 @@ def _close_all() -> None:
         server.close()
 
 
-# The parent's control plane, of which a forked child keeps a copy, holds the servers.
-register(LifecycleStage.STORE_SERVERS, at_exit=_close_all, in_forked_child=_open.clear)
+def _forget_after_fork() -> None:
+    while _open:
+        _open.pop().wire.close_copies()
+
+
+register(LifecycleStage.STORE_SERVERS, at_exit=_close_all, in_forked_child=_forget_after_fork)
 
 
 @dataclass(frozen=True)
@@ -307,25 +304,13 @@ class UniqueIdClient(StoreClient):
         )
         self._is_visiting = False
         self._numbers = itertools.count(1)
-        self._plane = hold()
-        keys = _curve_keys(address.secret, "client")
-        dealer = curve_socket(self._plane.sockets.context, zmq.DEALER, keys, _MAX_MESSAGE_BYTES)
-        dealer.curve_serverkey = _curve_keys(address.secret, "server").public
-        dealer.reconnect_ivl = 100
-        dealer.heartbeat_ivl = _HEARTBEAT_MS
-        dealer.heartbeat_timeout = _SILENT_MS
-        dealer.ipv6 = ":" in address.host
-        self._dealer = dealer
-        events = _UP | _DOWN | _NOBODY | _REJECTED
-        self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(events)
-        self._is_up = self._was_rejected = False
+        self._selector = selectors.DefaultSelector()
+        settings, target = _wire_settings(address.secret), (address.host, address.port)
+        self._wire = WireClient(self._selector, target, settings, self)
+        self._has_new_connection = False
+        self._answers: list[tuple[int, str, Any, str]] = []
         self._gone: Deadline | None = None
         self._rejected: Deadline | None = None
-        self._target = address.host, address.port
-        dealer.connect(f"tcp://{address}")
-        self._poller = zmq.Poller()
-        self._poller.register(dealer, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
 
     def join(self, rank: int, world_size: int) -> None:
         """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
@@ -356,13 +341,9 @@ class UniqueIdClient(StoreClient):
 
     def leave(self) -> None:
         """Say that this rank needs the store no more, and close."""
-        with contextlib.suppress(zmq.ZMQError):
-            self._dealer.send(msgpack.packb([next(self._numbers), "leave"]), zmq.NOBLOCK)
-        self._dealer.disable_monitor()
-        self._monitor.close(0)
-        # What was sent leaves within the linger; a server that ended is not waited for.
-        self._dealer.close(_CLIENT_LINGER_MS if self._is_up else 0)
-        release(self._plane)
+        self._wire.send(msgpack.packb([next(self._numbers), "leave"]))
+        self._wire.close(_CLIENT_LINGER_S)
+        self._selector.close()
 
     def _deadline(self) -> Deadline:
         if not self._all.expired:
@@ -375,15 +356,16 @@ class UniqueIdClient(StoreClient):
         question = msgpack.packb([number, kind, *body])
         is_asked = False
         while True:
-            if self._is_up and not is_asked:
-                self._dealer.send(question)
+            if self._wire.is_up and not is_asked:
+                self._wire.send(question)
                 is_asked = True
-            self._poller.poll(min(_TURN_MS, 1 + int(deadline.remaining_s * 1000)))
-            if self._note_connection():
-                is_asked = False  # a new connection: what was asked before may be lost
+            self._turn(min(_TURN_S, deadline.remaining_s))
+            if self._has_new_connection:  # what was asked before may be lost
+                self._has_new_connection = is_asked = False
                 if self._is_visiting:
-                    self._dealer.send(msgpack.packb([next(self._numbers), "visit"]))
-            for its_number, problem, value, rejected in self._answers():
+                    self._wire.send(msgpack.packb([next(self._numbers), "visit"]))
+            answers, self._answers = self._answers, []
+            for its_number, problem, value, rejected in answers:
                 self.rejected = rejected
                 self.problem = self.problem or problem
                 if its_number == number and value is not None and (kind == "check" or not problem):
@@ -393,37 +375,32 @@ class UniqueIdClient(StoreClient):
             self._check_server()
             if deadline.expired:
                 hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
-                if self._was_rejected:
-                    hint = f", but rejected this rank earlier: {_OTHER_SECRET}"
+                if self._rejected is not None:
+                    hint = f", but rejects this rank: {_OTHER_SECRET}"
                 raise BootstrapError(
-                    f"{self._server} did not answer {deadline}{'' if self._is_up else hint}"
+                    f"{self._server} did not answer {deadline}{'' if self._wire.is_up else hint}"
                 )
 
-    def _answers(self) -> list[tuple[int, str, Any, str]]:
-        found: list[tuple[int, str, Any, str]] = []
-        with contextlib.suppress(zmq.Again):
-            while True:
-                found.append(tuple(msgpack.unpackb(self._dealer.recv(zmq.NOBLOCK))))
-        return found
+    def _turn(self, timeout_s: float) -> None:
+        for ready, _ in self._selector.select(timeout_s):
+            ready.data()
+        self._wire.turn()
 
-    def _note_connection(self) -> bool:
-        """Note what became of the connection; True if there is a new one."""
-        is_new = False
-        with contextlib.suppress(zmq.Again):
-            while True:
-                event, _ = receive_event(self._monitor)
-                if event & _REJECTED:
-                    self._rejected = self._rejected or Deadline(_REJECTED_S)
-                elif event & (_UP | _NOBODY):
-                    self._rejected = None
-                if event & _UP:
-                    self._is_up = is_new = True
-                    self._was_rejected = False
-                    self._gone = None
-                elif event & _DOWN:
-                    self._is_up = False
-                    self._gone = self._gone or Deadline(_GONE_S)
-        return is_new
+    def on_up(self) -> None:
+        """See `wire.client.ClientOwner`."""
+        self._has_new_connection, self._gone, self._rejected = True, None, None
+
+    def on_message(self, message: bytes) -> None:
+        """See `wire.client.ClientOwner`."""
+        self._answers.append(tuple(msgpack.unpackb(message)))
+
+    def on_down(self) -> None:
+        """See `wire.client.ClientOwner`."""
+        self._gone = self._gone or Deadline(_GONE_S)
+        if not self._wire.other_secret:
+            self._rejected = None
+        elif self._rejected is None:
+            self._rejected = Deadline(_REJECTED_S)
 
     def _check_server(self) -> None:
         if self._gone is not None and self._gone.expired and not self._comes_later:
@@ -431,18 +408,4 @@ class UniqueIdClient(StoreClient):
             self.problem = self.problem or f"{self._server} {why}: {self._why_gone}"
             raise BootstrapError(self.problem)
         if self._rejected is not None and self._rejected.expired:
-            self._rejected = None
-            self._was_rejected = self._demands_a_key()
-            if self._was_rejected:
-                raise BootstrapError(f"{self._server} rejects this rank: {_OTHER_SECRET}")
-
-    def _demands_a_key(self) -> bool:
-        """Tell a store of another secret from, say, a proxy that closes until rank 0 is there."""
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(self._target, _PROBE_S) as probe,
-            probe.makefile("rb") as stream,
-        ):
-            probe.sendall(_GREETING)
-            return _MECHANISM in stream.read(32)
-        return False
+            raise BootstrapError(f"{self._server} rejects this rank: {_OTHER_SECRET}")

@@ -103,6 +103,7 @@ class WireClient:
         try:
             dialled = start_connecting(self._target)
         except (NotListeningError, OSError):
+            self.other_secret = False
             self._retry()
             return
         purpose, secret = self._settings.purpose, self._settings.secret

@@ -32,6 +32,7 @@ from hccl_py.transport.threads import is_of_signal_handler
 CONNECTING = "connecting"
 """The step in which nothing but the kernel of the other side has to answer."""
 NONCE_BYTES = PROOF_BYTES = 32
+OTHER_SECRET = "it is of another job, or HCCL_SECRET differs there"
 
 T = TypeVar("T")
 Steps = Generator[int, None, None]
@@ -141,9 +142,7 @@ class Handshake(ABC):
     def _receive_proof(self, expected: bytes) -> Steps:
         proof = yield from self.receive(PROOF_BYTES)
         if not hmac.compare_digest(proof, expected):
-            raise RejectedError(
-                "it does not know the secret: it is of another job, or HCCL_SECRET differs there"
-            )
+            raise RejectedError(f"it does not know the secret: {OTHER_SECRET}")
         self.authenticated = True
 
     def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> Steps:
