@@ -11,10 +11,7 @@ are no number, compression of a call's own, groups, captures, a closed communica
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any, Generic
-
-import numpy as np
 
 from hccl_py.call_group import CALLS, require_copyable
 from hccl_py.communicator_state import CommunicatorState
@@ -34,7 +31,7 @@ from hccl_py.memory.scaled import scaled
 from hccl_py.recording import CAPTURES, reject_in_capture
 from hccl_py.submit import CheckedCall, Result, Submits, Submitter
 from hccl_py.transport import _core
-from hccl_py.transport.arguments import wrong
+from hccl_py.transport.arguments import whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression, DType, ReduceOp
 from hccl_py.work import Work
@@ -379,9 +376,7 @@ class Collectives(Generic[Result]):
 
     def _rank(self, name: str, rank: int) -> int:
         n = self._state.world_size
-        if not hasattr(rank, "__index__") or np.ndim(rank) or not 0 <= rank < n:
-            raise wrong(name, f"a rank of 0..{n - 1}", rank)
-        return index(rank)
+        return whole_number(name, rank, f"a rank of 0..{n - 1}", range(n))
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
         is_root = self._state.rank == root

@@ -185,7 +185,7 @@ class Communicator(Collectives[None]):
         raise in their next one. The first failure stays the reason. It returns when all ranks know,
         or after 1.5 s; inside a call of this thread (a signal handler) at once.
         """
-        self._lifetime.abort(str(reason), Cause.ABORTED)
+        self._lifetime.abort(reason, Cause.ABORTED)
 
     def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None

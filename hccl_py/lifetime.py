@@ -6,12 +6,18 @@ import threading
 import weakref
 
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.diagnosis.exceptions import ends_by_exception, exception_at_exit, handled_error
+from hccl_py.diagnosis.exceptions import (
+    ends_by_exception,
+    exception_at_exit,
+    handled_error,
+    one_line,
+)
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import Connected
 from hccl_py.progress_file import PROGRESS
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
+from hccl_py.transport.arguments import shown
 from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.work import release_finished
@@ -47,11 +53,12 @@ class Lifetime:
                 emulated.follow(state.coordination)
         _open.add(self)
 
-    def abort(self, reason: str, cause: Cause) -> None:
+    def abort(self, reason: object, cause: Cause) -> None:
         """End every call under way on all ranks; return when they know, or after 1.5 s."""
         core = self._state.core
         if core is not None:
-            core.abort(reason, cause)
+            text = reason if isinstance(reason, str) else shown(reason)
+            core.abort(one_line(text), cause)
             self._state.reporter.await_diagnosis()
 
     def leave_by(self, error: str) -> None:

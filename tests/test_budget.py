@@ -16,25 +16,25 @@ CONTRACT = ROOT / "hccl_py/communicator.py"
 SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
-    "transport/wire": 1_025,
-    "transport/bootstrap": 2_915,
+    "transport/wire": 1_030,
+    "transport/bootstrap": 2_920,
     "transport/control": 2_000,
-    "transport/network transport/providers transport/verbs transport/*": 4_160,
+    "transport/network transport/providers transport/verbs transport/*": 4_190,
     "transport/csrc": 10_170,
     "hccl_py/communicator.py": 300,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_620,
     "hccl_py/*": 2_700,
-    "hccl_py/plan hccl_py/algorithms": 3_960,
+    "hccl_py/plan hccl_py/algorithms": 3_970,
     "hccl_py/diagnosis hccl_py/observe": 2_540,
     "hccl_py/csrc": 10_280,
-    "hccl_py/torch_backend": 4_080,
+    "hccl_py/torch_backend": 4_090,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 8_750,
     "hccl_py/bench": 5_330,
-    "hccl_py/lab": 6_540,
+    "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 55_250,
+    "tests": 55_310,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

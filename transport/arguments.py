@@ -1,5 +1,6 @@
 """Checks of the plain arguments of public calls: each raises one line that names the argument."""
 
+import contextlib
 import math
 import numbers
 import operator
@@ -20,35 +21,58 @@ def wrong(name: str, expected: str, got: object) -> InvalidArgumentError:
 
 def shown(value: object) -> str:
     """Return a value as an error shows it: in one line."""
-    text = repr(value).replace("\n", " ")
+    try:
+        text = repr(value).replace("\n", " ")
+    except Exception:  # a user's own, or of a number with more than 4,300 digits
+        text = f"one of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{type(value).__name__} {text[:60]} ..."
 
 
 def seconds(name: str, value: object, *, above_zero: bool = False) -> float:
     """Return a number of seconds, up to LONGEST_S."""
-    try:
-        number = float(value) if isinstance(value, numbers.Real) else math.nan
-    except OverflowError:
-        number = math.inf
+    number = _real(value)
     if 0 <= number <= LONGEST_S and (number or not above_zero):
         return number
     limits = f"{'above 0' if above_zero else '0'} to {LONGEST_S:.0f}"
     raise wrong(name, f"a number of seconds, {limits}", value)
 
 
-def whole_number(name: str, value: Any, expected: str = "a whole number") -> int:
-    """Return Python's int of a whole number, numpy's too."""
+def whole_number(
+    name: str, value: Any, expected: str = "a whole number", within: range | None = None
+) -> int:
+    """Return Python's int of a whole number, numpy's too, that is in the range if there is one."""
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of torch: no number is there
+        number = operator.index(value)
+        if within is None or number in within:
+            return number
+    raise wrong(name, expected, value)
+
+
+def whole_numbers(name: str, value: Any, what: str, within: range | None = None) -> tuple[int, ...]:
+    """Return Python's ints of an iterable of whole numbers; `what` they are to be."""
+    return tuple(whole_number(name, one, what, within) for one in items(name, value, what))
+
+
+def measure(name: str, value: object) -> None:
+    """Raise InvalidArgumentError unless a number is finite, and 0 or more."""
+    if not 0 <= _real(value) < math.inf:
+        raise wrong(name, "a number of 0 or more", value)
+
+
+def _real(value: object) -> float:
     try:
-        return operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # of torch: no number is there
-        raise wrong(name, expected, value) from None
+        return float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def text(name: str, value: object) -> str:
-    """Return a string."""
+    """Return a string that can be sent: half of a surrogate pair is no character."""
     if isinstance(value, str):
-        return value
-    raise wrong(name, "a string", value)
+        with contextlib.suppress(UnicodeEncodeError):
+            value.encode()
+            return value
+    raise wrong(name, "a string of whole characters", value)
 
 
 def flag(name: str, value: object) -> bool:
@@ -61,12 +85,16 @@ def flag(name: str, value: object) -> bool:
 def path(name: str, value: Any) -> "str | os.PathLike[str]":
     """Return what names a file or folder."""
     if isinstance(value, str | os.PathLike):
-        return value
+        with contextlib.suppress(ValueError):
+            if b"\0" not in os.fsencode(value):
+                return value
     raise wrong(name, "a path", value)
 
 
 def items(name: str, value: Any, what: str) -> tuple[Any, ...]:
     """Return the items of an iterable that is no text; `what` they are to be."""
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray):
+    is_text = isinstance(value, str | bytes | bytearray)
+    # Arrays of no dimension are iterable, and have no items.
+    if isinstance(value, Iterable) and not is_text and getattr(value, "ndim", None) != 0:
         return tuple(value)
     raise wrong(name, what, value)

@@ -7,8 +7,8 @@ for the world at hand before its first call.
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import index
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from hccl_py.algorithms.neighbours import count_ranks
@@ -20,6 +20,7 @@ from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
 from hccl_py.plan.limits import MOST_CHUNKS
 from hccl_py.plan.progress import ProofProgress
 from hccl_py.plan.verify import verify
+from hccl_py.transport.arguments import whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 PLANS = "plan:"
@@ -80,14 +81,12 @@ class CustomAlgorithm:
 
         Raise InvalidArgumentError: that is no number, or the function raised.
         """
-        got = self._call(f"`chunks` of {count_ranks(nodes)} ranks", self.entry.data_chunks, nodes)
-        try:
-            chunks = index(got)
-        except TypeError:
-            chunks = 0
-        if not 1 <= chunks <= MOST_CHUNKS and COLLECTIVES[self.collective].blocks is None:
-            problem = f"chunks: expected a whole number from 1 to {MOST_CHUNKS}, got {got!r}"
-            raise InvalidArgumentError(f"{self}: {problem}")
+        chunks = 0  # of a collective on blocks
+        if COLLECTIVES[self.collective].blocks is None:
+            where = f"`chunks` of {count_ranks(nodes)} ranks"
+            expected = f"a whole number from 1 to {MOST_CHUNKS}", range(1, MOST_CHUNKS + 1)
+            got = self._call(where, self.entry.data_chunks, nodes)
+            chunks = whole_number(f"{self}: chunks", got, *expected)
         return replace(self, entry=self.entry._replace(data_chunks=lambda _nodes: chunks))
 
     def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
@@ -179,12 +178,15 @@ def algorithm(
     Raises:
         InvalidArgumentError: there is no such collective, or it has no size for these limits.
     """
-    if collective not in COLLECTIVES:
+    if not isinstance(collective, str) or collective not in COLLECTIVES:
         valid = ", ".join(COLLECTIVES)
-        raise InvalidArgumentError(f"algorithm: expected one of {valid}, got {collective!r}")
+        raise wrong("collective", f"one of {valid}", collective)
+    if when is not None and not callable(when):
+        raise wrong("when", "a function of world size and nodes", when)
     for name, limit in (("min_bytes", min_bytes), ("max_bytes", max_bytes)):
-        if limit and (limit < 0 or limit & (limit - 1)):
-            raise InvalidArgumentError(f"{name}: expected a power of two, got {limit}")
+        number = 0 if limit is None else whole_number(name, limit, "a power of two", range(1 << 63))
+        if number.bit_count() > 1:
+            raise wrong(name, "a power of two", limit)
         if limit and (collective in UNKNOWN_SIZE or COLLECTIVES[collective].meets):
             raise InvalidArgumentError(f"{name}: no rank knows the size of a whole {collective}")
 
@@ -192,6 +194,8 @@ def algorithm(
         return chunks(count_ranks(nodes), nodes) if callable(chunks) else chunks
 
     def wrap(write: Callable[[int, int, PlanBuilder], None]) -> CustomAlgorithm:
+        if not isinstance(write, FunctionType):
+            raise wrong("algorithm", "a function of me, n and plan under it", write)
         name = f"{Path(write.__code__.co_filename).name}:{write.__name__}"
         entry = Algorithm(write, data_chunks, equal_blocks=equal_blocks)
         return CustomAlgorithm(collective, name, entry, cost, min_bytes, max_bytes, when)

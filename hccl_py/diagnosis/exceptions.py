@@ -36,7 +36,7 @@ def _reported_to_parent() -> str:
         return ""
     with contextlib.suppress(Exception):
         traceback = pickle.loads(Path(process._args[-1]).read_bytes())  # type: ignore[attr-defined]
-        return _one_line(traceback.strip().splitlines()[-1])
+        return one_line(traceback.strip().splitlines()[-1])
     return ""
 
 
@@ -52,7 +52,7 @@ def handled_error(core: _core.Communicator | None = None) -> str:
     made_ns, text = InvalidArgumentError.latest
     if core is None or any(Call(*one).ended_ns > made_ns for one in core.records()):
         return ""
-    return _one_line(f"InvalidArgumentError: {text}") if text else ""
+    return one_line(f"InvalidArgumentError: {text}") if text else ""
 
 
 def ends_by_exception() -> bool:
@@ -63,10 +63,11 @@ def ends_by_exception() -> bool:
 
 def describe_error(error: BaseException) -> str:
     """Name an exception in one line."""
-    text = _one_line(str(error))
+    text = one_line(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _one_line(text: str) -> str:
-    text = " ".join(text.split())
+def one_line(text: str) -> str:
+    """Return a text in one line that can be sent to other ranks, whatever stands in it."""
+    text = " ".join(text.encode(errors="backslashreplace").decode().split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."

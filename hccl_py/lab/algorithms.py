@@ -23,7 +23,7 @@ def algorithm_named(text: str) -> CustomAlgorithm:
     if (collective, name) not in ALGORITHMS:
         valid = "; ".join(f"{one}={', '.join(names_for(one))}" for one in COLLECTIVES)
         raise InvalidArgumentError(
-            f"expected FILE:FUNCTION, plan:FILE or one of {valid}; got {text!r}"
+            f"algorithm: expected FILE:FUNCTION, plan:FILE or one of {valid}; got {text!r}"
         )
     entry = ALGORITHMS[collective, name]
     return CustomAlgorithm(collective, name, entry, _cost(entry), 0, None, None)

@@ -87,7 +87,8 @@ def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
     if rank is None:
         adopt()  # under srun and mpirun nobody has set RANK
         return _number("RANK"), _number("WORLD_SIZE")
-    return whole_number("rank", rank), whole_number("world_size", world_size)
+    small = "a whole number below 2^31", range(-(1 << 31), 1 << 31)
+    return whole_number("rank", rank, *small), whole_number("world_size", world_size, *small)
 
 
 def rendezvous_store(

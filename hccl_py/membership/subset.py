@@ -14,7 +14,7 @@ import numpy as np
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.transport._core import Cause
-from hccl_py.transport.arguments import items, whole_number, wrong
+from hccl_py.transport.arguments import whole_numbers, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.control.store import StoreClient
@@ -41,12 +41,7 @@ _MOST = 1 << 62  # of colours and keys
 
 def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, ...]:
     """Return the ranks of the argument `name`, or raise InvalidArgumentError if one is none."""
-    expected = f"ranks of 0..{world_size - 1}"
-    found = [whole_number(name, one, expected) for one in items(name, ranks, expected)]
-    for one in found:
-        if one not in range(world_size):
-            raise wrong(name, expected, one)
-    return tuple(found)
+    return whole_numbers(name, ranks, f"ranks of 0..{world_size - 1}", range(world_size))
 
 
 def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from hccl_py.membership.lives import life_at
-from hccl_py.transport.arguments import wrong
+from hccl_py.transport.arguments import seconds, wrong
 from hccl_py.transport.bootstrap.unique_id_store import (
     ServerAddress,
     UniqueIdClient,
@@ -108,8 +108,7 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
         BootstrapError: this process could not listen.
     """
     require_system_calls()
-    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise InvalidArgumentError(f"timeout_s: expected seconds, more than 0, got {timeout_s!r}")
+    timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
     given = os.environ.get(_VARIABLE)
     if given:
         return agreed_id(given)

@@ -9,6 +9,7 @@ import numpy as np
 from hccl_py.memory.buffers import span_of, wrong_type
 from hccl_py.memory.element_types import ElementType, Span
 from hccl_py.transport import _core
+from hccl_py.transport.arguments import shown
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
@@ -39,7 +40,7 @@ def wrong_op(op: object) -> InvalidArgumentError:
     instead = meant[0] if len(meant) == 1 else "SUM"
     how = "write" if len(meant) == 1 else "write for example"
     return InvalidArgumentError(
-        f"op: expected a ReduceOp, got {op!r}; {how} hccl_py.ReduceOp.{instead} "
+        f"op: expected a ReduceOp, got {shown(op)}; {how} hccl_py.ReduceOp.{instead} "
         f"(there are {', '.join(names)})"
     )
 

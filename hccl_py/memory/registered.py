@@ -14,8 +14,7 @@ import numpy as np
 from hccl_py.memory.element_types import learn
 from hccl_py.transport import _core
 from hccl_py.transport.arena import VARIABLE, arena_of_this_process
-from hccl_py.transport.arguments import items, whole_number, wrong
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.arguments import whole_numbers, wrong
 
 _MOST_BYTES = 1 << 47  # of addresses
 
@@ -38,10 +37,8 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
         InvalidArgumentError: the shape is none, or elements of that type are no plain memory.
         MemoryError: there is not as much memory, or none can be registered; the message says why.
     """
-    given = (shape,) if hasattr(shape, "__index__") else items("shape", shape, "whole numbers")
-    dimensions = tuple(whole_number("shape", dimension) for dimension in given)
-    if any(dimension < 0 for dimension in dimensions):
-        raise InvalidArgumentError(f"shape: expected no negative dimension, got {dimensions}")
+    given = (shape,) if isinstance(shape, int | np.integer) else shape
+    dimensions = whole_numbers("shape", given, "whole numbers from 0 on", range(1 << 64))
     of_torch = (type(dtype).__module__, type(dtype).__name__) == ("torch", "dtype")
     try:
         kind = dtype if of_torch else np.dtype(dtype)
@@ -53,7 +50,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
         raise MemoryError(f"no {num_bytes} bytes of registered memory: there are no such addresses")
     memory = allocate(num_bytes).array() if num_bytes else None
     if not of_torch:
-        made = np.empty(0, kind) if memory is None else memory.view(kind)
+        made = np.empty(dimensions, kind) if memory is None else memory.view(kind)
         return made.reshape(dimensions)
     import torch
 

@@ -21,7 +21,7 @@ from hccl_py.memory.strided import Elements
 from hccl_py.memory.tensor_kinds import is_fake, without_memory
 from hccl_py.torch_backend import ALIAS, NAME, owns
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES, unwrapped
-from hccl_py.transport.arguments import LONGEST_S, items, seconds, shown, whole_number, wrong
+from hccl_py.transport.arguments import LONGEST_S, seconds, shown, whole_numbers, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
@@ -252,9 +252,8 @@ class Call:
 
     def sizes(self, argument: str, sizes: Any) -> list[int]:
         """Return split sizes, which may be an array of numpy; none for None."""
-        expected = "whole numbers"
-        given = () if sizes is None else items(f"{self.name}: `{argument}`", sizes, expected)
-        return [whole_number(f"{self.name}: `{argument}`", one, expected) for one in given]
+        given = () if sizes is None else sizes
+        return list(whole_numbers(f"{self.name}: `{argument}`", given, "whole numbers"))
 
     def rows(self, argument: str, buffer: Tensor, sizes: list[int]) -> Sequence[Tensor]:
         """Return `buffer` cut along dimension 0 into a part per rank, of `sizes` or equal ones."""

@@ -18,6 +18,7 @@ from torch.futures import Future
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import as_torch_error
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.transport.types import Compression, ReduceOp
 
@@ -34,6 +35,8 @@ class CompressionState:
     def __init__(self, compression: str, process_group: dist.ProcessGroup | None = None) -> None:
         if compression_named(compression) is Compression.NONE:
             raise InvalidArgumentError("compression: expected bf16 or int8, got none")
+        if not isinstance(process_group, dist.ProcessGroup | None):
+            raise wrong("process_group", "an hccl group, or None", process_group)
         self.compression = compression
         self.process_group = process_group
         self.feedbacks: dict[int, tuple[tuple[int, ...], ErrorFeedback]] = {}
@@ -57,6 +60,8 @@ def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torc
         InvalidArgumentError: the group is not an hccl group.
         DistBackendError: the communicator has failed.
     """
+    if not isinstance(state, CompressionState):
+        raise wrong("state", "a CompressionState", state)
     gradients = bucket.buffer()
     group = dist.group.WORLD if state.process_group is None else state.process_group
     if not isinstance(group, ProcessGroupHccl):

@@ -34,6 +34,7 @@ from torch.autograd import Variable
 from hccl_py.memory.registered import empty
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
+from hccl_py.transport.arguments import shown
 from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -269,11 +270,11 @@ def _group(given: object) -> dist.ProcessGroup:
     group: object = dist.group.WORLD if given is None else given
     if isinstance(group, ProcessGroupHccl):
         return cast(dist.ProcessGroup, group)
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
+    if isinstance(group, int) and group == dist.GroupMember.NON_GROUP_MEMBER:
         raise InvalidArgumentError(
             f"{expected}, got one that this rank is no member of; call fast_ddp on members only"
         )
-    got = f"one of {group.name()}" if isinstance(group, dist.ProcessGroup) else repr(group)
+    got = f"one of {group.name()}" if isinstance(group, dist.ProcessGroup) else shown(group)
     raise InvalidArgumentError(
         f'{expected}, got {got}; make one with torch.distributed.new_group(backend="hccl"), or '
         "use DistributedDataParallel"

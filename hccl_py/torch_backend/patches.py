@@ -171,7 +171,8 @@ def _checked_splits(splits: Any, world_size: int) -> Any:
     sequences = (list, tuple, range)
     lists = isinstance(splits, sequences) and all(isinstance(one, sequences) for one in splits)
     ranks = [rank for split in splits for rank in split] if lists and all(splits) else []
-    if not ranks or len(set(ranks) & set(range(world_size))) < len(ranks):
+    valid = all(isinstance(rank, int) and 0 <= rank < world_size for rank in ranks)
+    if not ranks or not valid or len(set(ranks)) < len(ranks):
         raise InvalidArgumentError(
             "split_group: expected `split_ranks` to be lists of ranks of the parent group, 0 to "
             f"{world_size - 1}, each at most once, such as [[0, 1], [2, 3]]; got {shown(splits)}"

@@ -25,11 +25,15 @@ BAD: dict[str, Callable[[], Any]] = {
     "negative": lambda: -1,
     "huge": lambda: 1e18,
     "2^70": lambda: 1 << 70,
+    "10^5000": lambda: 10**5000,  # Python prints no number of so many digits
     "text": lambda: "30",
+    "half a character": lambda: "\ud800",
     "bytes": lambda: b"30",
     "list": lambda: [None],
     "object": object,
     "other shape": lambda: np.zeros((7, 2)),
+    "array of no dimension": lambda: np.array(1.5),
+    "type": lambda: int,
     "other device": lambda: torch.zeros(4, device="meta"),
 }
 
@@ -117,6 +121,14 @@ CALLS: dict[str, Callable[[Communicator, Any], object]] = {
     "empty: dtype": lambda _, v: hccl_py.empty(3, v),
     "register: register": lambda _, v: hccl_py.register(v),
     "UniqueId: unique_id": lambda _, v: hccl_py.UniqueId(v),
+    "get_unique_id: timeout_s": lambda _, v: hccl_py.get_unique_id(v),
+    "algorithm: collective": lambda _, v: hccl_py.algorithm(v),
+    "algorithm: min_bytes": lambda _, v: hccl_py.algorithm("reduce", min_bytes=v),
+    "algorithm: max_bytes": lambda _, v: hccl_py.algorithm("reduce", max_bytes=v),
+    "algorithm: when": lambda _, v: hccl_py.algorithm("reduce", when=v),
+    "algorithm: algorithm": lambda _, v: hccl_py.algorithm("reduce")(v),
+    "CompressionState: process_group": lambda _, v: hccl_py.CompressionState("int8", v),
+    "compression_hook: state": lambda _, v: hccl_py.compression_hook(v, v),
 }
 
 

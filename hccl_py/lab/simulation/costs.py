@@ -9,8 +9,7 @@ what the plans of hccl-py would take over these wires; Habana's library has othe
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.json_file import read_json
 from hccl_py.algorithms.tuning import read
 from hccl_py.lab._lab import Wiring
+from hccl_py.transport.arguments import measure, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 COSTS = "simulation_costs"
@@ -51,6 +51,9 @@ class LinkCosts:
     wiring: Wiring = Wiring.NODE  # whose a wire is: of a node, a rank or a pair of ranks
     burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
 
+    def __post_init__(self) -> None:
+        _check(self, Wiring)
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -81,6 +84,21 @@ class Costs:
     warm_share: float = 1.0
     result_us_per_mib: float = 0.0
     cache_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, LinkCosts)
+        if self.cores_per_machine is not None:
+            whole_number("cores_per_machine", self.cores_per_machine, within=range(1, 1 << 31))
+
+
+def _check(costs: LinkCosts | Costs, kind: type) -> None:
+    """Raise InvalidArgumentError unless parts are of a `kind`, or numbers, as they are declared."""
+    for one in fields(costs):
+        value = getattr(costs, one.name)
+        if one.type == "float":
+            measure(one.name, value)
+        elif one.type == kind.__name__ and not isinstance(value, kind):
+            raise wrong(one.name, f"a {one.type}", value)
 
 
 def wire_us_per_mib(gbit: float) -> float:
@@ -123,6 +141,8 @@ def costs_of(what: Costs | str | Path) -> Costs:
     """
     if isinstance(what, Costs):
         return what
+    if not isinstance(what, str | Path):
+        raise wrong("costs", "Costs, a preset or a file", what)
     if what in PRESETS:
         return PRESETS[str(what)]
     if not Path(what).is_file():
@@ -169,19 +189,11 @@ def written(costs: Costs) -> dict[str, Any]:
 
 def _parsed(path: Path, content: Any) -> Costs:
     try:
-        up, out = (
-            LinkCosts(*(_number(content[name][part]) for part in LINK_NUMBERS)) for name in _LINKS
-        )
-        numbers = {part: _number(content[part]) for part in _NUMBERS}
-    except (KeyError, TypeError, ValueError) as error:
+        up, out = (LinkCosts(*(content[name][part] for part in LINK_NUMBERS)) for name in _LINKS)
+        numbers = {part: content[part] for part in _NUMBERS}
+        cores = max(1, round(numbers.pop("cores_per_machine")))
+        return Costs(up, out, cores_per_machine=cores, **numbers)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgumentError(
             f"{path}: expected what hccl-plan calibrate wrote, got {type(error).__name__}: {error}"
         ) from error
-    cores = max(1, round(numbers.pop("cores_per_machine")))
-    return Costs(up, out, cores_per_machine=cores, **numbers)
-
-
-def _number(value: Any) -> Any:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} where a number of 0 or more belongs")
-    return float(value)

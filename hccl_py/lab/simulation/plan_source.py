@@ -11,6 +11,7 @@ from hccl_py.algorithms.table import ALGORITHMS
 from hccl_py.lab.algorithms import algorithm_named
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan
+from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 What = str | CustomAlgorithm | Sequence[Plan]
@@ -44,12 +45,12 @@ def plan_source_of(what: What, nodes: Nodes, root: int | None) -> PlanSource:
         what = algorithm_named(what)
     if isinstance(what, CustomAlgorithm):
         named, root = what, (root or 0) if COLLECTIVES[what.collective].rooted else None
-        if root is not None and not 0 <= root < n:
-            raise InvalidArgumentError(f"root: expected one of 0..{n - 1}, got {root}")
         if (entry := ALGORITHMS.get((named.collective, named.name))) is not None:
             span, is_long = entry.max_span(nodes), entry.long_messages(nodes)
             return PlanSource(str(named), span, lambda me: named.plan(me, nodes, root), is_long)
         what = named.plans(nodes, root)
+    if not isinstance(what, list | tuple) or not all(isinstance(one, Plan) for one in what):
+        raise wrong("what", "an algorithm, its name or the plans of all ranks", what)
     if [plan.rank for plan in what] != list(range(n)) or not what:
         raise InvalidArgumentError(
             f"plans: expected those of the ranks 0..{n - 1} in order, got {len(what)}"

@@ -15,7 +15,7 @@ from hccl_py.lab.simulation.programs import averaged, programs_of, world_of
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Nodes, PlanError
 from hccl_py.plan.tiles import Cut
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.arguments import flag, whole_number, wrong
 
 _MANY_RANKS = 256
 _EXACT_MESSAGES = 24_000_000  # some ten seconds
@@ -82,11 +82,17 @@ def simulate(
             are not alike.
         PlanError: plans hang.
     """
-    if num_bytes < item_bytes or num_calls < 1:
-        raise InvalidArgumentError(
-            f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
-        )
+    if not isinstance(topology, Topology):
+        raise wrong("topology", "a Topology", topology)
     costs = costs_of(costs)
+    whole_number("item_bytes", item_bytes, "a whole number above 0", range(1, 1 << 31))
+    some = f"a whole number of at least {item_bytes} (item_bytes)", range(item_bytes, 1 << 62)
+    whole_number("num_bytes", num_bytes, *some)
+    whole_number("num_calls", num_calls, "a whole number above 0", range(1, 1 << 31))
+    if root is not None:
+        among = f"a rank of 0..{topology.world_size - 1}", range(topology.world_size)
+        root = whole_number("root", root, *among)
+    shorten = flag("shorten", shorten)
     source = _plan_source(what, topology.nodes, root)
     first = source.write(0)
     elements = num_bytes // item_bytes

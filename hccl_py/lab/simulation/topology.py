@@ -11,11 +11,21 @@ from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import Costs, wire_us_per_mib
 from hccl_py.plan.language import Nodes
 from hccl_py.quantities import RATE, TIME, Kind, read_quantity
+from hccl_py.transport.arguments import (
+    items,
+    measure,
+    shown,
+    whole_number,
+    whole_numbers,
+    wrong,
+)
 from hccl_py.transport.errors import InvalidArgumentError
 
 _EXPECTED = (
     "expected straggler=RANK:TIME (17:2ms), link=NODE-NODE:RATE (3-4:10Gbit) or network=RATE"
 )
+
+_MOST_RANKS = 1 << 16  # of a node, and nodes
 
 
 @dataclass(frozen=True)
@@ -37,28 +47,45 @@ class Topology:
     links_gbit: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        ranks = sorted(rank for node in self.nodes for rank in node)
+        what = "the ranks of each node, such as ((0, 1), (2, 3))"
+        nodes = tuple(whole_numbers("nodes", one, what) for one in items("nodes", self.nodes, what))
+        object.__setattr__(self, "nodes", nodes)
+        machines = whole_numbers("machines", self.machines, "a whole number for each node")
+        object.__setattr__(self, "machines", machines)
+        ranks = sorted(rank for node in nodes for rank in node)
         if ranks != list(range(len(ranks))) or not ranks or not all(self.nodes):
             raise InvalidArgumentError(
-                f"nodes: expected each rank from 0 on in one node, got {self.nodes}"
+                f"nodes: expected each rank from 0 on in one node, got {shown(self.nodes)}"
             )
         if self.machines and len(self.machines) != len(self.nodes):
             raise InvalidArgumentError(
                 f"machines: expected one for each of {len(self.nodes)} nodes, "
                 f"got {len(self.machines)}"
             )
-        for rank in self.late_us:
-            if not 0 <= rank < len(ranks):
-                raise InvalidArgumentError(f"straggler {rank}: there are ranks 0..{len(ranks) - 1}")
-        for here, there in self.links_gbit:
-            if not 0 <= here < there < len(self.nodes):
+        for name in ("late_us", "links_gbit"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise wrong(name, "a dict", getattr(self, name))
+        for rank, late_us in self.late_us.items():
+            measure("late_us", late_us)
+            if rank not in range(len(ranks)):
                 raise InvalidArgumentError(
-                    f"link {here}-{there}: expected two of the nodes 0..{len(self.nodes) - 1}"
+                    f"straggler {shown(rank)}: there are ranks 0..{len(ranks) - 1}"
+                )
+        for pair, gbit in self.links_gbit.items():
+            measure("links_gbit", gbit)
+            is_pair = isinstance(pair, tuple) and all(one in range(len(nodes)) for one in pair)
+            if not is_pair or sorted({*pair}) != list(pair) or len(pair) != 2 or not gbit:
+                raise InvalidArgumentError(
+                    f"link {shown(pair)}: expected two of the nodes 0..{len(nodes) - 1}, the lower "
+                    "first, and a speed above 0"
                 )
 
     @classmethod
     def even(cls, num_nodes: int, ranks_per_node: int) -> Topology:
         """Make nodes of equal size, ranks counted node by node."""
+        sizes = range(1, _MOST_RANKS + 1)
+        for name, size in (("num_nodes", num_nodes), ("ranks_per_node", ranks_per_node)):
+            whole_number(name, size, f"a whole number of 1 to {_MOST_RANKS}", sizes)
         return cls(nodes_of([ranks_per_node] * num_nodes))
 
     @property

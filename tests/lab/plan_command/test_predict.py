@@ -86,7 +86,7 @@ def test_what_if_changes_the_world() -> None:
         (["--algorithm", "star"], "--algorithm star: expected one of all_reduce: one_shot"),
         (["--trace", ".", "--size", "1M"], "leave --size out"),
         (["--ranks-per-node", "1"], "expected two ranks or more: give --nodes or --ranks-"),
-        (["--size", "2"], "expected at least 4 bytes and a call, got 2 and 1"),
+        (["--size", "2"], "num_bytes: expected a whole number of at least 4 (item_bytes), got 2"),
         (["--trace", "/nowhere"], "/nowhere"),
     ],
 )

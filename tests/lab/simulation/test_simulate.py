@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from node_shapes import one_node
@@ -26,6 +29,54 @@ OUT = LinkCosts(latency_us=5.0, message_us=1.0, us_per_mib=32.0, wire_us_per_mib
 COSTS = Costs(UP, OUT, reduce_us_per_mib=64.0)
 FREE = LinkCosts(latency_us=0.5, message_us=0.0, us_per_mib=0.0)
 ALL_REDUCE = [f"all_reduce={name}" for name in names_for("all_reduce")]
+
+BAD = (
+    None,
+    float("nan"),
+    float("inf"),
+    -1,
+    10**400,
+    10**5000,
+    "text",
+    [None],
+    [[]],
+    {"text": 1},
+    int,
+)
+CALLS: dict[str, Callable[[Any], object]] = {
+    "^(what|algorithm): ": lambda v: simulate(v, Topology.even(2, 1), COSTS, 64),
+    "topology": lambda v: simulate(ALL_REDUCE[0], v, COSTS, 64),
+    "costs": lambda v: simulate(ALL_REDUCE[0], Topology.even(2, 1), v, 64),
+    "num_bytes": lambda v: simulate(ALL_REDUCE[0], Topology.even(2, 1), COSTS, v),
+    "root": lambda v: simulate("reduce=tree", Topology.even(2, 1), COSTS, 64, root=v),
+    "item_bytes": lambda v: simulate(ALL_REDUCE[0], Topology.even(2, 1), COSTS, 64, item_bytes=v),
+    "num_calls": lambda v: simulate(ALL_REDUCE[0], Topology.even(2, 1), COSTS, 64, num_calls=v),
+    "nodes": Topology,
+    "machines": lambda v: Topology(((0,), (1,)), machines=v),
+    "late_us|straggler": lambda v: Topology(((0,), (1,)), late_us=v),
+    "straggler": lambda v: Topology(((0,), (1,)), late_us={f"{type(v)}": 1}),
+    "links_gbit|link": lambda v: Topology(((0,), (1,)), links_gbit={(0, 1): v}),
+    "link": lambda v: Topology(((0,), (1,)), links_gbit={(0, f"{type(v)}"): 1}),
+    "num_nodes": lambda v: Topology.even(v, 1),
+    "ranks_per_node": lambda v: Topology.even(1, v),
+    "latency_us": lambda v: replace(UP, latency_us=v),
+    "wiring": lambda v: replace(UP, wiring=v),
+    "scale_up": lambda v: replace(COSTS, scale_up=v),
+    "warm_share": lambda v: replace(COSTS, warm_share=v),
+    "cores_per_machine": lambda v: replace(COSTS, cores_per_machine=v),
+}
+
+
+@pytest.mark.parametrize("argument", CALLS)
+def test_argument_that_makes_no_sense_is_named_in_one_line(argument: str) -> None:
+    for bad in BAD:
+        if bad is None and argument in ("root", "cores_per_machine"):
+            continue
+        with pytest.raises(InvalidArgumentError) as caught:
+            CALLS[argument](bad)
+        assert re.search(argument, str(caught.value))
+        assert len(str(caught.value)) < 500
+        assert "\n" not in str(caught.value)
 
 
 def test_one_message_takes_what_its_parts_take() -> None:
@@ -236,7 +287,6 @@ def test_plans_run_as_algorithms_do_and_a_hang_is_named() -> None:
             MIB,
             "expected FILE:FUNCTION, plan:FILE or one of",
         ),
-        ("all_reduce=mesh", Topology.even(1, 2), 2, "expected at least 4 bytes"),
         ((), Topology.even(1, 2), MIB, "ranks 0..1 in order, got 0"),
         ("all_reduce=one_shot", Topology.even(1, 20000), MIB, "messages in a tile of 20000 ranks"),
     ],
@@ -265,5 +315,5 @@ def test_costs_are_named_too(tmp_path: Path) -> None:
 def test_wrong_topologies_are_named() -> None:
     with pytest.raises(InvalidArgumentError, match="each rank from 0 on in one node"):
         Topology(((0, 1), (1,)))
-    with pytest.raises(InvalidArgumentError, match="link 1-4"):
+    with pytest.raises(InvalidArgumentError, match="link .1, 4."):
         replace(Topology.even(2, 1), links_gbit={(1, 4): 1.0})
