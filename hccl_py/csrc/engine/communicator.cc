@@ -19,43 +19,8 @@ constexpr double longest_delivery_s = 2;
 
 }  // namespace
 
-void Communicator::set_checks(bool checks) {
-  for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
-}
-
-void Communicator::add_memory(const std::shared_ptr<RegisteredMemory>& memory) {
-  collectives_.add_memory(memory);
-  point_to_point_.add_memory(memory);
-}
-
-void Communicator::start_profile() { collectives_.start_profile(); }
-
 Caller Communicator::caller() const {
   return submissions_.caller(driver_.load(std::memory_order_relaxed) != std::thread::id());
-}
-
-RequestPtr Communicator::take_request() {
-  RequestPtr request = std::exchange(spare_, nullptr);
-  return request && request.use_count() == 1 ? request : std::make_shared<Request>();
-}
-
-void Communicator::give_back(RequestPtr request) {
-  request->call.input.clear();
-  request->call.output.clear();
-  request->failure = nullptr;
-  request->done.store(false, std::memory_order_relaxed);
-  spare_ = std::move(request);
-}
-
-// True if the caller drives now.
-bool Communicator::submit(std::span<const RequestPtr> requests) {
-  if (failures_.has_ended()) throw CommunicatorFailed(failures_.failure());
-  switch (submissions_.submit(requests)) {
-    case Submissions::Submitted::drives: return true;
-    case Submissions::Submitted::queued: wake(); return false;
-    case Submissions::Submitted::closed: break;
-  }
-  throw CommunicatorFailed(std::make_shared<Failure>(observed(Cause::closed, options_.rank)));
 }
 
 void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
@@ -64,13 +29,13 @@ void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& in
 }
 
 void Communicator::finish(const RequestPtr& request, const Interrupt& interrupt) {
-  finish_all({&request, 1}, drives(), interrupt);
+  finish_all({&request, 1}, Driving(*this, Driving::As::caller, drives()), interrupt);
 }
 
-void Communicator::finish_all(std::span<const RequestPtr> requests, bool drives,
+void Communicator::finish_all(std::span<const RequestPtr> requests, Driving driving,
                               const Interrupt& interrupt) {
-  if (drives) {
-    drive(requests, Deadline::max(), interrupt);
+  if (driving) {
+    drive(std::move(driving), requests, Deadline::max(), interrupt);
   } else {
     try {
       await_all(requests, interrupt);
@@ -99,8 +64,8 @@ void Communicator::await_all(std::span<const RequestPtr> requests, const Interru
 void Communicator::start(std::span<const RequestPtr> requests) {
   progress_thread_->start();
   for (const RequestPtr& request : requests) request->in_background = true;
-  if (!submit(requests)) return;
-  HandOver at_end{*this};
+  Driving driving = submit(requests, Driving::As::turn);
+  if (!driving) return;
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();
   if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
@@ -110,22 +75,18 @@ void Communicator::start_moving(const RequestPtr& request) {
   if (!moves_what_it_starts_ || request->kind != RequestKind::collective) return start(request);
   progress_thread_->start();
   request->in_background = true;
-  if (submit({&request, 1})) drive_while_moving(*request);
+  if (Driving driving = submit({&request, 1})) drive_while_moving(std::move(driving), *request);
 }
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
-  struct Counted {
-    std::atomic<int>& num_waiters;
-    explicit Counted(std::atomic<int>& waiters) : num_waiters(waiters) { ++num_waiters; }
-    ~Counted() { --num_waiters; }
-  };
   if (!request->is_done()) {
-    Waiting waiting(*this);
-    Counted counted(request->num_waiters);
+    Waiting waiting(*this, *request);
     while (!request->is_done()) {
       switch (submissions_.await(*request, deadline)) {
         case Submissions::Waited::done: break;
-        case Submissions::Waited::drives: drive({&request, 1}, deadline, interrupt); break;
+        case Submissions::Waited::drives:
+          drive({*this, Driving::As::caller, true}, {&request, 1}, deadline, interrupt);
+          break;
         case Submissions::Waited::time_out: return false;
         case Submissions::Waited::slice_over: interrupt(); break;
       }
@@ -139,14 +100,14 @@ bool Communicator::finish_unawaited(Deadline deadline, const Interrupt& interrup
   // A signal handler, inside of a call: it cannot end before the handler does.
   if (drives()) return true;
   submissions_.refuse();
-  Waiting waiting(*this);
-  const Request none;
+  Request none;
+  Waiting waiting(*this, none);
   has_unawaited_.store(true, std::memory_order_relaxed);
   while (!failures_.has_ended() && has_unawaited_.load(std::memory_order_relaxed)) {
     switch (submissions_.await(none, deadline)) {
       case Submissions::Waited::done: break;
       case Submissions::Waited::drives: {
-        drive({}, deadline, interrupt);
+        drive({*this, Driving::As::caller, true}, {}, deadline, interrupt);
         return Clock::now() < deadline;
       }
       case Submissions::Waited::time_out: return false;
@@ -167,35 +128,6 @@ bool Communicator::has_unawaited() const {
          std::any_of(accepted_.begin(), accepted_.end(), unawaited);
 }
 
-bool Communicator::has_calls() const {
-  return !collectives_.idle() || point_to_point_.num_pending() > 0 ||
-         failures_.phase() == FailureState::Phase::reported || submissions_.has_incoming();
-}
-
-// Also bytes of calls that have ended, and peers of which it is open how they end.
-bool Communicator::has_work() const {
-  return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
-}
-
-// Whether a request or a connection came in for which no other thread was woken, because this one
-// drove.
-bool Communicator::has_requests() const {
-  return submissions_.has_incoming() || asked(~ask_close) || connections_.has_offers();
-}
-
-// Ends this thread's driving. A waiter or the progress thread drives the remaining calls.
-void Communicator::hand_over() {
-  bool has_rest = has_work();
-  submissions_.stop_driving();
-  // The progress thread may not run; a lane's first message waits for the connection.
-  while ((asked(~ask_close) || connections_.has_offers()) && submissions_.try_drive()) {
-    progress_or_fail();
-    has_rest = has_work();
-    submissions_.stop_driving();
-  }
-  if (has_rest || has_requests()) kick_progress_thread();
-}
-
 void Communicator::kick_progress_thread() { progress_thread_->kick(self_.lock()); }
 
 // Wakes waiters if something has finished since the last time.
@@ -214,9 +146,7 @@ void Communicator::wake() {
 // Answers what was asked on this thread, or wakes the one that drives.
 void Communicator::drive_once() {
   wake();
-  if (!submissions_.try_drive()) return;
-  HandOver at_end{*this};
-  progress_or_fail();
+  if (Driving turn = try_turn()) progress_or_fail();
 }
 
 void Communicator::ask_to_stop(Failure failure, Ask how) {
@@ -243,24 +173,25 @@ void Communicator::apply_diagnosis() {
 }
 
 void Communicator::poll() {
-  if (!submissions_.try_drive()) return;
-  HandOver at_end{*this};
+  Driving turn = try_turn();
+  if (!turn) return;
   check_connections();
   // No call may be under way whose thread would see how it ends.
   if (connections_.is_unsettled()) progress_thread_->start();
 }
 
 bool Communicator::has_undelivered() {
-  for (Deadline until = Clock::now() + turn_time; !submissions_.try_drive();) {
+  for (Deadline until = Clock::now() + turn_time; Clock::now() < until;) {
+    if (Driving turn = try_turn()) {
+      check_connections();
+      return !has_calls() && !failures_.has_ended() && connections_.owes();
+    }
     if (driver_.load(std::memory_order_relaxed) != std::thread::id()) {
       return false;  // a call drives
     }
-    if (Clock::now() >= until) return true;  // another thread's turn, which may have lost its core
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  HandOver at_end{*this};
-  check_connections();
-  return !has_calls() && !failures_.has_ended() && connections_.owes();
+  return true;  // another thread's turn, which may have lost its core
 }
 
 CallProgress Communicator::progress_made() {
@@ -284,10 +215,7 @@ CallProgress Communicator::progress_made() {
 }
 
 std::vector<BrokenPath> Communicator::take_broken() {
-  if (submissions_.try_drive()) {
-    HandOver at_end{*this};
-    check_connections();
-  }
+  if (Driving turn = try_turn()) check_connections();
   std::vector<BrokenPath> broken = connections_.take_broken();
   // A communicator that has failed still learns by its control links who ended, for shrink().
   if (failures_.has_ended()) std::erase_if(broken, [](auto& path) { return path.index != 0; });
@@ -313,18 +241,17 @@ void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<St
 }
 
 Drivable::Turn Communicator::progress_turn() {
-  if (!submissions_.try_drive_unawaited()) return Turn::not_mine;
+  Driving turn = turn_for_unawaited();
+  if (!turn) return Turn::not_mine;
   // Before a sleep it is done anyway, but busy neighbours may keep the thread awake.
   if ((++num_turns_ & 63) == 0) check_connections();
   bool moved = progress_or_fail();
-  bool has_rest = has_work();
-  submissions_.stop_driving();
-  if (!has_rest && !has_requests()) return Turn::not_mine;
-  return moved ? Turn::moved : Turn::waiting;
+  return !turn.stop() ? Turn::not_mine : moved ? Turn::moved : Turn::waiting;
 }
 
 bool Communicator::prepare_sleep(Sleep& sleep) {
-  if (!submissions_.try_drive_unawaited()) return false;
+  Driving turn = turn_for_unawaited();
+  if (!turn) return false;
   // Before the flag is up: what rings for this sleep must not be cleared here.
   check_connections();
   announce_sleep(sleep);
@@ -332,7 +259,7 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
   sleep.limit(
       std::min(next_deadline(), Clock::now() + milliseconds(Connections::longest_sleep_ms)));
   bool stay_awake = progress_or_fail(true) || !has_work();
-  submissions_.stop_driving();
+  turn.stop();
   return !stay_awake;
 }
 
@@ -345,7 +272,7 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   for (;;) {
     Submissions::Closing closing = submissions_.try_close();
     if (closing == Submissions::Closing::closed_before) return;
-    if (closing == Submissions::Closing::drives) break;
+    if (closing == Submissions::Closing::drives) break;  // for ever: nobody gets the right again
     ask_to_stop(observed(Cause::closed, options_.rank), ask_close);
     wake();
   }

@@ -68,7 +68,10 @@ class Communicator final : public Drivable {
   // Any provider: one lane per channel, in order, and one for point-to-point.
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
   // Memory that its lanes register; it is given the buffers of calls.
-  void add_memory(const std::shared_ptr<RegisteredMemory>& memory);
+  void add_memory(const std::shared_ptr<RegisteredMemory>& memory) {
+    collectives_.add_memory(memory);
+    point_to_point_.add_memory(memory);
+  }
   // All ranks of this host, other nodes' too, and the cores that they may use between them: with
   // more ranks than cores a waiting rank yields instead of spinning.
   void set_ranks_on_host(int ranks, int cores) {
@@ -78,9 +81,11 @@ class Communicator final : public Drivable {
     cores_.set_usable(cores);
   }
   // For measurements, see Channel.
-  void set_checks(bool checks);
+  void set_checks(bool checks) {
+    for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
+  }
   // Times the parts of its collectives from now on. Before the first call.
-  void start_profile();
+  void start_profile() { collectives_.start_profile(); }
 
   // A request to be filled: the last one given back, if there is one, with its plan. Python's lock
   // is held.
@@ -162,46 +167,70 @@ class Communicator final : public Drivable {
   // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
   enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4, ask_unawaited = 8 };
 
-  // Ends this thread's driving, also where it throws: else no thread could drive again.
-  struct HandOver {
-    Communicator& driven;
-    ~HandOver() { driven.hand_over(); }
+  // The right to drive, which one thread has at most and every driver holds here. A waiter or the
+  // progress thread gets the remaining calls with the destructor, also where something throws:
+  // else no thread could drive again.
+  class Driving {
+   public:
+    enum class As { caller, turn };  // of a thread in its call, or for a turn between calls
+
+    // `has_right`: submissions_ has given it to this thread. Else this holds nothing.
+    Driving(Communicator& driven, As as, bool has_right) : driven_(has_right ? &driven : nullptr) {
+      if (as == As::caller && has_right) driven.note_driver(std::this_thread::get_id());
+    }
+    Driving(Driving&& other) noexcept : driven_(other.keep()) {}
+    ~Driving() {
+      if (driven_ != nullptr) keep()->hand_over();
+    }
+    explicit operator bool() const { return driven_ != nullptr; }
+    // Gives the right back. Whether something is left that no other thread was woken for.
+    bool stop() { return keep()->stop_driving(); }
+    // This thread keeps the right beyond this object.
+    Communicator* keep() { return std::exchange(driven_, nullptr); }
+
+   private:
+    Communicator* driven_;
   };
 
   // A thread that waits: the progress thread leaves the driving to it, and gets it back.
   struct Waiting {
     Communicator& owner;
-    explicit Waiting(Communicator& its_owner) : owner(its_owner) {
+    Request& request;
+    Waiting(Communicator& its_owner, Request& awaited) : owner(its_owner), request(awaited) {
       owner.submissions_.begin_wait();
+      ++request.num_waiters;
     }
     ~Waiting() {
+      --request.num_waiters;
       if (owner.submissions_.end_wait()) owner.kick_progress_thread();
     }
   };
 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
 
-  // The same for the call of a thread, which may be asked to close.
-  struct Driving {
-    Communicator& driven;
-    bool goes_on = false;  // this thread drives on
-    ~Driving();
-  };
-
-  void deliver_rest(const Interrupt& interrupt);
-  bool submit(std::span<const RequestPtr> requests);
-  void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
-  void finish_all(std::span<const RequestPtr> requests, bool drives, const Interrupt& interrupt);
-  void drive(std::span<const RequestPtr> requests, Deadline deadline, const Interrupt& interrupt);
-  void drive_while_moving(const Request& request);
-  void drive_once();
+  Driving try_turn() { return {*this, Driving::As::turn, submissions_.try_drive()}; }
+  Driving turn_for_unawaited() {
+    return {*this, Driving::As::turn, submissions_.try_drive_unawaited()};
+  }
+  Driving submit(std::span<const RequestPtr> requests, Driving::As as = Driving::As::caller);
+  void note_driver(std::thread::id driver) { driver_.store(driver, std::memory_order_relaxed); }
+  bool stop_driving();
   void hand_over();
+  void drive(Driving driving, std::span<const RequestPtr> requests, Deadline deadline,
+             const Interrupt& interrupt);
+  void drive_while_moving(Driving driving, const Request& request);
+  void drive_once();
+  void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
+  void finish_all(std::span<const RequestPtr> requests, Driving driving,
+                  const Interrupt& interrupt);
+  void deliver_rest(const Interrupt& interrupt);
   void kick_progress_thread();
   bool has_calls() const;
   bool has_work() const;
-  bool has_requests() const;
   bool has_unawaited() const;
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
+  // For which no other thread was woken, if this one drives.
+  bool is_asked() const { return asked(~ask_close) || connections_.has_offers(); }
   void ask_to_stop(Failure failure, Ask how);
   void stop(Failure failure);
 
@@ -261,10 +290,13 @@ class Communicator final : public Drivable {
   // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
   // turn, as in Submissions::submit().
   std::atomic<unsigned> asks_{0};
-  std::atomic<bool> has_unawaited_{false};  // what the driver answered last
-  std::atomic<std::thread::id> driver_;  // of a call; none: the progress thread, or nobody drives
-  std::mutex asks_mutex_;                // guards what follows
-  FailurePtr stop_;                      // what ask_stop and ask_close end the calls with
+  // What the driver answered last. Pairs with nothing: finish_unawaited() looks again and again.
+  std::atomic<bool> has_unawaited_{false};
+  // In its call; none: the progress thread, or nobody drives. Pairs with nothing: a thread finds
+  // itself here only if it wrote that, and what others read may be out of date.
+  std::atomic<std::thread::id> driver_;
+  std::mutex asks_mutex_;  // guards what follows
+  FailurePtr stop_;        // what ask_stop and ask_close end the calls with
   CallProgress progress_made_;
   uint64_t num_answers_ = 0;
   std::condition_variable answered_;

@@ -22,21 +22,67 @@ constexpr auto longest_start = std::chrono::milliseconds(10);
 
 }  // namespace
 
-Communicator::Driving::~Driving() {
-  if (goes_on) return;
-  bool close = std::exchange(driven.close_afterwards_, false);
-  driven.driver_.store(std::thread::id(), std::memory_order_relaxed);
-  driven.hand_over();
-  if (close) driven.close();
+RequestPtr Communicator::take_request() {
+  RequestPtr request = std::exchange(spare_, nullptr);
+  return request && request.use_count() == 1 ? request : std::make_shared<Request>();
+}
+
+void Communicator::give_back(RequestPtr request) {
+  request->call.input.clear();
+  request->call.output.clear();
+  request->failure = nullptr;
+  request->done.store(false, std::memory_order_relaxed);
+  spare_ = std::move(request);
+}
+
+Communicator::Driving Communicator::submit(std::span<const RequestPtr> requests, Driving::As as) {
+  if (failures_.has_ended()) throw CommunicatorFailed(failures_.failure());
+  switch (submissions_.submit(requests)) {
+    case Submissions::Submitted::drives: return {*this, as, true};
+    case Submissions::Submitted::queued: wake(); return {*this, as, false};
+    case Submissions::Submitted::closed: break;
+  }
+  throw CommunicatorFailed(std::make_shared<Failure>(observed(Cause::closed, options_.rank)));
+}
+
+bool Communicator::has_calls() const {
+  return !collectives_.idle() || point_to_point_.num_pending() > 0 ||
+         failures_.phase() == FailureState::Phase::reported || submissions_.has_incoming();
+}
+
+// Also bytes of calls that have ended, and peers of which it is open how they end.
+bool Communicator::has_work() const {
+  return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
+}
+
+bool Communicator::stop_driving() {
+  bool has_rest = has_work();
+  submissions_.stop_driving();
+  return has_rest || submissions_.has_incoming() || is_asked();
+}
+
+void Communicator::hand_over() {
+  bool close_now = false;
+  if (drives()) {
+    close_now = std::exchange(close_afterwards_, false);
+    note_driver(std::thread::id());
+  }
+  bool has_rest = stop_driving();
+  // The progress thread may not run; a lane's first message waits for the connection.
+  while (is_asked() && submissions_.try_drive()) {
+    progress_or_fail();
+    has_rest = stop_driving();
+  }
+  if (has_rest) kick_progress_thread();
+  if (close_now) close();
 }
 
 bool Communicator::run_briefly(const RequestPtr& request) {
   // The queue costs a tenth of a small call: a lock, and atomic counts of references.
   bool is_collective = request->kind == RequestKind::collective;
   bool is_first = is_collective && !failures_.has_ended() && submissions_.submit_first(*request);
-  if (!is_first && !submit({&request, 1})) return false;
-  Driving driving{*this};
-  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  Driving driving = is_first ? Driving(*this, Driving::As::caller, true) : submit({&request, 1});
+  if (!driving) return false;
   bool alone = collectives_.idle() && point_to_point_.idle();  // what else there is may be much
   if (is_first) accept(request);
   for (int turns = !alone ? 0 : may_spin_ ? brief_turns : 1; turns > 0; --turns) {
@@ -49,16 +95,14 @@ bool Communicator::run_briefly(const RequestPtr& request) {
     }
     pause_cpu();
   }
-  driving.goes_on = true;
+  driving.keep();  // finish() goes on
   return false;
 }
 
 // Drives until all requests are done or the deadline has passed. Without requests: until none is
 // left that no thread waits for.
-void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline,
-                         const Interrupt& interrupt) {
-  Driving driving{*this};
-  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+void Communicator::drive([[maybe_unused]] Driving driving, std::span<const RequestPtr> requests,
+                         Deadline deadline, const Interrupt& interrupt) {
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   if (!may_spin_) shorten_slice();
   int num_moves = 0;
@@ -96,9 +140,7 @@ void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline
 
 // Drives until the request is done, or this thread waits more than it moves: what is slow because
 // of the wire goes on in the background.
-void Communicator::drive_while_moving(const Request& request) {
-  Driving driving{*this};
-  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+void Communicator::drive_while_moving([[maybe_unused]] Driving driving, const Request& request) {
   bool alone = collectives_.idle() && point_to_point_.idle();  // what else there is may be much
   bool is_patient = patience_.may_spin();
   auto patience = is_patient ? longest_wait : Clock::duration{};

@@ -124,7 +124,8 @@ void run_plan(Feed& feed) {
   Tiling tiling(call, slot_bytes, 1);
   Stragglers stragglers(me, world_size);
   stragglers.begin(1);
-  Channel channel(me, world_size, slot_bytes, 0, 1, stragglers);
+  CompressionStatistics coded;
+  Channel channel(me, world_size, slot_bytes, 0, 1, stragglers, coded);
   Peers peers(channel.lanes());
   channel.start(call, tiling);
   for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {

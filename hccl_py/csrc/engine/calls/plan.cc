@@ -13,11 +13,6 @@ constexpr size_t cache_line = 64;
 
 constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
-const Span& block_of(const Call& call, const ChunkRef& chunk) {
-  const std::vector<Span>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
-  return blocks.at(static_cast<size_t>(chunk.begin));
-}
-
 bool hears_once_in_each_step(const Plan& plan, int rank, int world_size) {
   int begin = 0;
   for (int end : plan.steps) {
@@ -40,8 +35,7 @@ bool hears_once_in_each_step(const Plan& plan, int rank, int world_size) {
 
 }  // namespace
 
-size_t Call::num_bytes() const {
-  if (total_bytes != 0) return total_bytes;
+size_t Call::num_block_bytes() const {
   auto count = [](const std::vector<Span>& blocks) {
     size_t sum = 0;
     for (const Span& block : blocks) sum += block.count;
@@ -145,36 +139,6 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     }
   }
   num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
-}
-
-size_t Tiling::whole(const Call& call, const ChunkRef& chunk) {
-  return chunk.buffer == Buffer::data ? call.data.count : block_of(call, chunk).count;
-}
-
-Span Tiling::tile_of(const Span& block, int64_t tile) const {
-  size_t begin = std::min(static_cast<size_t>(tile) * tile_elements_, block.count);
-  size_t end = std::min(begin + tile_elements_, block.count);
-  return {block.address + begin * item_size_, end - begin};
-}
-
-Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
-                     std::byte* scratch) const {
-  Span span;
-  if (chunk.buffer == Buffer::data) {
-    Span whole = tile_of(call.data, tile);
-    size_t begin = partition(whole.count, call.plan->data_chunks, chunk.begin);
-    size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
-    span = {whole.address + begin * item_size_, end - begin};
-  } else {
-    span = tile_of(block_of(call, chunk), tile);
-  }
-  if (chunk.scratch >= 0) {
-    bool end_to_end = chunk.buffer != Buffer::data && call.plan->max_chunk_span > 1;
-    size_t stride = end_to_end ? span.count * item_size_ : slot_bytes_;
-    span.address = scratch + static_cast<size_t>(chunk.scratch) * stride;
-    if (end_to_end) span.count *= static_cast<size_t>(chunk.end - chunk.begin);
-  }
-  return span;
 }
 
 }  // namespace hccl

@@ -1,6 +1,7 @@
 // A lowered plan and the buffers it runs on: chunks become addresses here, and nowhere else.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -102,7 +103,11 @@ struct Call {
   bool divide = false;  // avg: at the end `data`, or output block 0, by the number of ranks
 
   // The total, or where there is none what this rank gives or gets.
-  size_t num_bytes() const;
+  size_t num_bytes() const { return total_bytes != 0 ? total_bytes : num_block_bytes(); }
+  size_t num_block_bytes() const;
+  const Span& block_of(const ChunkRef& chunk) const {
+    return (chunk.buffer == Buffer::input ? input : output).at(static_cast<size_t>(chunk.begin));
+  }
 };
 
 // Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
@@ -127,10 +132,33 @@ class Tiling {
            item_size_ == size_of(call.dtype);
   }
   // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
-  Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
-  Span tile_of(const Span& block, int64_t tile) const;
+  Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const {
+    Span span;
+    if (chunk.buffer == Buffer::data) {
+      Span whole = tile_of(call.data, tile);
+      size_t begin = partition(whole.count, call.plan->data_chunks, chunk.begin);
+      size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
+      span = {whole.address + begin * item_size_, end - begin};
+    } else {
+      span = tile_of(call.block_of(chunk), tile);
+    }
+    if (chunk.scratch >= 0) {
+      bool end_to_end = chunk.buffer != Buffer::data && call.plan->max_chunk_span > 1;
+      size_t stride = end_to_end ? span.count * item_size_ : slot_bytes_;
+      span.address = scratch + static_cast<size_t>(chunk.scratch) * stride;
+      if (end_to_end) span.count *= static_cast<size_t>(chunk.end - chunk.begin);
+    }
+    return span;
+  }
+  Span tile_of(const Span& block, int64_t tile) const {
+    size_t begin = std::min(static_cast<size_t>(tile) * tile_elements_, block.count);
+    size_t end = std::min(begin + tile_elements_, block.count);
+    return {block.address + begin * item_size_, end - begin};
+  }
   // Elements of all that a chunk is a part of: of `data`, or of its block.
-  static size_t whole(const Call& call, const ChunkRef& chunk);
+  static size_t whole(const Call& call, const ChunkRef& chunk) {
+    return chunk.buffer == Buffer::data ? call.data.count : call.block_of(chunk).count;
+  }
 
  private:
   size_t item_size_ = 1;

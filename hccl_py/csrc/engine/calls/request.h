@@ -52,8 +52,8 @@ struct Request {
   std::atomic<bool> done{false};
 
   // A call that was started and that no thread waits for: close() lets it end.
-  bool in_background = false;  // set before it is submitted
-  std::atomic<int> num_waiters{0};
+  bool in_background = false;       // set before it is submitted
+  std::atomic<int> num_waiters{0};  // pairs with nothing: finish_unawaited() asks again
 
   // The plan of the call before is kept where it is the same: to count references takes time.
   void set_plan(const std::shared_ptr<Plan>& its_plan) {

@@ -7,13 +7,14 @@
 
 namespace hccl {
 
-// Adds the time that it exists to a part of the profile, if there is one.
+// Adds the time that it exists to a counter, or to a part of the profile, if there is one.
 class Timed {
  public:
-  Timed(Profile* profile, Counter Profile::* part)
-      : counter_(profile == nullptr ? nullptr : &(profile->*part)) {
+  explicit Timed(Counter* counter) : counter_(counter) {
     if (counter_ != nullptr) began_ = Clock::now();
   }
+  Timed(Profile* profile, Counter Profile::* part)
+      : Timed(profile == nullptr ? nullptr : &(profile->*part)) {}
   Timed(Profile* profile, const Lane& lane)
       : Timed(profile, lane.shares_payload() ? &Profile::copy_ns : &Profile::wire_ns) {}
   ~Timed() {

@@ -27,13 +27,14 @@ void add_phases(const Plan& plan, std::vector<size_t>& ends) {
 }  // namespace
 
 Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
-                 Stragglers& stragglers)
+                 Stragglers& stragglers, CompressionStatistics& coded)
     : rank_(rank),
       world_size_(world_size),
       slot_bytes_(slot_bytes),
       index_(index),
       num_channels_(num_channels),
-      stragglers_(stragglers) {
+      stragglers_(stragglers),
+      coded_(coded) {
   lanes_.resize(static_cast<size_t>(world_size));
   // Never grow while a plan runs.
   sources_.reserve(static_cast<size_t>(world_size));
@@ -42,7 +43,6 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num
 }
 
 void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
-  is_asking_ = false;
   all_stay_in_place_ = true;
   const Plan& plan = *call.plan;
   bool is_empty = plan.ops.empty() && plan.steps.empty() && call.source == nullptr;
@@ -69,25 +69,11 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
-void Channel::ask(const Call& call, const Tiling& tiling, int64_t window) {
-  start(call, tiling, window);
-  window_end_ = tile_ + num_channels_;
-  is_asking_ = true;
-}
-
-bool Channel::has_asked() const {
-  return call_ != nullptr && is_asking_ && next_op_ == static_cast<size_t>(call_->plan->steps[0]);
-}
-
-void Channel::go_on(int64_t window) {
-  is_asking_ = false;
-  window_ = window;
-}
-
-// A last tile in which some chunks have no elements, and so no messages, has a window of its own.
+// A last tile in which some chunks have no elements, and so no messages, has a window of its own,
+// like the first one.
 void Channel::open_window() {
   int64_t num_tiles = 1;
-  if (window_ > 1) {
+  if (window_ > 1 && tile_ != index_ && all_stay_in_place_) {
     int64_t end = tiling_->num_tiles();
     if (tiling_->tile_of(call_->data, end - 1).count <
         static_cast<size_t>(call_->plan->data_chunks)) {
@@ -112,7 +98,7 @@ void Channel::begin_tile() {
 
 bool Channel::step() {
   bool moved = false;
-  while (call_ != nullptr && !has_asked()) {
+  while (call_ != nullptr) {
     const Plan& plan = *call_->plan;
     bool ends_step = on_board_ && next_op_ == static_cast<size_t>(plan.steps[step_]);
     bool ended = !ends_step && next_op_ == phase_end();
@@ -201,13 +187,72 @@ bool Channel::flush() {
 
 void Channel::abandon() {
   call_ = nullptr;
-  on_board_ = lacks_room_ = is_asking_ = false;
+  on_board_ = lacks_room_ = false;
   room_deadline_ = Deadline::max();
   backlog_.clear();
   borrowed_.clear();
   for (const auto& lane : lanes_) {
     if (lane) lane->abandon();
   }
+}
+
+Stage Channel::stage() const {
+  if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
+  const std::vector<Op>& ops = call_->plan->ops;
+  size_t op = std::min(next_op_, ops.size() - 1);
+  return {op_names[static_cast<size_t>(ops[op].kind)], static_cast<int64_t>(op) + 1,
+          static_cast<int64_t>(ops.size()), tile_ + 1, tiling_->num_tiles()};
+}
+
+std::vector<int> Channel::waiting_for() const {
+  std::vector<int> ranks;
+  for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
+  if (lacks_room_) {
+    std::vector<int> behind = board_->behind();
+    ranks.insert(ranks.end(), behind.begin(), behind.end());
+  }
+  if (call_ == nullptr || lacks_room_ || next_op_ == phase_end()) return ranks;
+  const Op& op = call_->plan->ops[next_op_];
+  if (op.kind == OpKind::copy) return ranks;
+  if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
+    for (int peer : peers_of(op)) {
+      bool is_known = std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+      if (!is_known && !lanes_[static_cast<size_t>(peer)]->is_drained()) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+  // Some have delivered and may even have left since; what is waited for then is somebody else.
+  auto has_delivered = [&](int peer) {
+    try {
+      if (peek(peer) == nullptr) return false;
+      if (posted(peer) != nullptr) return true;
+      Lane& from = *lanes_[static_cast<size_t>(peer)];
+      // A recv may have taken half of a message on a socket, of a long one, or of one that both
+      // ends copy.
+      if (op.kind != OpKind::recv) return from.lend() != nullptr;
+      return from.shares_payload() && from.peek()->length <= slot_bytes_ &&
+             !from.peek()->sender_waits;
+    } catch (const LaneError&) {
+      return false;
+    }
+  };
+  for (int peer : peers_of(op).subspan(static_cast<size_t>(ready_))) {
+    if (!has_delivered(peer)) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+double Channel::tiles_done(const Tiling& tiling) const {
+  int64_t end = call_ == nullptr ? std::max<int64_t>(tiling.num_tiles(), index_) : window_begin_;
+  int64_t num_tiles = (end - index_ + num_channels_ - 1) / num_channels_;
+  if (call_ == nullptr) return static_cast<double>(num_tiles);
+  auto count = [this](int64_t upto) {
+    return static_cast<size_t>((upto - window_begin_) / num_channels_);
+  };
+  size_t ops_done = count(window_end_) * phase_begin() +
+                    count(tile_) * (phase_end() - phase_begin()) + (next_op_ - phase_begin());
+  return static_cast<double>(num_tiles) +
+         static_cast<double>(ops_done) / static_cast<double>(phase_ends_.back());
 }
 
 }  // namespace hccl

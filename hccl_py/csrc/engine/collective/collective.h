@@ -32,19 +32,13 @@ struct Mismatch : std::exception {
   Failure failure;
 };
 
-// The cost of a rank's compressed edges.
-struct Coded {
-  uint64_t raw_bytes = 0;   // of messages sent, before they were encoded
-  uint64_t sent_bytes = 0;  // after
-  uint64_t coding_ns = 0;   // encoding and decoding
-};
-
 // One lane to every other rank, and what this rank has under way on them.
 class Channel {
  public:
-  // `index` of `num_channels`. `stragglers`: of all channels of a communicator; outlives this.
+  // `index` of `num_channels`. `stragglers` and `coded`, the cost of compressed messages, are those
+  // of all channels of a communicator, and outlive this.
   Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
-          Stragglers& stragglers);
+          Stragglers& stragglers, CompressionStatistics& coded);
 
   // lanes()[rank] stays empty.
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
@@ -57,17 +51,10 @@ class Channel {
   void set_board(Board& board) { board_ = &board; }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  // `window` tiles run a phase of the plan before any of them begins the next; above 1 for a plan
-  // `by_step` only.
+  // `window` tiles run a phase of the plan before any of them begins the next, if all ranks say so:
+  // in the first tile, which has a window of its own, each hears whether the others' payloads stay
+  // in place too. Above 1 for a plan `by_step` only.
   void start(const Call& call, const Tiling& tiling, int64_t window = 1);
-  // Stops after the first step of the first tile, in which each rank hears from all others: whether
-  // their payloads stay in place too. That tile has a window of its own.
-  void ask(const Call& call, const Tiling& tiling, int64_t window);
-  bool is_asking() const { return is_asking_; }
-  bool has_asked() const;
-  bool all_stay_in_place() const { return all_stay_in_place_; }
-  // After ask(): the rest, with that window.
-  void go_on(int64_t window);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -88,8 +75,6 @@ class Channel {
   std::vector<int> waiting_for() const;
   // Of this channel's; an op counts for its part of a tile.
   double tiles_done(const Tiling& tiling) const;
-  // Since the last time that it was taken.
-  Coded take_coded() { return std::exchange(coded_, {}); }
 
  private:
   struct Group {  // elements [begin, end) of a message
@@ -173,12 +158,13 @@ class Channel {
   const int index_;
   const int num_channels_;
   Stragglers& stragglers_;
+  CompressionStatistics& coded_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   Board* board_ = nullptr;
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
-  bool is_asking_ = false, all_stay_in_place_ = true;
+  bool all_stay_in_place_ = true;
   // The tiles of a window take the ops of a phase before any takes those of the next one.
   int64_t window_ = 1, window_begin_ = 0, window_end_ = 0, tile_ = 0;
   std::vector<size_t> phase_ends_;
@@ -208,7 +194,6 @@ class Channel {
   // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.
   std::vector<std::unique_ptr<std::byte[]>> encodings_;
   std::vector<std::byte> decoded_;  // what a recv_reduce has decoded, a slot for each such peer
-  Coded coded_;
 };
 
 }  // namespace hccl

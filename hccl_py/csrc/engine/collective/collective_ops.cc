@@ -26,19 +26,6 @@ constexpr size_t min_uncached_bytes = 4 << 20;
 // Many ranks that share a core take turns in less.
 constexpr auto patience = std::chrono::milliseconds(10);
 
-// Adds the time that it exists to that of coding.
-class CodingTime {
- public:
-  explicit CodingTime(Coded& coded) : coded_(coded), began_(Clock::now()) {}
-  ~CodingTime() { coded_.coding_ns += steady_ns(Clock::now()) - steady_ns(began_); }
-  CodingTime(const CodingTime&) = delete;
-  CodingTime& operator=(const CodingTime&) = delete;
-
- private:
-  Coded& coded_;
-  Deadline began_;
-};
-
 }  // namespace
 
 bool Channel::run(const Op& op) {
@@ -143,19 +130,19 @@ const std::byte* Channel::encode_source(const Op& op, const Span& span) {
   bool of_data = op.source.buffer == Buffer::data && op.source.scratch < 0;
   if (of_data && !may_overwrite(span)) return nullptr;
   std::byte* encoding = free_encoding();
-  CodingTime timed(coded_);
+  Timed timed(&coded_.coding_ns);
   std::byte* residual = nullptr;
   if (of_data && call_->residual) residual = call_->residual + (span.address - call_->data.address);
   encode(call_->compression, encoding, span.address, residual, span.count);
   if (of_data) decode(call_->compression, span.address, encoding, span.count);
   auto num_peers = static_cast<size_t>(op.num_peers);
-  coded_.raw_bytes += num_peers * span.count * item_size_;
-  coded_.sent_bytes += num_peers * encoded_bytes(call_->compression, span.count);
+  coded_.raw_bytes.add(num_peers * span.count * item_size_);
+  coded_.sent_bytes.add(num_peers * encoded_bytes(call_->compression, span.count));
   return encoding;
 }
 
 void Channel::decode_payload(const std::byte* payload, std::byte* to, size_t count) {
-  CodingTime timed(coded_);
+  Timed timed(&coded_.coding_ns);
   decode(call_->compression, to, payload, count);
 }
 

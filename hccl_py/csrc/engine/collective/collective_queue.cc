@@ -31,7 +31,8 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
       distance_(std::move(distance)) {
   channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
-    channels_.emplace_back(rank, world_size, slot_bytes_, i, num_channels, stragglers_);
+    channels_.emplace_back(rank, world_size, slot_bytes_, i, num_channels, stragglers_,
+                           statistics_.compression);
   }
 }
 
@@ -41,7 +42,6 @@ bool CollectiveQueue::advance(bool may_spin) {
   bool finished = true;
   for (Channel& channel : channels_) {
     moved |= channel.step();
-    if (channel.has_asked()) choose_order();
     moved |= channel.flush();
     finished &= channel.finished();
   }
@@ -67,21 +67,14 @@ void CollectiveQueue::begin() {
   call.copy_mode = copy_table_.mode_of(call, distance_->is_far());
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
-  if (may_run_by_step(call)) return channels_[0].ask(call, active_->tiling, tiles_by_step);
-  for (Channel& channel : channels_) channel.start(call, active_->tiling);
+  int64_t window = may_run_by_step(call) ? tiles_by_step : 1;
+  for (Channel& channel : channels_) channel.start(call, active_->tiling, window);
 }
 
-// Whether several tiles may run a phase before any begins the next. They do if all ranks say so.
+// Whether several tiles may run a phase before any begins the next.
 bool CollectiveQueue::may_run_by_step(const Call& call) const {
   return is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&
          call.copy_mode == CopyMode::single;
-}
-
-void CollectiveQueue::choose_order() {
-  const Call& call = active_->call;
-  int64_t window = channels_[0].all_stay_in_place() ? tiles_by_step : 1;
-  channels_[0].go_on(window);
-  for (size_t i = 1; i < channels_.size(); ++i) channels_[i].start(call, active_->tiling, window);
 }
 
 // Blocks that lie one behind the other are one buffer.
@@ -121,13 +114,6 @@ void CollectiveQueue::record_end(CallState state) {
   if (rendezvous) statistics_.rendezvous.add(1);
   recorder_.end(*active_, state, last_end_ns_, stragglers_.waiting(), rendezvous);
   stragglers_.end();
-  Coded coded;
-  for (Channel& channel : channels_) {
-    Coded its = channel.take_coded();
-    coded.raw_bytes += its.raw_bytes;
-    coded.sent_bytes += its.sent_bytes;
-    coded.coding_ns += its.coding_ns;
-  }
   if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
   uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
@@ -135,12 +121,7 @@ void CollectiveQueue::record_end(CallState state) {
   CallStatistics& kind = statistics_.calls[call.fingerprint >> kind_shift & kind_mask];
   kind.add(waiting_ns, busy_ns - waiting_ns);
   kind.elements.add(call.total_bytes / size_of(call.dtype));
-  if (call.compression == Compression::none) return;
-  CompressionStatistics& all = statistics_.compression;
-  all.calls.add(1);
-  all.raw_bytes.add(coded.raw_bytes);
-  all.sent_bytes.add(coded.sent_bytes);
-  all.coding_ns.add(coded.coding_ns);
+  if (call.compression != Compression::none) statistics_.compression.calls.add(1);
 }
 
 bool CollectiveQueue::unflushed() const {
@@ -189,8 +170,7 @@ void CollectiveQueue::measure(CallProgress& progress) const {
   double done = 0;
   std::vector<int>& ranks = progress.waiting_for;
   for (const Channel& channel : channels_) {
-    // While the first channel asks, the others have still to start.
-    if (!channels_[0].is_asking()) done += channel.tiles_done(active_->tiling);
+    done += channel.tiles_done(active_->tiling);
     if (channel.finished()) continue;
     std::vector<int> its_ranks = channel.waiting_for();
     ranks.insert(ranks.end(), its_ranks.begin(), its_ranks.end());

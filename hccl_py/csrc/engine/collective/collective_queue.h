@@ -68,7 +68,6 @@ class CollectiveQueue {
  private:
   void begin();
   bool may_run_by_step(const Call& call) const;
-  void choose_order();
   void end();
   void record_end(CallState state);
   void expect(const Call& call);

@@ -10,7 +10,6 @@ namespace hccl {
 namespace {
 
 constexpr size_t KiB = 1024, MiB = 1024 * KiB;
-constexpr size_t least_step = 32 * KiB;  // of all rows
 
 // From so many bytes on, a call takes the mode; below the first step: cached.
 struct Step {
@@ -68,11 +67,8 @@ const Row& row_of(const Plan& plan, bool has_single) {
 
 }  // namespace
 
-CopyMode CopyTable::mode_of(const Call& call, bool is_far) const {
+CopyMode CopyTable::mode_of_long(const Call& call, size_t num_bytes, bool is_far) const {
   CopyMode mode = CopyMode::cached;
-  size_t num_bytes = call.num_bytes();
-  // Before a look at the ops: small calls are counted in nanoseconds.
-  if (!has_peers_ || num_bytes < least_step || call.compression != Compression::none) return mode;
   const Row& row = row_of(*call.plan, has_single_);
   if (&row == &sends) num_bytes /= std::max<size_t>(call.plan->ops.size(), 1);
   for (const Step& step : is_crowded_ ? row.crowded : is_far ? row.far : row.near) {

@@ -13,6 +13,8 @@
 
 namespace hccl {
 
+inline constexpr size_t least_step = 32 << 10;  // of all rows, in bytes
+
 // Touched by the driver only.
 class CopyTable {
  public:
@@ -25,9 +27,16 @@ class CopyTable {
   void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
 
   // `is_far`: the cores of peers are far away, see distance.h.
-  CopyMode mode_of(const Call& call, bool is_far) const;
+  CopyMode mode_of(const Call& call, bool is_far) const {
+    // Before a look at the ops: small calls are counted in nanoseconds.
+    size_t num_bytes = call.num_bytes();
+    bool is_short = !has_peers_ || num_bytes < least_step || call.compression != Compression::none;
+    return is_short ? CopyMode::cached : mode_of_long(call, num_bytes, is_far);
+  }
 
  private:
+  CopyMode mode_of_long(const Call& call, size_t num_bytes, bool is_far) const;
+
   bool has_peers_ = false, has_single_ = false, is_crowded_ = false;
 };
 
