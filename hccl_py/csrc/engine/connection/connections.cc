@@ -10,16 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A lane may break before its control link says why.
-constexpr auto explanation_time = milliseconds(300);
-// From the end of a process's connections on this host until the process itself has ended.
-constexpr auto process_ending_time = milliseconds(100);
 // The connections of a process that ends close one after the other.
 constexpr auto closing_time = milliseconds(300);
 constexpr auto closing_period = milliseconds(2);
-// From a goodbye until connections that its sender used before have come: both ends have proved
-// themselves, and only this rank's control thread is behind.
-constexpr auto arrival_time = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -131,14 +124,15 @@ void Connections::follow(int rank) {
   } else if (link.is_cut() && link.state() == ControlLink::State::open) {
     link.declare_lost();
   }
-  if (link.state() == ControlLink::State::open || peer.has_ended) return;
-  if (link.state() == ControlLink::State::left && awaits_lanes(peer)) {
-    peer.arrives_until = Clock::now() + arrival_time;
-    count_unsettled();
-  } else {
-    end_lanes(rank);
-  }
-  end_of_link(rank);
+  if (link.state() == ControlLink::State::open || peer.state.has_ended()) return;
+  bool has_left = link.state() == ControlLink::State::left;
+  if (has_left && is_local(rank)) local_leavers_.push_back(rank);
+  if (has_left && awaits_lanes(peer)) return note_end(rank, PeerState::left_early, Cause::left);
+  end_lanes(rank);
+  if (has_left) return note_end(rank, PeerState::left, Cause::left);
+  if (!is_local(rank)) return note_end(rank, PeerState::lost, Cause::lost);
+  if (!peer.process) return note_end(rank, PeerState::lost, Cause::died);
+  if (change(peer, PeerState::link_closed)) settle(rank, Clock::now());
 }
 
 // The data connections that there are, or were: a bit for each, shared from the 65th on.
@@ -157,63 +151,45 @@ bool Connections::awaits_lanes(const Peer& peer) { return (peer.link->made() & ~
 
 // No connection is made or replaced any more.
 void Connections::end_lanes(int rank) {
-  at(rank).arrives_until.reset();
   for (ReplaceableLane* lane : at(rank).lanes) lane->peer_has_ended();
   for (Lane* lane : watched_lanes_) {
     if (lane->peer() == rank) lane->peer_has_ended();
   }
 }
 
-// The link says that the peer has left, or is lost.
-void Connections::end_of_link(int rank) {
-  Peer& peer = at(rank);
-  if (peer.link->state() == ControlLink::State::left) {
-    if (is_local(rank)) local_leavers_.push_back(rank);
-    return note_end(rank, Cause::left);
-  }
-  if (!is_local(rank)) return note_end(rank, Cause::lost);
-  if (!peer.process) return note_end(rank, Cause::died);
-  if (peer.lives_at) return;
-  peer.lives_at = Clock::now() + process_ending_time;
-  count_unsettled();
-  settle(rank, Clock::now());
-}
-
 // Reads the last messages of an ended process from all connections that are still open.
 void Connections::process_ended(int rank) {
   Peer& peer = at(rank);
   if (!peer.process) return;
-  if (!peer.has_ended) read(rank);
+  if (!peer.state.has_ended()) read(rank);
   std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
   peer.process.reset();
-  note_end(rank, Cause::died, end.value_or(ProcessEnd{}));
+  note_end(rank, PeerState::lost, Cause::died, end.value_or(ProcessEnd{}));
 }
 
-// Looks at a process that may be ending, or gives up on the reason why a lane broke.
+std::optional<PeerState::Action> Connections::change(Peer& peer, PeerState::Event event) {
+  std::optional<PeerState::Action> action = peer.state.on(event, Clock::now());
+  if (action) count_unsettled();
+  return action;
+}
+
+// Looks at a process that may be ending, and at the peer's deadline.
 void Connections::settle(int rank, Deadline now) {
   Peer& peer = at(rank);
-  if (peer.lives_at) {
+  if (peer.process && peer.link->state() == ControlLink::State::lost) {
     std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
-    if (!end && now < *peer.lives_at) return;
-    note_end(rank, end ? Cause::died : Cause::unreachable, end.value_or(ProcessEnd{}));
-  } else if (peer.explained_until && now >= *peer.explained_until) {
-    peer.explained_until.reset();
-    count_unsettled();
-    fail_by_paths(rank, peer.error);
-  } else if (peer.arrives_until && now >= *peer.arrives_until) {
-    end_lanes(rank);
+    if (end) return note_end(rank, PeerState::lost, Cause::died, *end);
+    if (now >= peer.state.deadline()) note_end(rank, PeerState::time, Cause::unreachable);
+  } else if (now >= peer.state.deadline()) {
+    if (change(peer, PeerState::time) == PeerState::end_lanes) return end_lanes(rank);
+    fail_by_paths(rank, std::exchange(peer.error, {}));
   }
 }
 
-void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
+void Connections::note_end(int rank, PeerState::Event event, Cause cause, const ProcessEnd& how) {
   Peer& peer = at(rank);
-  if (peer.has_ended) return;
-  peer.has_ended = true;
-  bool was_suspect = peer.explained_until.has_value();
-  peer.explained_until.reset();
-  peer.lives_at.reset();
-  peer.cut_at = {};
-  count_unsettled();
+  std::optional<PeerState::Action> action = change(peer, event);
+  if (!action) return;
   Failure failure = observed(cause, rank);
   failure.last_sequence = peer.link->last_sequence();
   failure.exit_code = how.exit_code;
@@ -223,7 +199,7 @@ void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
     ended_.push_back(std::move(failure));
   }
   state_.notify();
-  if (cause != Cause::left || was_suspect) fail_by_end(rank, peer.error);
+  if (action == PeerState::report_end) fail_by_end(rank, peer.error);
 }
 
 void Connections::fail_by_end(int rank, const std::string& error) {
@@ -245,11 +221,9 @@ void Connections::fail_by_paths(int rank, const std::string& error) {
 
 void Connections::suspect(int rank, const std::string& error) {
   Peer& peer = at(rank);
-  if (peer.has_ended) return fail_by_end(rank, error);
-  if (peer.explained_until) return;
-  peer.explained_until = Clock::now() + explanation_time;
+  if (peer.state.has_ended()) return fail_by_end(rank, error);
+  if (!change(peer, PeerState::lane_broke)) return;
   peer.error = error;
-  count_unsettled();
   read(rank);  // the explanation may be there already
 }
 
@@ -273,8 +247,8 @@ void Connections::tend(Deadline now) {
 }
 
 bool Connections::is_closing(const Peer& peer, Deadline now) {
-  return !peer.has_ended && peer.cut_at != Deadline{} && peer.link->is_closed() &&
-         now - peer.cut_at < closing_time;
+  return peer.state.state() == PeerState::cut && peer.link->is_closed() &&
+         now - peer.state.since() < closing_time;
 }
 
 void Connections::count_unsettled() {
@@ -282,9 +256,8 @@ void Connections::count_unsettled() {
   Deadline now = Clock::now();
   for (const Peer& peer : peers_) {
     if (!peer.link) continue;
-    bool is_suspect = peer.explained_until.has_value();
-    num_suspects_ += is_suspect;
-    num_unsettled_ += is_suspect || peer.lives_at || peer.arrives_until || is_closing(peer, now);
+    num_suspects_ += peer.state.holds_traffic();
+    num_unsettled_ += peer.state.is_unsettled() || is_closing(peer, now);
   }
 }
 

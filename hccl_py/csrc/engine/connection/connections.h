@@ -1,10 +1,8 @@
 // The connections of a communicator to all its peers: the set of descriptors that its driver sleeps
 // on, what control links say, how a peer ends, and connections between nodes that break.
 //
-// A peer ends in steps, none of which blocks. A lane that breaks makes its peer a suspect: its
-// control link may say why within explanation_time. A link that closes on this host leaves a
-// process that may be ending. Links between nodes close one after the other. The driver checks all
-// of these with their deadlines, beside those of the calls.
+// The driver checks the states of peers (peer_state.h) with their deadlines, beside those of the
+// calls. Here is what makes their events.
 //
 // Every pair of ranks has its control connections from the start, because their end is how a rank
 // notices at once that another one is gone. The data connections between nodes are made when a lane
@@ -14,6 +12,7 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -26,6 +25,7 @@
 #include "engine/calls/request.h"
 #include "engine/connection/control_link.h"
 #include "engine/connection/peer_process.h"
+#include "engine/connection/peer_state.h"
 #include "lanes/tcp.h"
 #include "progress/sleep.h"
 
@@ -87,7 +87,7 @@ class Connections final : public PathObserver {
   void fail_by_end(int peer, const std::string& error);
   // Ranks of this node that said goodbye. All they sent before is there to be read.
   const std::vector<int>& local_leavers() const { return local_leavers_; }
-  // Connections offered by other threads.
+  // What other threads offered or noted.
   bool has_offers() const { return num_offers_.load(std::memory_order_seq_cst) > 0; }
   void use_offers();
   // The paths to these ranks that are down or unanswered.
@@ -107,7 +107,7 @@ class Connections final : public PathObserver {
   // The connections that lanes need and that were never made.
   std::vector<BrokenPath> take_wanted();
   // Throws std::invalid_argument where there is no connection to replace.
-  void offer(const BrokenPath& path, std::shared_ptr<Stream> connection);
+  void offer(const BrokenPath& path, const std::shared_ptr<Stream>& connection);
   // The host of a rank answered that no process listens there any more.
   void note_refusal(int peer);
   // A lane to a rank cannot be made, although the rank lives.
@@ -138,17 +138,10 @@ class Connections final : public PathObserver {
     // None for this node's ranks, and where a provider makes the connections.
     std::vector<ReplaceableLane*> lanes;
     std::vector<LockedLane> locked_lanes;  // the same, where other threads move them
-    Deadline cut_at{};       // since when no control connection stands, while that is so
-    bool refuses = false;    // nobody listens there, since its link was last whole
-    bool has_ended = false;  // and ended_peers() has it
-    // It left, and connections that it has sent on are still on their way here until then.
-    std::optional<Deadline> arrives_until;
-    // A lane broke, and why is open until then.
-    std::optional<Deadline> explained_until;
-    std::string error;  // of that lane
+    PeerState state;
+    std::string error;  // of a lane that broke
     // The process of a rank of this node. A child that it forked may hold its connections open.
     std::shared_ptr<const Descriptor> process;
-    std::optional<Deadline> lives_at;  // its link closed, and it counts as alive from then on
   };
   struct Shape {  // of the connections with a peer of another node
     int num_lanes = 0, num_paths = 0;
@@ -174,8 +167,8 @@ class Connections final : public PathObserver {
   static bool awaits_lanes(const Peer& peer);
   static bool is_gone(const Peer& peer);
   void end_lanes(int rank);
-  void end_of_link(int rank);
-  void note_end(int rank, Cause cause, const ProcessEnd& how = {});
+  std::optional<PeerState::Action> change(Peer& peer, PeerState::Event event);
+  void note_end(int rank, PeerState::Event event, Cause cause, const ProcessEnd& how = {});
   void suspect_path(const BrokenPath& path, uint64_t generation);
   void look_at_locked_lanes(int rank);
   void fail_by_paths(int rank, const std::string& error);
@@ -187,8 +180,8 @@ class Connections final : public PathObserver {
   void tend_lanes(Deadline now);
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
+  void offer(std::function<void()> use);
   void use(const BrokenPath& broken, std::shared_ptr<Stream> connection);
-  void use_refusal(int rank);
 
   const std::vector<int> local_ranks_;
   const double path_timeout_s_;
@@ -217,13 +210,10 @@ class Connections final : public PathObserver {
   std::vector<Failure> ended_;
   std::vector<BrokenPath> broken_;
   std::vector<BrokenPath> wanted_;
-  std::vector<std::pair<BrokenPath, std::shared_ptr<Stream>>> offers_;
-  std::vector<int> refusals_;
-  std::vector<std::pair<int, std::string>> unreachable_;
+  std::vector<std::function<void()>> offers_;  // for the driver to call
   std::set<std::pair<int, std::string>> failed_devices_;
   std::vector<std::string> device_changes_;
-  // Raised by what fills these three; pairs with the sleeper's last turn, as in
-  // Submissions::submit().
+  // Raised with offers_; pairs with the sleeper's last turn, as in Submissions::submit().
   std::atomic<int> num_offers_{0};
 };
 

@@ -198,6 +198,7 @@ void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
   Connection& ours = paths_.at(path);
   if (ours.stream) ours.stream->close();
   ours = {std::move(connection), {}, {}, ours.generation + 1, {}};
+  refuses_ = false;
   set_keepalive(*ours.stream);
   for (const SentMessage& sent : recent_) send_on(path, sent);
 }

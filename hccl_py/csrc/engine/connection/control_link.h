@@ -68,6 +68,9 @@ class ControlLink {
   // Whether no connection is left, and whether the peer's end closed one of them in order.
   bool is_cut() const;
   bool is_closed() const;
+  // Nobody listens there, as was found while no connection was left. False: one is.
+  bool note_refusal() { return refuses_ = is_cut(); }
+  bool refuses() const { return refuses_; }
   // The peer's process, where it runs on this host and the kernel vouches for it; else 0.
   pid_t process() const { return process_; }
   // Whether no network lies between the peer and this rank, though the link may be a TCP
@@ -106,6 +109,7 @@ class ControlLink {
   std::vector<Connection> paths_;
   double timeout_s_ = 0;
   State state_ = State::open;
+  bool refuses_ = false;
   uint64_t last_sequence_ = 0;
   uint64_t made_ = 0;
   std::string error_;

@@ -14,8 +14,6 @@ constexpr auto goodbye_time = std::chrono::milliseconds(20);
 // A host from which a process vanished with all its addresses, as a container does, refuses
 // nothing.
 constexpr auto answer_time = std::chrono::seconds(5);
-// A peer that no connection reached for so long is unreachable, whatever the calls' deadlines are.
-constexpr auto unreachable_time = std::chrono::seconds(45);
 
 }  // namespace
 
@@ -33,11 +31,7 @@ void Connections::follow_paths(int rank) {
     next_tend_ = std::min(next_tend_, until);
   }
   if (link.state() != ControlLink::State::open || !link.is_cut()) return;
-  if (peer.cut_at == Deadline{}) {
-    peer.cut_at = Clock::now();
-    next_check_ = {};
-    count_unsettled();
-  }
+  if (change(peer, PeerState::link_cut)) next_check_ = {};
   if (is_gone(peer)) link.declare_lost();
 }
 
@@ -49,9 +43,10 @@ bool Connections::is_gone(const Peer& peer) {
   auto is_open = [](auto* lane) { return lane->is_open(); };
   auto is_closed = [](auto* lane) { return lane->closed_by_peer(); };
   if (!peer.link->is_cut() || std::ranges::any_of(peer.lanes, is_open)) return false;
-  if (peer.refuses && peer.link->stays_on_host()) return true;
+  if (peer.link->refuses() && peer.link->stays_on_host()) return true;
   if (!peer.link->is_closed() && std::ranges::none_of(peer.lanes, is_closed)) return false;
-  return peer.refuses || Clock::now() - peer.cut_at >= answer_time;
+  return peer.link->refuses() ||
+         (peer.state.state() == PeerState::cut && Clock::now() - peer.state.since() >= answer_time);
 }
 
 // A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
@@ -137,26 +132,30 @@ std::vector<BrokenPath> Connections::take_wanted() {
   return std::exchange(wanted_, {});
 }
 
-void Connections::offer(const BrokenPath& path, std::shared_ptr<Stream> connection) {
+void Connections::offer(const BrokenPath& path, const std::shared_ptr<Stream>& connection) {
   const Shape& shape = shapes_.at(static_cast<size_t>(path.peer));
   if (path.index < 0 || path.index > shape.num_lanes || path.path < 0 ||
       path.path >= shape.num_paths) {
     throw std::invalid_argument("no such connection to replace");
   }
-  std::lock_guard lock(mutex_);
-  offers_.emplace_back(path, std::move(connection));
-  num_offers_.fetch_add(1, std::memory_order_seq_cst);
+  offer([this, path, connection] { use(path, connection); });
 }
 
 void Connections::note_refusal(int peer) {
-  std::lock_guard lock(mutex_);
-  refusals_.push_back(peer);
-  num_offers_.fetch_add(1, std::memory_order_seq_cst);
+  offer([this, peer] {
+    if (at(peer).link->note_refusal()) follow(peer);
+  });
 }
 
 void Connections::note_unreachable(int peer, const std::string& why) {
+  offer([this, peer, why] {
+    if (at(peer).link->state() == ControlLink::State::open) fail_by_paths(peer, why);
+  });
+}
+
+void Connections::offer(std::function<void()> use) {
   std::lock_guard lock(mutex_);
-  unreachable_.emplace_back(peer, why);
+  offers_.push_back(std::move(use));
   num_offers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
@@ -175,21 +174,8 @@ void Connections::use_offers() {
   std::unique_lock lock(mutex_);
   num_offers_.store(0, std::memory_order_seq_cst);
   auto offers = std::exchange(offers_, {});
-  auto refusals = std::exchange(refusals_, {});
-  auto unreachable = std::exchange(unreachable_, {});
   lock.unlock();
-  for (auto& [path, connection] : offers) use(path, std::move(connection));
-  for (int rank : refusals) use_refusal(rank);
-  for (auto& [rank, why] : unreachable) {
-    if (at(rank).link->state() == ControlLink::State::open) fail_by_paths(rank, why);
-  }
-}
-
-void Connections::use_refusal(int rank) {
-  Peer& peer = at(rank);
-  if (!peer.link->is_cut()) return;
-  peer.refuses = true;
-  follow(rank);
+  for (const auto& use : offers) use();
 }
 
 void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connection) {
@@ -201,15 +187,13 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
   int fd = -1;
   if (broken.index == 0) {
     peer.link->adopt(path, std::move(connection));
-    peer.refuses = false;
-    peer.cut_at = {};
-    count_unsettled();
+    change(peer, PeerState::link_restored);
     fd = peer.link->fd(path);
   } else {
     ReplaceableLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
     lane->adopt(path, std::move(connection));
     fd = lane->fd(path);
-    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(rank);
+    if (!awaits_lanes(peer) && change(peer, PeerState::lanes_came)) end_lanes(rank);
   }
   if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
@@ -233,15 +217,10 @@ void Connections::tend_paths(Deadline now) {
 }
 
 void Connections::check_cut(int rank, Deadline now) {
-  Peer& peer = at(rank);
-  ControlLink& link = *peer.link;
-  if (link.has_broken()) read(rank);
-  if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
-  // Unread data of a dying process may have kept its data connections open until now.
-  if (is_gone(peer)) return follow(rank);
-  if (now - peer.cut_at < unreachable_time) return;
-  peer.cut_at = now;
-  fail_by_paths(rank, {});
+  if (at(rank).link->has_broken()) read(rank);
+  if (!at(rank).link->is_cut()) return;
+  follow(rank);  // unread data of a dying process may have kept its data connections open until now
+  settle(rank, now);
 }
 
 std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& ranks) const {
