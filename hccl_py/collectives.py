@@ -160,7 +160,7 @@ class Collectives(Generic[Result]):
             data: same element type and count on all ranks, any shape.
             root: a rank.
             output: takes the result on the root instead, whose `data` is then only read; the
-                others' is not looked at.
+                others' is not read.
         """
         root = self._rank("root", root)
         is_root = root == self._state.rank
@@ -371,7 +371,7 @@ class Collectives(Generic[Result]):
         name = given.compression if isinstance(given, ErrorFeedback) else given
         wanted = state.compression if name is None else compression_named(name)
         if state.rank == 0 and wanted is not Compression.NONE:
-            state.gain.look(state.require_engine())
+            state.gain.check(state.require_engine())
         return state.plans.checked(wanted)
 
     def _rank(self, name: str, rank: int) -> int:

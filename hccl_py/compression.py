@@ -86,7 +86,7 @@ class GainCheck:
     sending and receiving took for each byte that was sent.
 
     Attributes:
-        is_open: whether calls that say nothing of compression are to `look`.
+        is_open: whether calls that say nothing of compression are to `check`.
         is_decided: whether enough was compressed, and the warning given if there is one.
     """
 
@@ -96,7 +96,7 @@ class GainCheck:
         self._name = name
         self.is_decided = False
 
-    def look(self, core: _core.Communicator) -> None:
+    def check(self, core: _core.Communicator) -> None:
         """Decide once this engine has compressed enough; warn if compression loses."""
         if self.is_decided:
             return

@@ -132,12 +132,12 @@ class ProgressFile:
                 os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
 
     def _snapshot(self, now_s: float) -> Snapshot:
-        looked = [self._look(recorder) for recorder in recorders_of_process()]
-        has_changed = self.steps != self._last_steps or any(moves for moves, _ in looked)
+        counted = [self._count(recorder) for recorder in recorders_of_process()]
+        has_changed = self.steps != self._last_steps or any(moves for moves, _ in counted)
         self._last_steps = self.steps
         if has_changed:
             self._changed_s = now_s
-        calls = [] if has_changed else [call for _, call in looked if call.text]
+        calls = [] if has_changed else [call for _, call in counted if call.text]
         call = calls[0] if calls else _Call()
         return {
             "steps": self.steps,
@@ -149,7 +149,7 @@ class ProgressFile:
             "blames": self._blames,
         }
 
-    def _look(self, recorder: FlightRecorder) -> tuple[bool, _Call]:
+    def _count(self, recorder: FlightRecorder) -> tuple[bool, _Call]:
         """Count what is new; return whether there is any, and the call that is stuck if not."""
         core = recorder.engine
         if core is None:

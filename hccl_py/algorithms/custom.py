@@ -65,14 +65,14 @@ class CustomAlgorithm:
         return replace(COLLECTIVES[self.collective], equal_blocks=self.entry.equal_blocks)
 
     def serves(self, nodes: Nodes) -> bool:
-        """Tell whether it is for these nodes."""
+        """Return whether it is for these nodes."""
         n = count_ranks(nodes)
         if self.world_size not in (None, n):
             return False
         return self.when is None or bool(self._call(f"`when` of {n} ranks", self.when, n, nodes))
 
     def fits(self, num_bytes: int) -> bool:
-        """Tell whether it is for calls of this size; the same for all sizes of one size class."""
+        """Return whether it is for calls of this size; the same for all sizes of one size class."""
         largest_of_class = 1 << size_class(num_bytes)
         return self.min_bytes < largest_of_class <= (self.max_bytes or largest_of_class)
 

@@ -1,9 +1,10 @@
 """Two levels: shared memory inside a node does most of the work, the wire carries what it must.
 
 Definitions. An owner of a node is one of its first m local ranks, m being the size of the smallest
-node; so all nodes have the same number of owners, however uneven they are. Twins are ranks of equal
-local rank on different nodes. Owners with local rank l exchange chunk l with their twins only, so
-every owner drives its own part of the wire. The engine's tiles make the stages overlap.
+node; so all nodes have the same number of owners, however uneven they are. Counterparts are ranks
+of equal local rank on different nodes. Owners with local rank l exchange chunk l with their
+counterparts only, so every owner drives its own part of the wire. The engine's tiles make the
+stages overlap.
 """
 
 from hccl_py.algorithms import mesh
@@ -17,7 +18,7 @@ def owners_per_node(nodes: Nodes) -> int:
 
 
 def all_reduce_chunks(nodes: Nodes) -> int:
-    """Return the chunk count of `all_reduce`: every owner's share, cut for the twins' exchange."""
+    """Return the chunk count of `all_reduce`: each owner's share, cut for the counterparts."""
     return owners_per_node(nodes) * _cuts(nodes)
 
 
@@ -27,12 +28,12 @@ def all_reduce_max_span(nodes: Nodes) -> int:
 
 
 def _cuts(nodes: Nodes) -> int:
-    # Between two twins, swapping whole shares costs the traffic of a mesh and one step less.
+    # Between two counterparts, swapping whole shares costs the traffic of a mesh and one step less.
     return len(nodes) if len(nodes) > 2 else 1
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Owners reduce a share inside the node, exchange it with their twins, hand it round inside.
+    """Owners reduce a share inside the node, exchange it with counterparts, hand it round inside.
 
     Cost: 3 steps with two nodes, 4 with more; 2(k-1)/k of a share over the wire per owner, for k
         nodes.
@@ -54,12 +55,12 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
         for _ in range(1 if cuts == 1 else 2):
             plan.end_step()
     elif cuts == 1:
-        plan.send(view.twins(), mine)
-        plan.recv_reduce(view.twins(), mine)
+        plan.send(view.counterparts(), mine)
+        plan.recv_reduce(view.counterparts(), mine)
         plan.end_step()
     else:
         team = [node[view.local_rank] for node in plan.nodes]
-        owned = {twin: data[mine.begin + at] for at, twin in enumerate(team)}
+        owned = {peer: data[mine.begin + at] for at, peer in enumerate(team)}
         mesh.all_reduce_among(me, team, owned, plan)
     if owns:
         plan.send(view.mates, mine)
@@ -69,7 +70,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """The root's node gets all; its owners send their chunk to their twins, who hand it round.
+    """The root's node gets all; its owners send their chunk to counterparts, which hand it round.
 
     Cost: 3 steps; the data crosses the wire once to every other node.
     """
@@ -82,7 +83,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
     if view.local_rank < owners:
         mine = data[view.local_rank]
         if at_home:
-            plan.send(view.twins(), mine)
+            plan.send(view.counterparts(), mine)
         else:
             home = NodeView.of(plan.root, plan.nodes).node
             plan.recv(home[view.local_rank], mine)
@@ -93,7 +94,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Owners reduce a chunk inside the node; the root's owners add their twins', the root collects.
+    """Owners reduce a chunk inside the node; the root's owners add their counterparts'.
 
     Cost: 3 steps; the data crosses the wire once from every other node.
     """
@@ -103,7 +104,7 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
     for mate, place in owner_mates:
         plan.send([mate], data[place])
     if view.local_rank < owners:
-        sources = [*view.mates, *view.twins()] if me in home else view.mates
+        sources = [*view.mates, *view.counterparts()] if me in home else view.mates
         target = plan.root if me in home else home[view.local_rank]
         mine = data[view.local_rank]
         if me != plan.root and sources:

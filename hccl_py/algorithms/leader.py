@@ -36,7 +36,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def barrier(me: int, n: int, plan: PlanBuilder) -> None:
-    """Leaders hear from their node, tell each other by dissemination, and tell their node.
+    """Leaders receive from their node, exchange by dissemination, and send to their node.
 
     Cost: 2 steps inside the nodes and log2 k between k of them, one byte each.
     """

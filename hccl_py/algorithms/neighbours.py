@@ -52,7 +52,7 @@ class NodeView(NamedTuple):
         home = next(node for node in nodes if me in node)
         return cls(home, home.index(me), others_after(me, home), others_after(home, nodes))
 
-    def twins(self) -> list[int]:
+    def counterparts(self) -> list[int]:
         """Return the ranks elsewhere whose local rank is mine; every node must have one."""
         return [node[self.local_rank] for node in self.elsewhere]
 

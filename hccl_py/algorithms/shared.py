@@ -34,7 +34,7 @@ class Shared(NamedTuple):
 
 
 def is_reproducible(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout.
+    """Return whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout.
 
     Raise InvalidArgumentError for anything but 0 and 1.
     """

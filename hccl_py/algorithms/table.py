@@ -43,7 +43,7 @@ class Algorithm(NamedTuple):
     # Whether every message is a block, or all of `data`, that its receiver neither reduces nor
     # passes on: inside a node it need not be cut small then.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
-    # It has two steps and no scratch, and in each a rank hears once from every other: inside a
+    # It has two steps and no scratch, and in each a rank receives once from every other: inside a
     # node, several tiles of a large call can take a step before any takes the next one.
     by_step: bool = False
     equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks

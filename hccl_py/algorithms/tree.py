@@ -80,9 +80,9 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def barrier(me: int, n: int, plan: PlanBuilder) -> None:
-    """In step k everyone tells the rank 2^k behind it, and listens to the rank 2^k before it.
+    """In step k every rank sends to the rank 2^k behind it and receives from the one 2^k before.
 
-    After step k everyone has heard, directly or not, from the 2^(k+1) - 1 ranks before it.
+    After step k every rank has received, directly or not, from the 2^(k+1) - 1 ranks before it.
 
     Cost: log2 n steps, one byte each.
     Source: D. Hensgen, R. Finkel, U. Manber, Two algorithms for barrier synchronization, 1988.

@@ -203,7 +203,7 @@ def min_message_bytes(nodes: Nodes) -> int:
 
 
 def names_a_file(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether `HCCL_ALGORITHM` names an algorithm in a user's file."""
+    """Return whether `HCCL_ALGORITHM` names an algorithm in a user's file."""
     return ":" in environ.get(VARIABLE, "")
 
 

@@ -199,7 +199,7 @@ def _open_store(address: str, port: int, is_master: bool, timeout_s: float) -> A
 
 
 def _answers(store: Any) -> bool:
-    """Tell whether a store of an earlier communicator is still served: its rank 0 may have left."""
+    """Return whether a store of an earlier communicator is still served by its rank 0."""
     try:
         return store is not None and not store.check(["hccl/nothing"])
     except RuntimeError as error:

@@ -57,7 +57,7 @@ class _Life(NamedTuple):
         return has_ended(self.opener, self.name, here)
 
     def is_of_another_job(self, here: Identity) -> bool:
-        """Tell whether it seems so; on another machine the parent processes say nothing."""
+        """Return whether it seems so; on another machine the parent processes say nothing."""
         mine = _job()
         if len(mine) == len(self.job) == 1:
             return mine != self.job and self.opener.machine == here.machine
@@ -235,26 +235,26 @@ class _Lives:
             found, wanted = answer, _packed(change(_parsed(answer)))
 
     def _is_over(self, life: _Life) -> bool:
-        """Tell whether a life may make room; one that failed stays, for those who come later."""
+        """Return whether a life may make room; one that failed stays, for those who come later."""
         is_failed, is_alike = bool(self._problem(life)), self._is_alike(life)
         if life.has_ended(self._here):
             return is_alike or not is_failed
         return is_failed and is_alike and (life.was_here or not life.world_size)
 
     def _is_alike(self, life: _Life) -> bool:
-        """Tell whether a life is for as many ranks of this job, or nobody's."""
+        """Return whether a life is for as many ranks of this job, or nobody's."""
         return life.world_size in (self._size, 0) and not life.is_of_another_job(self._here)
 
     def _is_to_tell(self, life: _Life) -> bool:
         return not life.world_size and not life.was_here and self._is_alike(life)
 
     def _is_new(self, life: _Life) -> bool:
-        """Tell whether a life that seems to be another's may still turn out to be so."""
+        """Return whether a life that seems to be another's may still turn out to be so."""
         now_s = time.monotonic()
         return now_s < self._seen_s.setdefault(life.name, now_s) + _STRANGER_S
 
     def _concerns(self, life: _Life) -> bool:
-        """Tell whether this rank joins a life, be it to hear why the life failed."""
+        """Return whether this rank joins a life, be it to hear why the life failed."""
         if (life.name, self._rank) in _joined:
             return False
         is_new, has_ended = self._is_new(life), life.has_ended(self._here)

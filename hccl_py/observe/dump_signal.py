@@ -71,7 +71,7 @@ class Bell:
             self._fd = None
 
     def await_end(self) -> None:
-        """At exit: wait for the thread that the last release has told to stop."""
+        """At exit: wait for the thread that the last release has asked to stop."""
         if self._thread is not None and self._fd is None:
             self._thread.join(_LONGEST_DUMP_S)
 

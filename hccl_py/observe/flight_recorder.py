@@ -142,8 +142,8 @@ class FlightRecorder:
     def close(self) -> None:
         """Forget the communicator. Idempotent."""
         if self._core is not None:
-            for look in BEFORE_CLOSE:
-                look(self)
+            for watch in BEFORE_CLOSE:
+                watch(self)
         with _lock:
             _recorders.pop(id(self), None)
         if (

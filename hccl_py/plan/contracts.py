@@ -44,7 +44,7 @@ class Contract:
     rooted: bool = False
     # Block i has the same length on every rank (what is reduced must), not one of its own on each.
     one_length: bool = False
-    # Every rank hears from every rank, directly or through others, before it returns.
+    # Every rank receives from every rank, directly or through others, before it returns.
     meets: bool = False
     # All blocks of all ranks have one length. Set for algorithms that rely on it (`table.py`).
     equal_blocks: bool = False

@@ -151,5 +151,5 @@ class Memory:
             at += len(lengths)
 
     def is_unsent(self, chunk: Chunk) -> bool:
-        """Tell whether an earlier send from this chunk still reads it."""
+        """Return whether an earlier send from this chunk still reads it."""
         return any(self.unsent[place] for place in self.places(chunk))

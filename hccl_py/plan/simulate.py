@@ -31,7 +31,7 @@ class _Message(NamedTuple):
     chunk: Chunk
     lengths: tuple[Hashable, ...]
     values: tuple[Value, ...]
-    heard: int
+    origins: int
     copied: bool
 
 
@@ -45,8 +45,8 @@ class Simulation:
         # By sender and receiver. The first message is in the lane, the others wait to enter it.
         self._lanes: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._values = Values()
-        # Of every rank a bit mask of the ranks it heard from, directly or through others.
-        self.heard = [1 << plan.rank for plan in plans]
+        # Of every rank a bit mask of the ranks whose data it has, directly or through others.
+        self.origins = [1 << plan.rank for plan in plans]
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 
     def run(self) -> None:
@@ -69,7 +69,7 @@ class Simulation:
                 raise PlanError(source, lane[0].op_index, problem)
 
     def progress(self) -> str:
-        """Tell how many ops were done."""
+        """Return how many ops were done."""
         return f"{sum(self._next)} of {sum(len(plan.ops) for plan in self._plans)} ops"
 
     def _step(self, rank: int) -> bool:
@@ -106,7 +106,7 @@ class Simulation:
             values = tuple(map(self._values.rounded, values))
         if op.written is not None:
             memory.write(op.written, values, index)
-        message = _Message(index, op.src, lengths, values, self.heard[rank], copied)
+        message = _Message(index, op.src, lengths, values, self.origins[rank], copied)
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
             self._lanes[rank, peer].append(message)
@@ -126,7 +126,7 @@ class Simulation:
                     f"sent by op {message.op_index} of rank {peer}"
                 )
             operands[peer] = message.values
-            self.heard[rank] |= message.heard
+            self.origins[rank] |= message.origins
         if op.kind is OpKind.RECV:
             memory.write(dst, operands[op.peers[0]], index)
             return

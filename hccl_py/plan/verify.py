@@ -39,8 +39,8 @@ def verify(
     engine skips them.
 
     Plan i belongs to rank i. `in_place` proves it for callers whose input and output overlap as the
-    contract allows. `watch` is handed what tells how far the proof has come. Raise PlanError, which
-    names rank, op and what is wrong.
+    contract allows. `watch` gets functions that say how far the proof has come. Raise PlanError,
+    which names rank, op and what is wrong.
     """
     first, n = plans[0], len(plans)
     watch(lambda: "ops are looked at")
@@ -145,9 +145,9 @@ def _check_steps(plans: Sequence[Plan]) -> None:
 def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simulation) -> None:
     totals: dict[int, Value] = {}
     buffer = Buffer.DATA if contract.blocks is None else Buffer.OUTPUT
-    for plan, memory, heard in zip(plans, simulation.memories, simulation.heard, strict=True):
-        if contract.meets and heard != (1 << plan.world_size) - 1:
-            raise PlanError(plan.rank, None, "finishes before it heard from every rank")
+    for plan, memory, origins in zip(plans, simulation.memories, simulation.origins, strict=True):
+        if contract.meets and origins != (1 << plan.world_size) - 1:
+            raise PlanError(plan.rank, None, "finishes before it received from every rank")
         for block in range(plan.shape[buffer]):
             chunk = buffer[block]
             problem, missing = _broken_promise(plan, contract, memory, chunk, totals)

@@ -70,6 +70,6 @@ def as_rank(found: Scheduled) -> Scheduled:
         )
     missing = "RANK" if found.world_size is not None or found.num_nodes else "WORLD_SIZE"
     raise InvalidArgumentError(
-        f"{missing} is not set, and cannot be told from {found}: start the program with "
+        f"{missing} is not set, and cannot be derived from {found}: start the program with "
         "hccl-launch, or set RANK and WORLD_SIZE"
     )

@@ -131,7 +131,7 @@ def _spans(data: Tensor | Sequence[Tensor], parts: int) -> list[Span]:
 
 
 def _span(tensor: Tensor) -> Span:
-    # Some accelerators do not tell addresses.
+    # Tensors of some accelerators have no address.
     address = tensor.data_ptr()
     return Span(address, tensor.nbytes if address else 0, BYTES)
 

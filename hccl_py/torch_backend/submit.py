@@ -82,7 +82,7 @@ class CallingGroup(_Base):
     def backends(self) -> Backends:
         """The user's backends for the group, as in "cpu:gloo,cuda:hccl"; others' are rejected.
 
-        Torch gives such a group to hccl alone, and tells its devices only after it was made.
+        Torch gives such a group to hccl alone, and passes its devices only after it was made.
         """
         if self._backends is None:
             names: Any = dist.distributed_c10d._world.pg_backend_config

@@ -90,7 +90,7 @@ class HcclWork(dist.Work):
         self.source: int | None = None
         self._lock = threading.Lock()
         self._future: TensorsFuture | None = None
-        self._twin: _Twin | None = None
+        self._cpp_work: _CppWork | None = None
         if copies:
             # The results are written back even if the caller drops this Work. An error stays in it.
             assert lane is not None
@@ -205,20 +205,20 @@ class HcclWork(dist.Work):
             self._natives = ()
             # Each wait for results on an accelerator is for the stream that is current then.
             self._settled = not self.staged
-            if self._settled and self._twin is not None:
-                self._twin.work = None
+            if self._settled and self._cpp_work is not None:
+                self._cpp_work.work = None
 
-    def twin(self) -> dist.Work:
+    def for_cpp(self) -> dist.Work:
         """Return a Work for C++ that ends with this one and then keeps no outputs alive."""
         with self._lock:
             if self._settled:
                 return FINISHED
-            if self._twin is None:
-                self._twin = _Twin(self)
-            return self._twin
+            if self._cpp_work is None:
+                self._cpp_work = _CppWork(self)
+            return self._cpp_work
 
 
-class _Twin(dist.Work):
+class _CppWork(dist.Work):
     def __init__(self, work: HcclWork) -> None:
         super().__init__()
         self.work: HcclWork | None = work
@@ -238,7 +238,7 @@ def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     C++ keeps only the C++ half of a Work that Python hands to it. Once Python frees its half, C++
     waits in the base class for ever. So this module keeps a Work without outputs for C++.
     """
-    held = work.twin() if isinstance(work, HcclWork) else work
+    held = work.for_cpp() if isinstance(work, HcclWork) else work
     _registered.append(held)
     _register_work(tensor, held)
 

@@ -9,7 +9,7 @@ def test_node_view_looks_from_one_rank() -> None:
     view = NodeView.of(3, ((5, 0), (1, 3, 2), (4, 6)))
     assert (view.node, view.local_rank, view.mates) == ((1, 3, 2), 1, [2, 1])
     assert view.elsewhere == [(4, 6), (5, 0)]
-    assert view.twins() == [6, 0]
+    assert view.counterparts() == [6, 0]
 
 
 def depths(parents: dict[int, int | None]) -> dict[int, int]:

@@ -273,8 +273,8 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
     engine: Any = Counted(1.0, wire_s, *speeds)
     check = GainCheck("job", is_open=True)
     with caplog.at_level(logging.WARNING, "hccl_py"):
-        check.look(engine)
-        check.look(engine)
+        check.check(engine)
+        check.check(engine)
     assert not check.is_open
     assert len(caplog.records) == (reason is not None)
     assert (reason or "") in caplog.text
@@ -302,6 +302,6 @@ def test_gain_is_judged_by_what_the_engine_times_in_compressed_calls(
 def test_nothing_is_decided_before_enough_was_coded(caplog: pytest.LogCaptureFixture) -> None:
     engine: Any = Counted(0.4, 0.0, 0.0)
     check = GainCheck("job", is_open=True)
-    check.look(engine)
+    check.check(engine)
     assert check.is_open
     assert not caplog.records

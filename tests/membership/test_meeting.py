@@ -201,10 +201,10 @@ def die_after_arriving(rank: int) -> None:
         meet_others = mesh.meet
 
         def meet_and_die(*given: object, **more: object) -> None:
-            def look() -> None:
+            def poll() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            meet_others(*given[:-1], look)  # type: ignore[arg-type]
+            meet_others(*given[:-1], poll)  # type: ignore[arg-type]
 
         mesh.meet = meet_and_die  # type: ignore[assignment]
     if rank == 2:

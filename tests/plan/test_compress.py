@@ -17,7 +17,7 @@ from hccl_py.plan.verify import check_op, verify
 TWO_NODES = ((0, 1), (2, 3, 4))
 
 
-def test_hierarchical_compresses_the_edge_between_twins_only() -> None:
+def test_hierarchical_compresses_the_edge_between_counterparts_only() -> None:
     plan = compress_scale_out(plan_for("all_reduce", "hierarchical", 2, TWO_NODES), TWO_NODES)
     assert str(plan).splitlines()[1:] == [
         "0  send data[1] to 3",

@@ -5,13 +5,13 @@ nodes share, over each path, a TCP control connection. Data lanes follow when th
 (`reconnect.py`); only those of queue pairs are connected here.
 
 A connection fails as soon as it can be known: the kernel of the peer does not answer, or refuses
-although the peer listens. All ranks hear that (`shared_failure.py`), and no rank goes on before all
-have all their connections (`join`).
+although the peer listens. All ranks learn that (`shared_failure.py`), and no rank goes on before
+all have all their connections (`join`).
 
 A connection that is lost after its handshake is dialled again by the rank that dialled it: perhaps
 the other rank had not finished it. Messages that were lost with it are sent again. A rank that
 has joined answers by its `Reconnector`. Of one that the peer closed the other rank dials too: a
-refusal tells that the peer has ended.
+refusal means that the peer has ended.
 
 The control connections are a full mesh: a rank notices by them within milliseconds that another one
 ended, and whether it said goodbye, even if the two never exchange data.
@@ -29,7 +29,7 @@ from selectors import DefaultSelector
 
 from hccl_py.transport.bootstrap.connection import JOINED, NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.sealed_store import LOOK_PERIOD_S
+from hccl_py.transport.bootstrap.sealed_store import POLL_PERIOD_S
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.deadline import Deadline
@@ -79,7 +79,7 @@ class FullMesh(Connector):
         # which know less, come to their deadlines.
         self.CONNECT_S = min(_KERNEL_ANSWERS_S, deadline.remaining_s / 2)
         self._failure = failure
-        self._look_s = time.monotonic() + LOOK_PERIOD_S
+        self._poll_s = time.monotonic() + POLL_PERIOD_S
         self._refusing: dict[Key, bool] = {}  # whether the peer is known to listen
         peers = (member.rank for member in world.members if member.rank != world.rank)
         self._awaited = {key for rank in peers for key in _keys(world, rank)}
@@ -126,7 +126,7 @@ class FullMesh(Connector):
         return ""
 
     def join(self) -> None:
-        """Wait until every rank has all its connections: each tells rank 0, which tells all.
+        """Wait until every rank has all its connections: each reports to rank 0, which answers all.
 
         BootstrapError: a rank could not connect, ended, or did not come so far.
         """
@@ -199,7 +199,7 @@ class FullMesh(Connector):
     def _turn(self, timeout_message: Callable[[], str]) -> None:
         """Handle what happens in the next moment; raise at the deadline, or if it is hopeless."""
         if self._deadline.expired:
-            self._look()
+            self._poll()
             raise BootstrapError(timeout_message())
         self._handle(self._longest_turn_s())
 
@@ -210,9 +210,9 @@ class FullMesh(Connector):
         self.tick()
 
     def _longest_turn_s(self) -> float:
-        if time.monotonic() >= self._look_s:
-            self._look()
-        remaining_s = min(self._deadline.remaining_s, max(0.0, self._look_s - time.monotonic()))
+        if time.monotonic() >= self._poll_s:
+            self._poll()
+        remaining_s = min(self._deadline.remaining_s, max(0.0, self._poll_s - time.monotonic()))
         if self._deadline.hopeless is None:
             return remaining_s
         reason = self._deadline.hopeless()
@@ -220,9 +220,9 @@ class FullMesh(Connector):
             raise BootstrapError(f"rank {self._world.rank}: gave up to connect: {reason}")
         return min(_LONGEST_TURN_S, remaining_s)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """See what was lost, whether another rank failed, and whether those that refuse listen."""
-        self._look_s = time.monotonic() + LOOK_PERIOD_S
+        self._poll_s = time.monotonic() + POLL_PERIOD_S
         self._check_finished()
         if self._failure is None:
             return
@@ -231,7 +231,7 @@ class FullMesh(Connector):
         awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
         # A rank closes its socket after it shared its failure, or when nobody awaits it any more.
         ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
-        self._failure.look()
+        self._failure.poll()
         if ended:
             raise self._ended(Key(ended[0].rank, CONTROL, 0))
         refusing = {key.rank for key, listens in self._refusing.items() if not listens}

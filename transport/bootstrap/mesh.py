@@ -178,7 +178,7 @@ def connect(
         lanes = num_lanes, slot_bytes
         mine = _Resources(rank, world_size, lanes, identity, settings, opened)
         info = replace(mine.info, settings=given({**settings.compared(), **terms.settings}))
-        result = meet(store, rank, info, settings.secret, deadline, terms.shared, failure.look)
+        result = meet(store, rank, info, settings.secret, deadline, terms.shared, failure.poll)
         failure.has_met = True
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         coordination = _coordination(result, rank)
@@ -191,7 +191,7 @@ def connect(
 
 
 def _refuse_others(store: SealedStore, me: Member) -> None:
-    """Tell ranks that come although this one is to be alone that WORLD_SIZE differs."""
+    """Report that WORLD_SIZE differs to ranks that come although this one is to be alone."""
     if store.is_there:
         with contextlib.suppress(BootstrapError):
             store.set("members", msgpack.packb({"failure": f"{me} has world_size 1"}))
@@ -355,7 +355,7 @@ class _Resources:
             rdma.make(remote, self._slot_bytes)
         except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
             problem = f"rank {self._rank} on {self.info.identity.host}: {error}"
-        problem = first_problem(store, self._rank, len(infos), problem, deadline, failure.look)
+        problem = first_problem(store, self._rank, len(infos), problem, deadline, failure.poll)
         if problem:
             log = logger.warning if self._rank == 0 else logger.info
             log("HCCL_TRANSPORT=auto: TCP instead of RDMA: %s", problem)

@@ -21,15 +21,15 @@ def first_problem(
     world_size: int,
     problem: str,
     deadline: Deadline,
-    look: Callable[[], None],
+    poll: Callable[[], None],
 ) -> str:
-    """Tell all ranks why this one cannot use RDMA, and return the problem of the first that cannot.
+    """Report to all ranks why this one cannot use RDMA, and return the first problem.
 
     All ranks call it, in O(world_size) store operations.
 
     Args:
         problem: of this rank; empty: it has none.
-        look: called now and then; may raise to end the wait.
+        poll: called now and then; may raise to end the wait.
 
     Raises:
         BootstrapError: a rank did not come so far.
@@ -37,11 +37,11 @@ def first_problem(
     store.set(f"{_AGREED}/{rank}", problem.encode()[:_MAX_BYTES])
     if rank == 0:
         keys = [f"{_AGREED}/{one}" for one in range(world_size)]
-        store.wait(keys, 0, world_size, deadline, "a rank did not open its RDMA device", look)
+        store.wait(keys, 0, world_size, deadline, "a rank did not open its RDMA device", poll)
         problems = (store.get(key, f"what {key} says", _MAX_BYTES) for key in keys)
         store.set(_AGREED, next(filter(None, problems), b""))
     else:
         otherwise = "rank 0 did not say whether all ranks can use RDMA; look at its log"
-        store.wait([_AGREED], rank, world_size, deadline, otherwise, look)
+        store.wait([_AGREED], rank, world_size, deadline, otherwise, poll)
     agreed = store.get(_AGREED, "what rank 0 says of RDMA", _MAX_BYTES)
     return agreed.decode(errors="replace")

@@ -8,7 +8,7 @@ the other's proof. So never are two connections made where one is wanted.
 
 The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
 rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
-made there, and because a refusal tells that the peer has ended. The engine gets the new connection
+made there, and because a refusal means that the peer has ended. The engine gets the new connection
 and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
 also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
 without any path ends. Only that no connection of a lane can be made while the control connections
@@ -39,13 +39,13 @@ logger = logging.getLogger("hccl_py.transport")
 
 _FIRST_LANE_RETRY_S = 0.002
 """The peer may just be about to finish its start, or dial the same lane itself."""
-_LOOK_PERIOD_S = 1.0
+_POLL_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _CHECK = "a firewall? see hccl-launch --check"
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
-`_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
+`_POLL_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 _SETTLE_LANES_S = 5.0
 """The same for a lane that is being made, or made again for what was lost with it, and for lanes of
 a provider: their peer lives, but may compute without Python's lock."""
@@ -92,7 +92,7 @@ class Reconnector(Connector):
         self._without_descriptor: set[Key] = set()
         self._flaps = Flaps()
         self._closing = False
-        self._look_s = 0.0
+        self._poll_s = 0.0
         self._plane.loop.call(self._open)
 
     def settle(self) -> None:
@@ -149,13 +149,13 @@ class Reconnector(Connector):
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self._look_s, super().next_s())
+        return min(self._poll_s, super().next_s())
 
     def turn(self) -> None:
         """See `loop.Service`."""
         self.tick()
-        if time.monotonic() >= self._look_s:
-            self._look_s = time.monotonic() + _LOOK_PERIOD_S
+        if time.monotonic() >= self._poll_s:
+            self._poll_s = time.monotonic() + _POLL_PERIOD_S
             self._take_news()
             for key, why in self._unmade.take_given_up():
                 if key in self._without_descriptor:  # it is no fault of the peer
@@ -270,7 +270,7 @@ class Reconnector(Connector):
         return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)
 
     def _refused(self, key: Key) -> None:
-        """Tell the engine, which tells by it that the peer has ended; retry all the same."""
+        """Report it to the engine, which takes it for the end of the peer; retry all the same."""
         if key.index == CONTROL:
             self._engine.note_refusal(key.rank)
         else:

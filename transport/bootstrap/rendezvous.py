@@ -75,11 +75,11 @@ def meet(
     secret: bytes | None,
     deadline: Deadline,
     shared: bytes = b"",
-    look: Callable[[], None] = lambda: None,
+    poll: Callable[[], None] = lambda: None,
 ) -> RendezvousResult:
     """Exchange peer infos with all ranks; without a `secret` rank 0 draws one for the store.
 
-    All ranks get what is `shared` by rank 0. Whoever waits calls `look` now and then, which may
+    All ranks get what is `shared` by rank 0. Whoever waits calls `poll` now and then, which may
     raise to end that.
 
     BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
@@ -94,7 +94,7 @@ def meet(
                 raise BootstrapError(
                     f"rank 0 shares {len(shared)} bytes, expected at most {_MAX_SHARED_BYTES}"
                 )
-            infos = _collect(sealed, info, deadline, look)
+            infos = _collect(sealed, info, deadline, poll)
             content = _list_of_members(infos, secret, shared)
         except HcclError as error:
             sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_INFO_BYTES]}))
@@ -103,7 +103,7 @@ def meet(
     else:
         # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
         otherwise = "rank 0 published no list of members; look at its log"
-        sealed.wait(["members"], rank, info.world_size, deadline, otherwise, look)
+        sealed.wait(["members"], rank, info.world_size, deadline, otherwise, poll)
     limit = (info.world_size + 1) * (MAX_INFO_BYTES + 64) + _MAX_SHARED_BYTES
     what = f"rank {rank}: the list of members that rank 0 published"
     return _read_members(rank, info, packed, sealed.get("members", what, limit), secret)
@@ -126,7 +126,7 @@ def _claimed_twice(rank: int, *infos: PeerInfo) -> BootstrapError:
 
 
 def _collect(
-    sealed: SealedStore, mine: PeerInfo, deadline: Deadline, look: Callable[[], None]
+    sealed: SealedStore, mine: PeerInfo, deadline: Deadline, poll: Callable[[], None]
 ) -> list[bytes]:
     """Wait for all peer infos and return them; an error is found before all have come."""
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
@@ -143,7 +143,7 @@ def _collect(
         return packed
 
     def watch() -> None:
-        look()
+        poll()
         for rank, key in enumerate(keys):
             if rank not in came and sealed.has(key):
                 read(rank)

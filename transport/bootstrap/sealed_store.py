@@ -14,7 +14,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.threads import is_of_signal_handler
 
 _SEAL_BYTES = 32
-LOOK_PERIOD_S = 1.0
+POLL_PERIOD_S = 1.0
 """How often a rank that waits looks for failures; no sooner, so that a quick start asks nothing."""
 _FIRST_TURN_S, _TURN_S = 0.001, 0.02
 """How long a rank sleeps between questions, at first and later; longer in a large world."""
@@ -93,14 +93,14 @@ class SealedStore:
         world_size: int,
         deadline: Deadline,
         otherwise: str,
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ) -> None:
         """Wait until all keys are set; the error names the ranks without one, or `otherwise`.
 
-        Now and then it calls `look`, which may raise to end the wait.
+        Now and then it calls `poll`, which may raise to end the wait.
         """
         began_s = time.monotonic()
-        look_s = began_s + LOOK_PERIOD_S
+        look_s = began_s + POLL_PERIOD_S
         while (problem := self._problem(keys, deadline)) is not None:
             if not isinstance(problem, _NotYetError):
                 raise BootstrapError(
@@ -112,8 +112,8 @@ class SealedStore:
             turn_s = min(_FIRST_TURN_S + (now_s - began_s) / 10, max(_TURN_S, world_size / 2000))
             time.sleep(min(turn_s, deadline.remaining_s))
             if now_s >= look_s:
-                look_s = now_s + LOOK_PERIOD_S
-                look()
+                look_s = now_s + POLL_PERIOD_S
+                poll()
 
     def _problem(self, keys: list[str], deadline: Deadline) -> Exception | None:
         """Return why not all keys are set; None: they are."""

@@ -3,7 +3,7 @@
     failure = SharedFailure(SealedStore(store, secret), rank, world_size)
     with failure.sharing():        # what fails in the block is shared, or was another rank's first
         ...
-        failure.look()             # now and then; raises what another rank shared
+        failure.poll()             # now and then; raises what another rank shared
 
 The first failure is the error of all ranks. A rank that fails closes its connections, and its peers
 would otherwise blame it or each other, or wait until their deadline.
@@ -54,7 +54,7 @@ class SharedFailure:
                 raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
             raise
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raise what another rank shared, or that the store ended."""
         if self._store_ended:
             return
@@ -76,11 +76,11 @@ class SharedFailure:
         return ""
 
     def tell_listening(self) -> None:
-        """Tell that this rank listens: from now on it is not slow where a connection is refused."""
+        """Publish that this rank listens: a connection that it refuses is an error now."""
         self._store.set(f"listening/{self._rank}", b"")
 
     def listens(self, rank: int) -> bool:
-        """Say whether a rank has told so."""
+        """Return whether a rank has published so."""
         return not self._store_ended and self._store.has(f"listening/{rank}")
 
     def _in_words(self, error: Exception) -> str:
@@ -122,12 +122,12 @@ class SharedFailure:
             if self._store_ended:
                 return
             if self._rank != 0:
-                self._store.set(f"told/{self._rank}", b"")
+                self._store.set(f"listening/{self._rank}", b"")
                 return
             waiting = set(range(1, self._world_size))
             if self._store.has("member/0"):
                 waiting = {rank for rank in waiting if self._store.has(f"member/{rank}")}
             until_s = time.monotonic() + _READERS_S
             while waiting and time.monotonic() < until_s:
-                waiting = {rank for rank in waiting if not self._store.has(f"told/{rank}")}
+                waiting = {rank for rank in waiting if not self._store.has(f"listening/{rank}")}
                 time.sleep(_READERS_PERIOD_S)

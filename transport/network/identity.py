@@ -79,7 +79,7 @@ def count_cores(ranks: Iterable[Identity]) -> int:
 
 
 def are_crowded(ranks: Iterable[Identity]) -> bool:
-    """Tell whether some kernel has more of these ranks than CPUs that they may use."""
+    """Return whether some kernel has more of these ranks than CPUs that they may use."""
     kernels: dict[str, list[Identity]] = {}
     for one in ranks:
         kernels.setdefault(one.boot_id, []).append(one)

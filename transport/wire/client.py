@@ -21,7 +21,7 @@ _CONNECT_S, _HANDSHAKE_S = 2.0, 10.0
 
 
 class ClientOwner(Protocol):
-    """What a client tells of its connection."""
+    """Events of a client."""
 
     def on_up(self) -> None:
         """Go on after a handshake: nothing was sent on this connection yet."""

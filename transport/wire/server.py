@@ -16,7 +16,7 @@ from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretH
 
 
 class ServerOwner(Protocol):
-    """What a server tells of its clients, each of which has a route."""
+    """Events of the clients of a server, each of which has a route."""
 
     def on_message(self, route: int, message: bytes) -> None:
         """Take a message of a client."""

@@ -1,7 +1,7 @@
 """How far the clocks of the hosts are apart, so that one timeline fits all ranks.
 
 Times in a file are of its host's clock, which all ranks of one boot of one kernel share. Between
-hosts two sources tell:
+hosts there are two sources:
 
 - the collectives: in one that all ranks wait for, none can end before all have begun. So for each
   of them   end here + offset here >= begin there + offset there   and the other way round; of many

@@ -232,7 +232,7 @@ def test_lanes_that_a_call_needs_at_once_are_no_flood(
 def test_lane_wanted_while_another_one_is_finished_is_made_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", math.inf)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._POLL_PERIOD_S", math.inf)
     first, second = Key(0, 1, 0), Key(0, 2, 0)
     with reconnected_pair() as (pair, _):
         repair, engine = pair.repairs[1], pair.engines[1]
@@ -277,7 +277,7 @@ def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connecti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hccl_py.transport.bootstrap.unmade.GIVEN_UP_S", 0.2)
-    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", 0.05)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._POLL_PERIOD_S", 0.05)
     with reconnected_pair() as (pair, _):
         pair.repairs[0].close()
         for listener in pair.meshes[0].listeners:
@@ -304,7 +304,7 @@ def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connecti
 
 def test_reconnect_without_descriptors_blames_its_own_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hccl_py.transport.bootstrap.unmade.GIVEN_UP_S", 0.2)
-    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", 0.05)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._POLL_PERIOD_S", 0.05)
 
     def has_none(*_: object) -> socket.socket:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -121,7 +121,7 @@ def test_failure_of_two_ranks_is_that_of_the_first() -> None:
         errors.append(str(raised.value))
     assert errors == [f"rank {rank}: cannot connect: rank 1 saw something" for rank in (1, 2)]
     with pytest.raises(BootstrapError, match="^rank 1 saw something$"):
-        SharedFailure(SealedStore(store, b"secret"), 0, 3).look()
+        SharedFailure(SealedStore(store, b"secret"), 0, 3).poll()
 
 
 def test_failure_under_another_secret_hides_no_other() -> None:
@@ -149,6 +149,6 @@ def test_store_that_ended_is_asked_once_and_named() -> None:
     failure.has_met = True
     expected = "rank 1: cannot connect: .*the store ended: .*reset"
     with pytest.raises(BootstrapError, match=expected), failure.sharing():
-        failure.look()
-    failure.look()
+        failure.poll()
+    failure.poll()
     assert store.num_asked == 1
