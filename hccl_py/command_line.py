@@ -68,14 +68,14 @@ def list_of(parse: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...
     return lambda text: tuple(map(parse, text.split(",")))
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(least: int, most: int = (1 << 31) - 1) -> Callable[[str], int]:
     """Make a reader of whole numbers within bounds."""
-    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def parse(text: str) -> int:
         number = int(text) if text.isascii() and text.isdigit() else least - 1
-        if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, got {text!r}")
+        if not least <= number <= most:
+            expected = f"a whole number from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
         return number
 
     return parse

@@ -65,6 +65,9 @@ def read_quantity(text: object, kind: Kind, bounds: tuple[str, str] | None = Non
     return value
 
 
+_ADDRESSES = 1 << 47  # of a process, in bytes
+
+
 def read_size(text: object) -> int:
     """Read a whole number of bytes of at least 1.
 
@@ -72,7 +75,7 @@ def read_size(text: object) -> int:
         ValueError: the text is no such size.
     """
     num_bytes = read_quantity(text, SIZE)
-    if not num_bytes.is_integer():
+    if not num_bytes.is_integer() or num_bytes >= _ADDRESSES:
         raise ValueError(f"expected {SIZE.name}, got {text!r}")
     return int(num_bytes)
 

@@ -100,7 +100,7 @@ def test_main_names_the_start_that_failed(capsys: pytest.CaptureFixture[str]) ->
     ("argv", "message"),
     [
         (["--models", "gpt"], "expected one or more of all, digits, transformer, got 'gpt'"),
-        (["--ranks", "0"], "expected a whole number of at least 1, got '0'"),
+        (["--ranks", "0"], "expected a whole number from 1 to 2147483647, got '0'"),
         (["--ranks", "3", "--nnodes", "2"], "--ranks: expected multiples of --nnodes 2, got 3"),
         (["--ranks", "1"], "--ranks: expected at least 2, got 1"),
         (["--seconds", "400"], "--timeout: expected more than --seconds for each model, got 600"),

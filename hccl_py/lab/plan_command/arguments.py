@@ -1,6 +1,7 @@
 """Arguments that several commands take: an algorithm, the ranks that it is for, and costs."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,8 +56,10 @@ def parsed_nodes(text: str) -> Nodes:
         InvalidArgumentError: the text is anything else.
     """
     sizes = text.split(",")
-    if not all(size.isascii() and size.isdigit() and int(size) for size in sizes):
-        raise InvalidArgumentError(f"expected ranks of each node such as 4,4; got {text!r}")
+    if not all(re.fullmatch(r"0*[1-9]\d{0,4}", size, re.ASCII) for size in sizes):
+        raise InvalidArgumentError(
+            f"expected ranks of each node such as 4,4, up to 99999; got {text!r}"
+        )
     return nodes_of(map(int, sizes))
 
 
