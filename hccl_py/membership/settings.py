@@ -18,6 +18,7 @@ from hccl_py.algorithms.tuning import VARIABLE as TUNING
 from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.compression import VARIABLE as COMPRESSION
 from hccl_py.compression import default_compression
+from hccl_py.diagnosis.stall import warning_from_environment
 from hccl_py.transport import arguments
 from hccl_py.transport.bootstrap.mesh import Terms
 from hccl_py.transport.errors import InvalidArgumentError
@@ -68,7 +69,9 @@ class Wanted:
                 f"reproducible: expected no compression with it, got {self.encoding.name.lower()}; "
                 f"leave one of the two out ({REPRODUCIBLE}, {COMPRESSION})"
             )
-        overrides(os.environ.get(ALGORITHM, ""))  # else the first call would find what is wrong
+        # Else what is wrong would be found after the ranks have met.
+        warning_from_environment()
+        overrides(os.environ.get(ALGORITHM, ""))
         expected = "functions under @hccl_py.algorithm(...)"
         self.given_algorithms = arguments.items("algorithms", algorithms, expected)
         self.own = _in_effect(self.given_algorithms)

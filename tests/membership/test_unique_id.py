@@ -88,14 +88,27 @@ def test_rank_that_comes_twice_is_named_to_all() -> None:
         assert "two processes claim rank 0: pid" in told
 
 
-def test_rank_that_comes_when_the_others_have_given_up_hears_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(unique_id_store, "_FAREWELL_S", HANG_S)
+def test_rank_that_comes_when_the_others_have_given_up_hears_why() -> None:
     uid = get_unique_id()
     attempts(uid, [(0, 2), (0, 2)])
     (told,) = attempts(uid, [(1, 2)])
     assert "two processes claim rank 0: pid" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "garbage"),
+    [("HCCL_CONNECTIONS", "many"), ("HCCL_STALL_WARNING_S", "soon"), ("HCCL_NODE_ID", "\udcff")],
+)
+def test_setting_that_makes_no_sense_on_one_rank_is_named_to_a_rank_that_comes_later(
+    name: str, garbage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = get_unique_id()
+    monkeypatch.setenv(name, garbage)
+    with pytest.raises(InvalidArgumentError, match=name):
+        join(uid, 0, 2)
+    monkeypatch.delenv(name)
+    (told,) = attempts(uid, [(1, 2)])
+    assert f"rank 0 on {socket.gethostname()}: {name}" in told
 
 
 def test_other_number_of_ranks_is_named_to_all() -> None:
@@ -183,7 +196,11 @@ def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatc
     assert "HCCL_PORT_RANGE" not in told
 
 
-def test_id_whose_ranks_did_not_all_come_leaves_no_descriptor_and_no_port() -> None:
+def test_id_whose_ranks_did_not_all_come_leaves_no_descriptor_and_no_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unique_id_store, "_LATE_S", 0.1)
+
     def fail() -> int:
         (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.2)
         assert "rank 1 of 2 did not arrive" in told

@@ -45,6 +45,7 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _MAX_PROBLEM = 2048
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
+_LATE_S = 20.0  # from the first failure on, for ranks that start later
 _VISITORS_S = 1.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
@@ -146,7 +147,8 @@ class UniqueIdServer:
         if self._farewell is not None:
             is_over = is_left or self._farewell.expired
         elif self._joined:
-            is_over = is_left and time.monotonic() >= self._failed_until_s
+            is_late = self.num_missing() and time.monotonic() < self._failed_until_s
+            is_over = is_left and not is_late
         else:
             is_over = is_left and not self._is_kept and time.monotonic() >= self._unused_until_s
         if is_over:
@@ -231,12 +233,17 @@ class UniqueIdServer:
     def _leave(self, route: int, _number: int) -> None:
         self._visitors.discard(route)
         self._left.update(one for one, _ in self._joined.values() if one == route)
+        self._expect_late_ranks()
         self._store.reject_waiting(route)
 
     def _fail(self, problem: str) -> None:
         self._problem = self._problem or problem
-        self._failed_until_s = self._failed_until_s or time.monotonic() + _FAREWELL_S
+        self._expect_late_ranks()
         self._store.reject_waiting()
+
+    def _expect_late_ranks(self) -> None:
+        """A rank that is missing when others leave, or have a problem, hears why if it comes."""
+        self._failed_until_s = self._failed_until_s or time.monotonic() + _LATE_S
 
     def _answer(self, route: int, number: int, value: Any) -> None:
         answer = [number, self._problem, value, self.wire.rejected()]

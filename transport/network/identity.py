@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hccl_py.transport.arguments import text
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
@@ -45,7 +46,7 @@ class Identity:
     def of_this_process(cls, node_id: str | None = None) -> "Identity":
         """Read the identity of this process; `node_id` replaces HCCL_NODE_ID."""
         if node_id is None:
-            node_id = os.environ.get("HCCL_NODE_ID", "")
+            node_id = text("HCCL_NODE_ID", os.environ.get("HCCL_NODE_ID", ""))
         if len(node_id.encode()) > _MAX_NODE_ID_BYTES:
             raise BootstrapError(f"HCCL_NODE_ID is longer than {_MAX_NODE_ID_BYTES} bytes")
         try:
