@@ -1,22 +1,18 @@
-"""A folder of the launcher's own, for records of exceptions, of which the report is made.
-
-The supervisor's child makes it: whichever of the two is killed, the other one removes it.
-"""
+"""A folder of the launcher's own, for records of exceptions, of which the report is made."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import UsageError
 
 
-def scratch_folder() -> Path:
-    """Return the path of a new folder, which `make` makes."""
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder that only its owner may read, and remove it at the end; raise UsageError."""
     # Not by tempfile, whose import costs an agent more than all else here.
-    return Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
-
-
-def make(folder: Path) -> None:
-    """Make the folder, which only its owner may read; raise UsageError."""
+    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
@@ -24,6 +20,10 @@ def make(folder: Path) -> None:
             f"cannot make a folder in {folder.parent}: {error.strerror}; set TMPDIR to one that "
             "this user can write"
         ) from error
+    try:
+        yield folder
+    finally:
+        remove(folder)
 
 
 def remove(folder: Path) -> None:

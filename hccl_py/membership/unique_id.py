@@ -219,7 +219,7 @@ def _serve(store: UniqueIdClient, address: ServerAddress) -> UniqueIdServer | No
         try:
             bound = bind_listener(Endpoint("", address.host, address.port), None)
         except BootstrapError as error:
-            # ZeroMQ closes the listener of an earlier server a little later.
+            # An earlier server closes its listener a little later.
             with contextlib.suppress(BootstrapError):
                 store.visit(_PROBE_S)
                 return None

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 from injections import write_mark
 from namespaces import TWO_HOSTS, Hosts, call_inside
 from ranks import run_ranks
@@ -48,7 +47,7 @@ GARBAGE = {
     "another version": hello(PROTOCOL_VERSION + 1),
     "the right version, no secret": hello(PROTOCOL_VERSION) + bytes(32),
     "lengths without end": b"\xff" * 1_000_000,
-    "ZeroMQ without CURVE": b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48),
+    "the control plane's, no communicator": b"HCCL-CT1" + bytes(56),
 }
 
 
@@ -218,18 +217,6 @@ def flood(address: Address) -> None:
         client.close()
 
 
-def knock_with_a_key_of_its_own(address: Address) -> None:
-    """Speak CURVE, without being a member."""
-    public, secret = zmq.curve_keypair()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
-        client.linger = 0
-        client.curve_publickey, client.curve_secretkey = public, secret
-        client.curve_serverkey = zmq.curve_keypair()[0]
-        client.connect(f"tcp://{address[0]}:{address[1]}")
-        client.send(b"let me in")
-        assert client.poll(300) == 0
-
-
 @pytest.mark.parametrize(
     ("where", "num_descriptors"),
     [
@@ -243,15 +230,14 @@ def test_job_under_attack_goes_on_and_logs_little(
     with Hosts(num_links=1) if where == "hosts" else contextlib.nullcontext() as hosts:
         job = Job(tmp_path, hosts, num_descriptors)
         ports = job.ports()
-        # Between hosts the coordinator listens too.
+        # Between hosts the control plane listens too.
         assert len(ports) == (2 if hosts else 1), ports
         for address in ports:
             for garbage in GARBAGE.values():
                 job.attack(lambda a=address, g=garbage: say(a, g))  # type: ignore[misc]
-            job.attack(lambda a=address: knock_with_a_key_of_its_own(a))  # type: ignore[misc]
             (tmp_path / "cut").touch()
             job.attack(lambda a=address: flood(a))  # type: ignore[misc]
-        if not hosts:  # there it may have been a connection of the coordinator
+        if not hosts:  # there it may have been a connection of the control plane
             wait_until((tmp_path / "mended").exists, "what broke in the flood", PATIENCE_S)
         results = job.finish()
     told = results[0]["lines"]

@@ -1,7 +1,7 @@
 """The control plane: how ranks exchange failures, agreements and clocks, off the data path.
 
 loop.py            the one control thread of a process
-control_plane.py   messages between the ranks of all processes (sockets.py, listener.py, message.py)
+control_plane.py   messages between the ranks of all processes (sockets.py, message.py)
 coordination.py    what a communicator sees of it
 participant.py     one rank of one communicator, without I/O; it asks the coordinator, and can serve
                    as one (coordinator.py, agreement.py, store.py)

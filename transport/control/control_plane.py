@@ -14,9 +14,6 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-import zmq
-
-from hccl_py.transport import _core
 from hccl_py.transport.control.loop import ControlLoop
 from hccl_py.transport.control.message import ControlAddress, ControlMembers, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
@@ -25,10 +22,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
-from hccl_py.transport.threads import is_of_signal_handler, start_without_signals
-
-_NUM_THREADS = 5  # more than ZeroMQ and this plane start
-_NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
+from hccl_py.transport.threads import is_of_signal_handler
 
 
 class ControlPlane:
@@ -36,9 +30,7 @@ class ControlPlane:
 
     def __init__(self) -> None:
         self.loop = ControlLoop(self._close)
-        self.loop.poller = poller = zmq.Poller()
-        poller.register(self.loop.selector.fileno(), zmq.POLLIN)
-        self.sockets = ControlSockets(poller)
+        self.sockets = ControlSockets(self.loop.selector, self._take)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
@@ -55,7 +47,7 @@ class ControlPlane:
 
         The port there is bound, but nobody listens before a member on another machine is known.
         """
-        found = ControlAddress(self.sockets.public_key, self.sockets.unix_name)
+        found = ControlAddress(self.sockets.key, self.sockets.unix_name)
         if not host:
             return found
         with self._lock:
@@ -84,14 +76,13 @@ class ControlPlane:
 
     def admit(self, members: ControlMembers) -> None:
         """Admit the members of a communicator."""
-        for address in members.addresses:
-            self.sockets.admit(address)
+        self.sockets.admit(members)
         if not all(address.unix_name for address in members.addresses):
             host = members.addresses[members.rank].host
             bound, port = self._bound[host]
             if bound is not None:
                 self._bound[host] = None, port
-                self.sockets.listener.listen(bound)
+                self.sockets.listen(bound)
 
     def attach(self, participant: Participant) -> None:
         """Begin to take part for a rank of a communicator whose members are admitted."""
@@ -106,7 +97,7 @@ class ControlPlane:
         if participant is not None:
             self.loop.selector.unregister(participant.reporter.news_fd())
         # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.loop.post(lambda: self.sockets.dismiss(one.key for one in members.addresses))
+        self.loop.post(lambda: self.sockets.dismiss(members))
 
     def _close(self) -> None:
         self.sockets.close()
@@ -114,12 +105,14 @@ class ControlPlane:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min((one.next_s() for one in self._participants.values()), default=math.inf)
+        return min(
+            self.sockets.next_s(),
+            min((one.next_s() for one in self._participants.values()), default=math.inf),
+        )
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        for key, message in self.sockets.receive():
-            self._take(key, message)
+        self.sockets.tick()
         self._flush()  # an answer that has come is not late
         now_s = time.monotonic()
         for participant in tuple(self._participants.values()):
@@ -130,7 +123,7 @@ class ControlPlane:
     def send(self, participant: Participant, entry: Entry) -> None:
         """Take a message of a participant; it leaves at the end of the turn."""
         key = participant.members.addresses[entry.receiver].key
-        if key == self.sockets.public_key:
+        if key == self.sockets.key:
             self._here.append(entry)
         else:
             self._outgoing.setdefault(key, []).append(entry)
@@ -171,11 +164,8 @@ class ControlPlane:
                 self.loop.guard(partial(participant.decide, now_s))
         outgoing, self._outgoing = self._outgoing, {}
         for key, entries in outgoing.items():
-            try:
-                for message in pack(entries):
-                    self.sockets.send(key, message)
-            except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
-                self.loop.log(f"the control plane could not reach a member: {error}")
+            for message in pack(entries):
+                self.sockets.send(key, message)
 
 
 _plane: ControlPlane | None = None
@@ -188,43 +178,22 @@ def hold() -> ControlPlane:
     """Return the control plane of this process, started if need be; `release` it once.
 
     Raises:
-        BootstrapError: if this process has too few descriptors left, or may have no thread.
+        BootstrapError: this process has too few descriptors left, or may have no thread.
     """
     global _plane, _num_holders
     with _lock:
         if _plane is None:
-            _require_descriptors()
-            _require_threads()
-            _plane = ControlPlane()
+            try:
+                _plane = ControlPlane()
+            except OSError as error:
+                if is_of_signal_handler(error):
+                    raise
+                raise BootstrapError(
+                    f"the control plane: {error.strerror}; raise the limit (ulimit -n), or see "
+                    f"what is left open in /proc/{os.getpid()}/fd"
+                ) from error
         _num_holders += 1
         return _plane
-
-
-def _require_descriptors() -> None:
-    """Check before ZeroMQ does, which ends the process where it gets none for its own threads."""
-    taken: list[int] = []
-    try:
-        while len(taken) < _NUM_DESCRIPTORS:
-            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        raise BootstrapError(
-            f"the control plane: expected {_NUM_DESCRIPTORS} free descriptors, got {len(taken)} "
-            f"({error.strerror}); raise the limit (ulimit -n), or see what is left open in "
-            f"/proc/{os.getpid()}/fd"
-        ) from error
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-
-
-def _require_threads() -> None:
-    """Check as before: ZeroMQ ends the process where it gets no thread."""
-    may_end = threading.Event()
-    try:
-        for _ in range(_NUM_THREADS):
-            start_without_signals(threading.Thread(target=may_end.wait, daemon=True))
-    finally:
-        may_end.set()
 
 
 def release(plane: ControlPlane) -> None:
@@ -251,8 +220,6 @@ def _forget_after_fork() -> None:
     _lock = threading.RLock()
     if _plane is not None:
         _plane.close_in_child()
-    for plane in filter(None, (_plane, _released)):
-        _core.leak(plane)  # its destruction might speak to the parent's peers
     _plane, _released, _num_holders = None, None, 0
 
 

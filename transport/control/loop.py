@@ -19,8 +19,6 @@ from hccl_py.transport.threads import start_without_signals
 if TYPE_CHECKING:
     import logging
 
-    import zmq
-
 _LONGEST_WAIT_S = 1.0
 _MAX_LOGGED = 32
 
@@ -40,11 +38,9 @@ class ControlLoop:
 
     Attributes:
         longest_turn_s: services are called after so long even if none wanted it.
-        poller: waits for ZeroMQ's sockets too, where a service has some.
     """
 
     longest_turn_s = 1.0
-    poller: "zmq.Poller | None" = None
 
     def __init__(self, at_end: Callable[[], None]) -> None:
         self.selector = selectors.DefaultSelector()
@@ -155,11 +151,10 @@ class ControlLoop:
         now_s = time.monotonic()
         until_s = min((service.next_s() for service in self._services), default=now_s + 60)
         pause_s = min(max(0.0, until_s - now_s), self.longest_turn_s)
-        if self.poller is not None:
-            self.poller.poll(int(pause_s * 1000) + 1)
-            pause_s = 0
         watched = self.selector.get_map()
-        for ready, _ in self.selector.select(pause_s):
+        # The wait of a process that was stopped ends without the events that came meanwhile, and
+        # these have to be known before anything counts as late.
+        for ready, _ in self.selector.select(pause_s) or self.selector.select(0):
             if watched.get(ready.fd) is ready:  # not closed by an earlier action of this turn
                 self.guard(ready.data)
         # After the wake was taken: one that is posted from now on wakes the next turn.

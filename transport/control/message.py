@@ -1,4 +1,4 @@
-"""What control planes send each other: entries, many of which travel in one ZeroMQ message.
+"""What control planes send each other: entries, many of which travel in one frame.
 
 Reports, diagnoses and the values of agreements are opaque here. Only messages of authenticated
 members are parsed, within limits.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""ZeroMQ drops a connection that announces more."""
+"""A connection that announces more is ended."""
 _MAX_BODY_BYTES = 2 << 20
 _ENTRY_BYTES = 64
 _COMMUNICATOR_ID_BYTES = 16
@@ -24,7 +24,7 @@ class ControlAddress:
     """The address of a process's control plane, in the peer info of its ranks.
 
     Attributes:
-        key: public key, in Z85; empty for a rank that is alone.
+        key: random name of the process; empty for a rank that is alone.
         unix_name: abstract Unix socket, without the zero byte; "" for ranks of other machines.
         host: numeric address for those; "" if there is none.
         port: port there; 0 if there is none.
@@ -45,6 +45,7 @@ class ControlMembers:
     communicator_id: bytes  # random, public
     rank: int  # this one
     addresses: tuple[ControlAddress, ...]
+    secret: bytes = field(default=b"", repr=False)  # known to members only
 
 
 class Entry(NamedTuple):

@@ -1,185 +1,325 @@
-"""The ZeroMQ sockets of this process: one that listens, and one for each process that it dialled.
+"""The connections of this process's control plane, over `transport/wire/`.
 
-Everything travels under CURVE. A process is admitted by its public key alone, which the rendezvous
-peer info of one of its ranks carried. Nothing that a message says about its sender is believed.
+A connection joins two processes, whatever communicators they share: the first that sends dials. In
+the handshake each end proves that it is a rank of one communicator of both. Nothing that a message
+says about its sender is believed: `control_plane.py` compares it with the process that sent it.
 """
 
-import contextlib
+import hmac
+import math
+import os
 import secrets
 import socket
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+import struct
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from selectors import BaseSelector
 
-import zmq
-from zmq.utils import z85
-
-from hccl_py.transport.control.curve import KeyPair, curve_socket
-from hccl_py.transport.control.listener import (
-    MAX_RECEIVED_PER_TURN,
-    THIS_MACHINE,
-    CurveListener,
+from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, ControlAddress, ControlMembers
+from hccl_py.transport.network.interfaces import Target, describe_target
+from hccl_py.transport.network.rejections import host_of, stranger_limit
+from hccl_py.transport.wire.acceptor import Acceptor
+from hccl_py.transport.wire.frames import FramedConnection
+from hccl_py.transport.wire.handshake import (
+    CONNECTING,
+    NONCE_BYTES,
+    ClosedError,
+    Handshake,
+    NotListeningError,
+    RejectedError,
+    Steps,
+    start_connecting,
 )
-from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, ControlAddress
-from hccl_py.transport.network.interfaces import describe_target
 
-_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-_DOMAIN = b"hccl"
+_HELLO = struct.Struct(f"!8s16sII{NONCE_BYTES}s")
+_MAGIC = b"HCCL-CT1"
+_CONNECT_S, _HANDSHAKE_S = 2.0, 10.0
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0  # then what waits is dropped
+_MOST_WAITING = 64  # messages for a process that is not connected yet
 _MAX_FORMER = 4096
+_LINGER_S = 0.1
+# A silent host is noticed within about 10 s, and a new connection then takes the place of this one.
+_WATCH_OPTIONS = {
+    socket.TCP_NODELAY: 1,
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 2,
+    socket.TCP_USER_TIMEOUT: 10_000,
+}
 
 
-class ControlSockets:
-    """All sockets of one process. The control thread uses them, after another one made them.
+class FormerError(RejectedError):
+    """A rank connects for a communicator that this process has left."""
+
+
+class ControlHandshake(Handshake):
+    """A handshake of two ranks of a communicator, for all that their processes share.
 
     Attributes:
-        public_key: what this process proves to others.
-        unix_name: where processes of this machine connect.
-        listener: serves them; and those of other machines, once it listens at a TCP socket.
+        process: `ControlAddress.key` of the process at the other end; b"" of one that dialled and
+            has not proved itself.
     """
 
-    def __init__(self, poller: zmq.Poller) -> None:
-        """Listen to processes of this machine; admit nobody yet. `poller` waits for messages."""
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._keys = KeyPair(*zmq.curve_keypair())
-        self.public_key = self._keys.public
+    def __init__(
+        self,
+        connection: socket.socket,
+        address: str,
+        find: Callable[[bytes, int], ControlMembers],
+        wanted: tuple[ControlMembers, int] | None = None,
+    ) -> None:
+        """Take over a socket; `wanted` is who was dialled, and `find` returns a rank that is here.
+
+        `find` raises RejectedError where it is not.
+        """
+        self.process = b"" if wanted is None else wanted[0].addresses[wanted[1]].key
+        self._find, self._wanted = find, wanted
+        connection.setblocking(False)
+        super().__init__(connection, address, dialled=wanted is not None)
+
+    def _run(self) -> Steps:
+        if self._wanted is not None:
+            members, peer = self._wanted
+            yield from self.await_connection()
+            self._watch_host()
+            hello = self._hello(members, peer)
+            sign = partial(_sign, members)
+            hellos = yield from self.prove_connecting(hello, self._check, sign)
+        else:
+            self._watch_host()
+            hellos = yield from self.prove_accepting(_HELLO.size, self._answer_to, self._sign)
+            members, peer = self._parties(hellos[0])
+        self.process = members.addresses[peer].key
+        self.session = _sign(members, b"session", *hellos)
+
+    def _watch_host(self) -> None:
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _WATCH_OPTIONS.items():
+                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def _hello(self, members: ControlMembers, peer: int) -> bytes:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return _HELLO.pack(_MAGIC, members.communicator_id, members.rank, peer, nonce)
+
+    def _parties(self, hello: bytes) -> tuple[ControlMembers, int]:
+        """Return the communicator and rank here that a hello is for, and the rank it is of."""
+        magic, communicator_id, peer, rank, _ = _HELLO.unpack(hello)
+        if magic != _MAGIC:
+            raise RejectedError("it does not speak this protocol")
+        members = self._find(communicator_id, rank)
+        if peer >= len(members.addresses):
+            raise RejectedError("it claims to be a rank that there is not")
+        return members, peer
+
+    def _check(self, answer: bytes) -> None:
+        if self._parties(answer) != self._wanted:
+            raise RejectedError("it answered for another rank or communicator")
+
+    def _answer_to(self, hello: bytes) -> bytes:
+        return self._hello(*self._parties(hello))
+
+    def _sign(self, side: bytes, hello: bytes, answer: bytes) -> bytes:
+        return _sign(self._parties(hello)[0], side, hello, answer)
+
+
+def _sign(members: ControlMembers, side: bytes, hello: bytes, answer: bytes) -> bytes:
+    key = hmac.digest(members.secret, b"hccl-py control" + members.communicator_id, "sha256")
+    return hmac.digest(key, side + b"\0" + hello + answer, "sha256")
+
+
+class ControlSockets(Acceptor[ControlHandshake]):
+    """All connections of one process. The control thread uses them, after another one made them.
+
+    Attributes:
+        key: what others call this process.
+        unix_name: where processes of this machine connect.
+    """
+
+    ATTEMPT_S = _HANDSHAKE_S
+
+    def __init__(self, selector: BaseSelector, on_message: Callable[[bytes, bytes], None]) -> None:
+        """Listen to processes of this machine; `on_message` gets the key of a sender, and more."""
+        super().__init__([], stranger_limit(), selector, "the control plane")
+        self._few_strangers = self._max_strangers
+        self.key = os.urandom(16)
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
-        # The rest by the key of a process.
-        self._members: dict[bytes, ControlAddress] = {}
-        self._num_ranks: Counter[bytes] = Counter()  # of all communicators
+        self._deliver = on_message
+        self._members: dict[tuple[bytes, int], ControlMembers] = {}
         # A rank may leave while another one, which is slower, still connects to it.
         self._former: OrderedDict[bytes, None] = OrderedDict()
-        self._unconnected: dict[bytes, str] = {}  # hosts
-        self._routes: dict[bytes, bytes] = {}
-        self._dialled: dict[bytes, zmq.Socket[bytes]] = {}
-        self.poller = poller
-        self._zap = self.context.socket(zmq.REP)
-        self._zap.bind(_ZAP_ENDPOINT)
-        self.poller.register(self._zap, zmq.POLLIN)
-        self._listeners: dict[bytes, CurveListener] = {}
-        self.listener = self.open_listener(
-            _DOMAIN, self._keys, "the coordinator", self._is_member, MAX_MESSAGE_BYTES
-        )
+        # The rest by the key of a process.
+        self._num_ranks: Counter[bytes] = Counter()  # of all communicators
+        self._connections: dict[bytes, list[FramedConnection]] = {}
+        self._waiting: dict[bytes, deque[bytes]] = {}  # what is sent to those not connected yet
+        self._dialled: dict[bytes, float] = {}  # the next pause of each that is dialled
+        self._dial_at_s: dict[bytes, float] = {}
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(f"\0{self.unix_name}")
-        self.listener.listen(bound)
+        self.listen(bound)
 
-    def open_listener(
-        self,
-        domain: bytes,
-        keys: KeyPair,
-        who: str,
-        is_admitted: Callable[[bytes], bool],
-        max_message_bytes: int,
-    ) -> CurveListener:
-        """Open another listening socket; its ZAP domain identifies it."""
-        router = curve_socket(self.context, zmq.ROUTER, keys, max_message_bytes)
-        router.zap_domain = domain
-        listener = self._listeners[domain] = CurveListener(router, self.poller, who, is_admitted)
-        return listener
+    def listen(self, bound: socket.socket) -> None:
+        """Serve another bound socket from now on, which is taken over."""
+        bound.setblocking(False)
+        bound.listen(2 * self._max_strangers)
+        self._listeners = [*self._listeners, bound]
+        self._watch_listener(bound)
 
-    def close_listener(self, domain: bytes, linger_ms: int) -> None:
-        """Close a listening socket; what was sent may leave for `linger_ms`."""
-        self._listeners.pop(domain).close(linger_ms)
+    def admit(self, members: ControlMembers) -> None:
+        """Admit the processes of a communicator's ranks."""
+        self._members[members.communicator_id, members.rank] = members
+        self._former.pop(members.communicator_id, None)
+        self._num_ranks.update(address.key for address in members.addresses)
+        self._max_strangers = self._few_strangers + len(self._num_ranks)
 
-    def admit(self, address: ControlAddress) -> None:
-        """Admit the process of one more rank."""
-        key = address.key
-        self._former.pop(key, None)
-        if key not in self._members and key not in self._routes:
-            self._unconnected[key] = THIS_MACHINE if address.unix_name else address.host
-        self._members[key] = address
-        self._num_ranks[key] += 1
-
-    def dismiss(self, keys: Iterable[bytes]) -> None:
-        """Dismiss the process of each rank; the connections close with its last rank."""
-        for key in keys:
-            self._num_ranks[key] -= 1
-            if self._num_ranks[key]:
-                continue
-            del self._num_ranks[key], self._members[key]
-            self._former[key] = None
-            if len(self._former) > _MAX_FORMER:
-                forgotten, _ = self._former.popitem(last=False)
-                self._unconnected.pop(forgotten, None)
-            self._routes.pop(key, None)
-            dialled = self._dialled.pop(key, None)
-            if dialled is not None:
-                self.poller.unregister(dialled)
-                dialled.close()
-
-    def _is_member(self, key: bytes) -> bool:
-        return key in self._members or key in self._former
+    def dismiss(self, members: ControlMembers) -> None:
+        """Dismiss them; the connections with a process close with the last rank that it shares."""
+        del self._members[members.communicator_id, members.rank]
+        self._former[members.communicator_id] = None
+        if len(self._former) > _MAX_FORMER:
+            self._former.popitem(last=False)
+        for address in members.addresses:
+            self._num_ranks[address.key] -= 1
+            if not self._num_ranks[address.key]:
+                del self._num_ranks[address.key]
+                self._forget_process(address.key)
 
     def send(self, key: bytes, message: bytes) -> None:
         """Send to a process, over its connection or a new one; nothing goes to one that left.
 
         A message that cannot leave is dropped: a rank that waits for an answer asks again.
         """
-        if key not in self._members:
+        if key not in self._num_ranks:
             return
-        route = self._routes.get(key)
-        if route is not None:
-            if self.listener.send(route, message):
-                return
-            del self._routes[key]
+        if key in self._connections:
+            self._connections[key][-1].send(message)
+            return
+        self._waiting.setdefault(key, deque(maxlen=_MOST_WAITING)).append(message)
         if key not in self._dialled:
-            self._dialled[key] = self._dial(self._members[key])
-        with contextlib.suppress(zmq.Again):
-            self._dialled[key].send(message, zmq.NOBLOCK)
+            self._dialled[key] = _FIRST_RETRY_S
+            self._dial(key)
 
-    def _dial(self, address: ControlAddress) -> "zmq.Socket[bytes]":
-        dialled = curve_socket(self.context, zmq.DEALER, self._keys, MAX_MESSAGE_BYTES)
-        dialled.curve_serverkey = address.key
-        dialled.reconnect_ivl = 50
-        dialled.reconnect_ivl_max = 1000
-        if address.unix_name:
-            dialled.connect(f"ipc://@{address.unix_name}")
-        else:
-            dialled.ipv6 = ":" in address.host
-            dialled.connect(f"tcp://{describe_target((address.host, address.port))}")
-        self.poller.register(dialled, zmq.POLLIN)
-        return dialled
+    def next_s(self) -> float:
+        """Return when to call `tick` at the latest."""
+        return min(super().next_s(), *self._dial_at_s.values(), math.inf)
 
-    def receive(self) -> list[tuple[bytes, bytes]]:
-        """Return what has come: the key of the sender and its message."""
-        self.answer_zap()
-        received: list[tuple[bytes, bytes]] = []
-        for key, route, message in self.listener.receive(self._unconnected.values()):
-            self._routes[key] = route
-            self._unconnected.pop(key, None)
-            received.append((key, message))
-        for key, dialled in self._dialled.items():
-            with contextlib.suppress(zmq.Again):
-                while len(received) < MAX_RECEIVED_PER_TURN:
-                    received.append((key, dialled.recv(zmq.NOBLOCK)))
-        return received
-
-    def answer_zap(self) -> None:
-        """Admit clients by their public keys."""
-        while self._zap.poll(0):
-            version, request, domain, client, _, mechanism, *proofs = self._zap.recv_multipart()
-            key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
-            listener = self._listeners.get(domain)
-            admitted = listener is not None and listener.is_admitted(key)
-            if listener is not None and admitted:
-                # A numeric address, or "localhost:" and more for a Unix socket.
-                host = client.decode(errors="replace")
-                listener.admitted(THIS_MACHINE if host.startswith("localhost:") else host)
-            status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
-            self._zap.send_multipart(
-                [version, request, status, text, key if admitted else b"", b""]
-            )
+    def tick(self) -> None:
+        """Dial again what is due, and drop what came to its time limit."""
+        now_s = time.monotonic()
+        for key in [each for each, at_s in self._dial_at_s.items() if now_s >= at_s]:
+            del self._dial_at_s[key]
+            self._dial(key)
+        super().tick()
 
     def close(self) -> None:
-        """Close everything, after a moment for what was sent to leave. Idempotent."""
-        for socket_ in (*self._dialled.values(), self._zap):
-            socket_.close()
-        self._dialled.clear()
-        for listener in self._listeners.values():
+        """Close everything, after a moment for what was sent to leave."""
+        for key in tuple(self._connections):
+            self._forget_process(key)
+        self._close_connections()
+        for listener in self._listeners:
             listener.close()
-        self._listeners.clear()
-        self.context.term()
 
     def close_copies(self) -> None:
-        """In a forked child: leave the context to the parent, close the copies of the listeners."""
-        for listener in self._listeners.values():
-            listener.close_copies()
+        """In a forked child: close the copies of the sockets."""
+        self._close_copies()
+        for connections in self._connections.values():
+            for connection in connections:
+                connection.close_copy()
+        for listener in self._listeners:
+            listener.close()
+
+    def _forget_process(self, key: bytes) -> None:
+        until_s = time.monotonic() + _LINGER_S
+        for connection in self._connections.pop(key, ()):
+            connection.close(until_s)
+        for known in (self._waiting, self._dialled, self._dial_at_s):
+            known.pop(key, None)
+
+    def _dial(self, key: bytes) -> None:
+        members, peer = next(
+            (members, rank)
+            for members in self._members.values()
+            for rank, address in enumerate(members.addresses)
+            if address.key == key
+        )
+        target = _target(members.addresses[peer])
+        try:
+            dialled = start_connecting(target)
+        except (NotListeningError, OSError):  # a rank that waits asks again
+            self._retry(key)
+            return
+        where = describe_target(target)
+        self._begin(ControlHandshake(dialled, where, self._find, (members, peer)), _CONNECT_S)
+
+    def _retry(self, key: bytes) -> None:
+        pause_s = self._dialled.pop(key, math.inf)
+        if pause_s > _LONGEST_RETRY_S:
+            self._waiting.pop(key, None)
+        else:
+            self._dialled[key] = 2 * pause_s
+            self._dial_at_s[key] = time.monotonic() + pause_s
+
+    def _allowed_s(self, pending: ControlHandshake) -> float:
+        return _CONNECT_S if pending.step == CONNECTING else self.ATTEMPT_S
+
+    def _find(self, communicator_id: bytes, rank: int) -> ControlMembers:
+        members = self._members.get((communicator_id, rank))
+        if members is not None:
+            return members
+        kind = FormerError if communicator_id in self._former else RejectedError
+        raise kind("it is of a communicator, or dials a rank, that is not here")
+
+    def _shake_hands(self, accepted: socket.socket, client: str) -> ControlHandshake:
+        return ControlHandshake(accepted, client, self._find)
+
+    def _complete(self, pending: ControlHandshake) -> None:
+        key = pending.process
+        if key not in self._num_ranks:  # it left meanwhile
+            pending.close()
+            return
+        connection = FramedConnection(
+            self._selector,
+            pending,
+            MAX_MESSAGE_BYTES,
+            partial(self._deliver, key),
+            lambda _reason: self._on_end(key),
+        )
+        self._connections.setdefault(key, []).append(connection)
+        for known in (self._dialled, self._dial_at_s):
+            known.pop(key, None)
+        for message in self._waiting.pop(key, ()):
+            connection.send(message)
+
+    def _on_end(self, key: bytes) -> None:
+        """Forget a connection; the next message dials."""
+        open_ones = [one for one in self._connections.pop(key, ()) if not one.is_closed]
+        if open_ones:
+            self._connections[key] = open_ones
+
+    def _reject(self, pending: ControlHandshake, rejection: RejectedError) -> None:
+        # A member may end while it connects, and be late.
+        is_early = isinstance(rejection, ClosedError) and not pending.is_named
+        is_late = isinstance(rejection, FormerError)
+        if not pending.dialled and (is_late or (is_early and self._is_of_member(pending))):
+            self._give_up(pending)
+        else:
+            super()._reject(pending, rejection)
+
+    def _is_of_member(self, pending: ControlHandshake) -> bool:
+        """Say whether a connection comes from a host of a member."""
+        host = host_of(pending.address)
+        return pending.socket.family == socket.AF_UNIX or any(
+            address.host == host
+            for members in self._members.values()
+            for address in members.addresses
+        )
+
+    def _member_failed(self, pending: ControlHandshake, rejection: RejectedError) -> None:
+        if pending.dialled:
+            self._retry(pending.process)
+
+
+def _target(address: ControlAddress) -> Target:
+    if address.unix_name:
+        return f"\0{address.unix_name}"
+    return address.host, address.port

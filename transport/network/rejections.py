@@ -51,7 +51,7 @@ class Rejections:
             self.log_rest()
             self._num_lines = 0
             self._period_ends_s = time.monotonic() + _PERIOD_S
-        key = (_host(address), reason)
+        key = (host_of(address), reason)
         if key in self._logged or self._num_lines == _LINES_PER_PERIOD:
             self._num_unlogged += 1
             self._last_unlogged = f"{address}: {reason}"
@@ -75,6 +75,7 @@ class Rejections:
         return f"; connections rejected meanwhile: {', '.join(reasons)}"
 
 
-def _host(address: str) -> str:
+def host_of(address: str) -> str:
+    """Return an address without its port."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdigit() else address

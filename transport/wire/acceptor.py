@@ -105,7 +105,10 @@ class Acceptor(ABC, Generic[Pending]):
 
     def _listen(self) -> None:
         for listener in self._listeners:
-            self._selector.register(listener, EVENT_READ, partial(self._accept, listener))
+            self._watch_listener(listener)
+
+    def _watch_listener(self, listener: socket.socket) -> None:
+        self._selector.register(listener, EVENT_READ, partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_PER_TURN):

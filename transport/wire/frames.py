@@ -210,9 +210,8 @@ class FramedConnection:
             del self._unsent[: self._socket.send(self._unsent, socket.MSG_NOSIGNAL)]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self.end(f"the connection broke: {error.strerror or error}")
-            return
+        except OSError:  # what the other end sent before is still to be read, and then the end
+            self._unsent.clear()
         events = EVENT_READ | EVENT_WRITE if self._unsent else EVENT_READ
         if self._selector.get_key(self._socket).events != events:
             self._selector.modify(self._socket, events, self._on_ready)

@@ -1,40 +1,40 @@
 """Ranks of a large communicator in one process, as far as the wire goes.
 
-Each is a DEALER under CURVE and the state machine of a participant; they have no engine. A module
-of its own, because the processes of a swarm import it by its bare name.
+Each has connections of its own and the state machine of a participant; they have no engine. A
+module of its own, because the processes of a swarm import it by its bare name.
 """
 
 from __future__ import annotations
 
+import selectors
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
 
-import zmq
 from fake_engine import FakeEngine
 
-from hccl_py.transport.control.message import ControlAddress, ControlMembers, Entry, pack, unpack
+from hccl_py.transport.control.message import ControlMembers, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.sockets import ControlSockets
 
 WORLD_SIZE = 512
 COMMUNICATOR = bytes(range(16))
+SECRET = bytes(range(32))
 
 
 class Client:
     """A rank of the swarm."""
 
     def __init__(
-        self, context: Any, rank: int, keys: tuple[bytes, bytes], to: ControlAddress
+        self, selector: selectors.BaseSelector, rank: int, members: ControlMembers
     ) -> None:
         self.engine = FakeEngine(rank)
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.curve_publickey, self.socket.curve_secretkey = keys
-        self.socket.curve_serverkey = to.key
-        self.socket.connect(f"ipc://@{to.unix_name}")
+        members = replace(members, rank=rank)
+        self.sockets = ControlSockets(selector, self._receive)
+        self.sockets.admit(members)
+        self.coordinator = members.addresses[0].key
         self.beat_s: list[float] = []
         self.answer_s: list[float] = []
-        members = ControlMembers(COMMUNICATOR, rank, (ControlAddress(),) * WORLD_SIZE)
         self.participant = Participant(members, self.engine, self._send)
 
     def _send(self, _: Participant, entry: Entry) -> None:
@@ -43,33 +43,25 @@ class Client:
         if entry.kind == "beat":
             self.beat_s.append(time.monotonic())
         for message in pack([entry]):
-            self.socket.send(message, zmq.NOBLOCK)
+            self.sockets.send(self.coordinator, message)
 
-    def receive(self) -> None:
-        for entry in unpack(self.socket.recv()):
+    def _receive(self, _key: bytes, message: bytes) -> None:
+        for entry in unpack(message):
             if entry.kind == "beat-back":
                 self.answer_s.append(time.monotonic() - self.beat_s[-1])
             self.participant.receive(entry.sender, entry.kind, entry.body, time.monotonic())
 
 
-def swarm(
-    pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: ControlAddress
-) -> None:
+def swarm(pipe: Connection, ranks: range, members: ControlMembers) -> None:
     """Be these ranks until told to stop; then say how it went."""
-    context = zmq.Context()
-    clients = [Client(context, rank, keys[rank], to) for rank in ranks]
-    poller = zmq.Poller()
-    by_socket = {client.socket: client for client in clients}
-    for client in clients:
-        poller.register(client.socket, zmq.POLLIN)
-    poller.register(pipe.fileno(), zmq.POLLIN)
+    selector = selectors.DefaultSelector()
+    clients = [Client(selector, rank, members) for rank in ranks]
     told = False
     while True:
-        for ready, _ in poller.poll(20):
-            if ready in by_socket:
-                by_socket[ready].receive()
-                continue
-            word = pipe.recv() if ready == pipe.fileno() else ""
+        for ready, _ in selector.select(0.02):
+            ready.data()
+        if pipe.poll():
+            word = pipe.recv()
             if word == "begin":
                 for client in clients:
                     client.answer_s.clear()
@@ -80,10 +72,10 @@ def swarm(
                 answers = [client.answer_s for client in clients]
                 diagnoses = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
                 pipe.send((answers, diagnoses))
-                context.destroy(linger=0)
                 return
         now_s = time.monotonic()
         for client in clients:
+            client.sockets.tick()
             if client.participant.next_s() <= now_s:
                 client.participant.tick(now_s)
         if not told and all(client.answer_s for client in clients):

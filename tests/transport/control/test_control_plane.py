@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import resource
+import selectors
 import threading
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-import zmq
 from bootstrapped import bootstrapped
 from fake_engine import FakeEngine
 from quiet_clock import HANG_S
@@ -32,10 +33,39 @@ from hccl_py.transport.control.message import (
     unpack,
 )
 from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.errors import BootstrapError
 
 ID = bytes(range(16))
+SECRET = bytes(range(32))
 DEADLINE_S = HANG_S
+
+
+class Client:
+    """The connections of one of the other ranks, in the thread of the test."""
+
+    def __init__(self, members: ControlMembers) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.received: deque[bytes] = deque()
+        self.sockets = ControlSockets(self.selector, lambda _, one: self.received.append(one))
+        self.server = members.addresses[0].key
+        self.sockets.admit(members)
+
+    def send(self, message: bytes) -> None:
+        self.sockets.send(self.server, message)
+
+    def turn(self) -> bool:
+        for ready, _ in self.selector.select(0.01):
+            ready.data()
+        self.sockets.tick()
+        return True
+
+    def answers(self, sender: int) -> bool:
+        """Say whether a heartbeat of this rank is answered."""
+        self.send(beat(sender))
+        wait_until(lambda: self.turn() and bool(self.received), "an answer", DEADLINE_S)
+        entries = unpack(self.received.popleft())
+        return [(one.kind, one.receiver) for one in entries] == [("beat-back", sender)]
 
 
 class Server:
@@ -43,27 +73,23 @@ class Server:
 
     def __init__(self) -> None:
         self.plane = ControlPlane()
-        self.keys = [zmq.curve_keypair() for _ in range(3)]
         self.control_address = self.plane.control_address("", None)
-        others = (ControlAddress(self.keys[rank][0], "nobody") for rank in (1, 2))
+        others = (ControlAddress(bytes([rank]) * 16, "nobody") for rank in (1, 2))
         addresses = (self.control_address, *others)
-        self.members = ControlMembers(ID, 0, addresses)
+        self.members = ControlMembers(ID, 0, addresses, SECRET)
         self.engine = FakeEngine(0)
         participant = Participant(self.members, self.engine, self.plane.send)
         self.plane.loop.call(lambda: self.plane.admit(self.members))
         self.plane.loop.call(lambda: self.plane.attach(participant))
-        self.context = zmq.Context()
+        self.clients: list[Client] = []
 
-    def dial(self, keys: tuple[bytes, bytes]) -> zmq.Socket[bytes]:
-        dialled = self.context.socket(zmq.DEALER)
-        dialled.linger = 0
-        dialled.curve_publickey, dialled.curve_secretkey = keys
-        dialled.curve_serverkey = self.control_address.key
-        dialled.connect(f"ipc://@{self.control_address.unix_name}")
-        return dialled
+    def dial(self, rank: int, secret: bytes = SECRET) -> Client:
+        self.clients.append(Client(replace(self.members, rank=rank, secret=secret)))
+        return self.clients[-1]
 
     def close(self) -> None:
-        self.context.destroy(linger=0)
+        for client in self.clients:
+            client.sockets.close()
         self.plane.loop.call(lambda: self.plane.leave(self.members))
         self.plane.loop.stop()
         self.engine.close()
@@ -81,33 +107,34 @@ def beat(sender: int, communicator: bytes = ID) -> bytes:
     return message
 
 
-def answers(dialled: zmq.Socket[bytes], sender: int) -> bool:
-    """Say whether a heartbeat of this rank is answered."""
-    dialled.send(beat(sender))
-    while dialled.poll(1000 * DEADLINE_S):
-        for entry in unpack(dialled.recv()):
-            if entry.kind == "beat-back":
-                return entry.receiver == sender
-    return False
-
-
 def test_member_is_answered_and_its_word_counts_for_itself_alone(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dialled = server.dial(server.keys[1])
+    dialled = server.dial(1)
     report = Entry(ID, 2, 0, "report", [b"", None, None])
     (forged,) = pack([report])
     dialled.send(forged)
-    assert answers(dialled, 1)
+    assert dialled.answers(1)
     assert server.engine.adopted is None
     assert "claimed to be rank 2" in caplog.text
 
 
-def test_stranger_with_a_key_of_its_own_is_rejected(server: Server) -> None:
-    stranger, member = server.dial(zmq.curve_keypair()), server.dial(server.keys[2])
+def test_stranger_with_another_secret_is_rejected(server: Server) -> None:
+    stranger, member = server.dial(1, b"a guess"), server.dial(2)
     stranger.send(beat(1))
-    assert answers(member, 2)
-    assert not stranger.poll(100)
+    for _ in range(20):
+        stranger.turn()
+    assert member.answers(2)
+    assert not stranger.received
+
+
+def test_rank_that_has_left_may_come_back_to_another_communicator(server: Server) -> None:
+    client = server.dial(1)
+    assert client.answers(1)
+    server.plane.loop.call(lambda: server.plane.sockets.dismiss(server.members))
+    server.plane.loop.call(lambda: server.plane.sockets.admit(server.members))
+    wait_until(lambda: client.turn() and client.server not in client.sockets._connections, "end")
+    assert client.answers(1)
 
 
 GARBAGE = [
@@ -124,13 +151,12 @@ GARBAGE = [
 
 
 def test_garbage_of_a_member_harms_nobody(server: Server) -> None:
-    dialled = server.dial(server.keys[1])
+    dialled = server.dial(1)
     for garbage in GARBAGE:
         dialled.send(garbage)
-    assert answers(dialled, 1)
-    too_large = server.dial(server.keys[1])
-    too_large.send(bytes(MAX_MESSAGE_BYTES + 1))
-    assert answers(server.dial(server.keys[2]), 2)
+    assert dialled.answers(1)
+    server.dial(1).send(bytes(MAX_MESSAGE_BYTES + 1))
+    assert server.dial(2).answers(2)
 
 
 @pytest.mark.parametrize("message", GARBAGE[:2] + GARBAGE[2:5] + GARBAGE[7:])
@@ -211,17 +237,17 @@ def test_secrets_stay_out_of_the_logs(
     monkeypatch.setenv("HCCL_SECRET", "a secret of the job")
     caplog.set_level(logging.DEBUG)
     server = Server()
-    stranger = server.dial(zmq.curve_keypair())
+    stranger = server.dial(1, b"a guess")
     stranger.send(beat(0))
-    member = server.dial(server.keys[1])
+    stranger.turn()
+    member = server.dial(1)
     member.send(b"garbage")
-    assert answers(member, 1)
-    secret = server.plane.sockets._keys.secret.decode()
+    assert member.answers(1)
     shown = f"{caplog.text} {server.control_address} {server.members} {vars(server.plane)}"
     server.close()
     assert "message was dropped" in caplog.text
-    assert secret not in shown
-    assert "a secret of the job" not in shown
+    for secret in (repr(SECRET), "a guess", "a secret of the job"):
+        assert secret not in shown
 
 
 def starts_with_few_descriptors(rank: int, world_size: int) -> tuple[str, float]:
@@ -229,7 +255,7 @@ def starts_with_few_descriptors(rank: int, world_size: int) -> tuple[str, float]
     taken = [os.open(os.devnull, os.O_RDONLY)]
     while taken[-1] < 256:  # no holes below the limit
         taken.append(os.dup(taken[0]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 20, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 3, limits[1]))
     with pytest.raises(BootstrapError) as caught:
         Communicator(name="first", timeout_s=DEADLINE_S)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -239,9 +265,8 @@ def starts_with_few_descriptors(rank: int, world_size: int) -> tuple[str, float]
     return str(caught.value), data[0]
 
 
-def test_too_few_descriptors_are_an_error_that_says_how_many() -> None:
+def test_too_few_descriptors_are_an_error_that_names_the_limit() -> None:
     for text, total in run_ranks(starts_with_few_descriptors, 2):
-        assert re.search(r"expected 48 free descriptors, got 1\d \(Too many open files\)", text)
         assert "ulimit -n" in text
         assert total == 2.0
 
@@ -250,4 +275,4 @@ def test_address_that_cannot_be_bound_is_logged_and_the_rest_works(server: Serve
     control_address = server.plane.control_address("192.0.2.1", None)
     assert (control_address.host, control_address.port) == ("", 0)
     assert "cannot listen on" in control_address.problem
-    assert answers(server.dial(server.keys[1]), 1)
+    assert server.dial(1).answers(1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -28,3 +30,31 @@ def test_command_that_comes_in_the_midst_of_a_turn_waits_for_no_other(
     loop.post(lambda: None)
     assert ran.wait(HANG_S)
     loop.stop()
+
+
+def test_events_that_came_while_the_process_was_stopped_are_handled_before_services(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait then ends as if its time was up: epoll's says nothing of what is ready."""
+    loop, order = ControlLoop(lambda: None), list[str]()
+    select = loop.selector.select
+
+    def select_after_a_stop(timeout_s: float) -> Any:
+        return [] if timeout_s else select(0)
+
+    monkeypatch.setattr(loop.selector, "select", select_after_a_stop)
+    readable, writable = socket.socketpair()
+    loop.watch(readable, lambda: order.append("event"))
+
+    class Late:
+        def next_s(self) -> float:
+            return time.monotonic() + 1
+
+        def turn(self) -> None:
+            order.append("late")
+            loop.stop()
+
+    loop.add(Late())
+    writable.send(b"!")
+    loop.run()
+    assert order == ["event", "late"]

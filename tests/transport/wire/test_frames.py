@@ -144,6 +144,15 @@ def test_what_was_sent_arrives_although_its_end_closes(ends: Ends) -> None:
     assert received == [message]
 
 
+def test_last_words_are_read_although_nothing_can_be_sent_any_more(ends: Ends) -> None:
+    ends.ends[1].send(b"last words")
+    ends.ends[1].close()
+    for _ in range(3):
+        ends.ends[0].send(b"to nobody")
+    ends.await_that(lambda: ends.reasons[0])
+    assert ends.messages[0] == [b"last words"]
+
+
 def test_end_that_does_not_read_is_given_up(ends: Ends) -> None:
     for _ in range(40):
         ends.ends[0].send(bytes(LIMIT))
