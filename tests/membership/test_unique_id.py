@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from network_resets import reset
 from quiet_clock import HANG_S
 from ranks import run_ranks
 from tiers import by_night
@@ -24,6 +28,16 @@ from hccl_py.transport.bootstrap import unique_id_store
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
 TIMEOUT_S = HANG_S
+
+
+def strike(port: int) -> None:
+    """Reset the connections of this process's clients with the server at a port."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as copy:
+                    if copy.family == socket.AF_INET and copy.getpeername()[1] == port:
+                        reset(descriptor)
 
 
 @pytest.fixture(autouse=True)
@@ -284,3 +298,39 @@ def test_id_to_which_no_rank_comes_is_freed_after_its_timeout() -> None:
 def test_timeout_of_an_id_that_makes_no_sense_is_refused(timeout_s: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="timeout_s"):
         get_unique_id(timeout_s)
+
+
+def test_clients_whose_connections_are_reset_between_all_questions_are_the_same() -> None:
+    address = get_unique_id().address
+    clients = [UniqueIdClient(address, TIMEOUT_S) for _ in range(2)]
+    for rank, client in enumerate(clients):
+        for _ in range(2):  # as a client that got no answer
+            client.join(rank, 2)
+            strike(address.port)
+        client.set(f"{rank}", b"here")
+        strike(address.port)
+    for rank, client in enumerate(clients):
+        assert client.get(f"{1 - rank}") == b"here"
+        strike(address.port)
+        assert client.compare_set("first", b"", b"%d" % rank) == b"0"
+    for client in clients:
+        strike(address.port)
+        client.leave()
+    with pytest.raises(BootstrapError, match="has ended"):  # all have left
+        UniqueIdClient(address, TIMEOUT_S).join(0, 2)
+
+
+def test_ranks_meet_while_their_connections_with_the_store_are_reset() -> None:
+    uid, ends = get_unique_id(), threading.Event()
+
+    def strikes() -> None:
+        for _ in range(40):
+            strike(uid.address.port)
+            ends.wait(0.01)
+
+    with ThreadPoolExecutor(4) as threads:
+        storm = threads.submit(strikes)
+        sums = [threads.submit(join, uid, rank, 3) for rank in range(3)]
+        assert [one.result() for one in sums] == [[6.0] * 5] * 3
+        ends.set()
+        storm.result()

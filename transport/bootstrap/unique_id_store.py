@@ -4,21 +4,26 @@ The control thread of one process serves it. Server and clients prove that they 
 the id, so a process without the id gets nothing in or out. The questions are those of
 `control/store.py` and four more:
 
-    join     rank, world_size, who    True
+    join     rank, world_size, who, client  True
     visit    -                        True; of a client that says elsewhere which rank it is
     fail     problem                  True; of a rank that cannot even say which it is
-    leave    -                        none
+    leave    client                   True
+
+A client has a random name, which outlives its connections. After a reset it connects and asks again;
+a question that was answered before changes nothing.
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
 A server that only has visitors serves several rendezvous at a time, which are not its concern:
 their clients know one secret, and put the name of their rendezvous before every key.
 """
 
+import contextlib
 import itertools
 import logging
 import math
 import operator
 import os
+import secrets
 import selectors
 import socket
 import threading
@@ -89,9 +94,9 @@ class UniqueIdServer:
         self._made_by = made_by
         self._closed = threading.Event()
         self._store: StoreServer[int] = StoreServer(self._answer)
-        self._joined: dict[int, tuple[int, str]] = {}
+        self._joined: dict[int, tuple[bytes, str]] = {}  # by rank: its client
         self._world_size = 0
-        self._left: set[int] = set()
+        self._left: set[bytes] = set()
         self._problem = ""
         self._farewell: Deadline | None = None
         self._failed_until_s = 0.0  # how long a late rank gets the reason
@@ -204,15 +209,17 @@ class UniqueIdServer:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning("the store of a unique id dropped a message of a member: %s", error)
 
-    def _join(self, route: int, number: int, rank: int, world_size: int, who: str) -> None:
+    def _join(
+        self, route: int, number: int, rank: int, world_size: int, who: str, client: bytes
+    ) -> None:
         rank, world_size = operator.index(rank), operator.index(world_size)
         self._world_size = self._world_size or world_size
         if not 0 <= rank < world_size:
             self._fail(f"rank {rank} ({who}) is not in 0..{world_size - 1} (world_size)")
             self._answer(route, number, True)
             return
-        claimed, other = self._joined.setdefault(rank, (route, who))
-        if claimed != route:
+        claimed, other = self._joined.setdefault(rank, (client, who))
+        if claimed != client:
             self._fail(f"two processes claim rank {rank}: {other} and {who}")
         elif world_size != self._world_size:
             first = next(iter(self._joined))
@@ -230,11 +237,12 @@ class UniqueIdServer:
         self._fail(str(problem)[:_MAX_PROBLEM])
         self._answer(route, number, True)
 
-    def _leave(self, route: int, _number: int) -> None:
+    def _leave(self, route: int, number: int, client: bytes) -> None:
         self._visitors.discard(route)
-        self._left.update(one for one, _ in self._joined.values() if one == route)
+        self._left.update(one for one, _ in self._joined.values() if one == client)
         self._expect_late_ranks()
         self._store.reject_waiting(route)
+        self._answer(route, number, True)
 
     def _fail(self, problem: str) -> None:
         self._problem = self._problem or problem
@@ -311,6 +319,8 @@ class UniqueIdClient(StoreClient):
         )
         self._is_visiting = False
         self._numbers = itertools.count(1)
+        self._name = secrets.token_bytes(16)
+        self._was_up = False
         self._selector = selectors.DefaultSelector()
         settings, target = _wire_settings(address.secret), (address.host, address.port)
         self._wire = WireClient(self._selector, target, settings, self)
@@ -322,7 +332,7 @@ class UniqueIdClient(StoreClient):
     def join(self, rank: int, world_size: int) -> None:
         """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
-        self._ask("join", rank, world_size, who, deadline=self._all)
+        self._ask("join", rank, world_size, who, self._name, deadline=self._all)
 
     def visit(self, timeout_s: float | None = None) -> None:
         """Say that this client needs the store until it leaves, wherever it is served from now on.
@@ -348,7 +358,9 @@ class UniqueIdClient(StoreClient):
 
     def leave(self) -> None:
         """Say that this rank needs the store no more, and close."""
-        self._wire.send(msgpack.packb([next(self._numbers), "leave"]))
+        if self._was_up:
+            with contextlib.suppress(BootstrapError):
+                self._ask("leave", self._name, deadline=Deadline(_CLIENT_LINGER_S))
         self._wire.close(_CLIENT_LINGER_S)
         self._selector.close()
 
@@ -395,7 +407,8 @@ class UniqueIdClient(StoreClient):
 
     def on_up(self) -> None:
         """See `wire.client.ClientOwner`."""
-        self._has_new_connection, self._gone, self._rejected = True, None, None
+        self._was_up = self._has_new_connection = True
+        self._gone = self._rejected = None
 
     def on_message(self, message: bytes) -> None:
         """See `wire.client.ClientOwner`."""
@@ -403,7 +416,7 @@ class UniqueIdClient(StoreClient):
 
     def on_down(self) -> None:
         """See `wire.client.ClientOwner`."""
-        self._gone = self._gone or Deadline(_GONE_S)
+        self._gone = None if self._wire.was_reset else self._gone or Deadline(_GONE_S)
         if not self._wire.other_secret:
             self._rejected = None
         elif self._rejected is None:

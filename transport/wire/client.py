@@ -39,6 +39,7 @@ class WireClient:
     Attributes:
         is_up: whether there is a connection with the server.
         was_rejected: the last attempt met a process that is no such server.
+        was_reset: the last attempt was reset after it met a process that listens.
         other_secret: the last attempt met a server that knows another secret.
     """
 
@@ -50,7 +51,7 @@ class WireClient:
         owner: ClientOwner,
     ) -> None:
         """Dial at the first turn."""
-        self.was_rejected = self.other_secret = False
+        self.was_rejected = self.was_reset = self.other_secret = False
         self._selector, self._target, self._settings = selector, target, settings
         self._owner = owner
         self._connection: FramedConnection | None = None
@@ -103,7 +104,7 @@ class WireClient:
         try:
             dialled = start_connecting(self._target)
         except (NotListeningError, OSError):
-            self.other_secret = False
+            self.was_reset = self.other_secret = False
             self._retry()
             return
         purpose, secret = self._settings.purpose, self._settings.secret
@@ -130,7 +131,7 @@ class WireClient:
             return
         self._selector.unregister(pending.socket)
         self._pending = None
-        self.was_rejected = self.other_secret = False
+        self.was_rejected = self.was_reset = self.other_secret = False
         self._pause_s = _FIRST_REDIAL_S
         limit = self._settings.max_message_bytes
         self._connection = FramedConnection(
@@ -142,6 +143,7 @@ class WireClient:
         assert self._pending is not None
         is_missing = isinstance(error, NotListeningError | ResetError)
         self.was_rejected = self.was_rejected or not is_missing
+        self.was_reset = isinstance(error, ResetError) and self._pending.step != CONNECTING
         self.other_secret = not is_missing and self._pending.step == "proof"
         self._drop_pending()
         self._retry()
