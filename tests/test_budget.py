@@ -17,12 +17,12 @@ SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
     "transport/wire": 1_030,
-    "transport/bootstrap": 2_930,
+    "transport/bootstrap": 2_940,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_190,
     "transport/csrc": 10_170,
     "hccl_py/communicator.py": 300,
-    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_620,
+    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_710,
     "hccl_py/*": 2_700,
     "hccl_py/plan hccl_py/algorithms": 3_970,
     "hccl_py/diagnosis hccl_py/observe": 2_540,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 55_470,
+    "tests": 55_650,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
+from hccl_py.membership.lasting_store import lasting, persistently
 from hccl_py.membership.lives import life_at
 from hccl_py.membership.unique_id import (
     UniqueId,
@@ -114,7 +115,7 @@ def rendezvous_store(
         store = id_from_environment(rank, name)
     if isinstance(store, bytes | bytearray | memoryview):
         return store_of_unique_id(store, rank, world_size, timeout_s, problem)
-    return nullcontext(store)
+    return nullcontext(lasting(store))
 
 
 def _require_descriptors(rank: int, name: str) -> None:
@@ -189,7 +190,8 @@ def _open_store(address: str, port: int, is_master: bool, timeout_s: float) -> A
         )
 
     try:
-        return call_interruptibly(open_store)
+        server = None if is_master else (address, port)  # else a port that is in use is no reset
+        return persistently(lambda: call_interruptibly(open_store), server)
     except (RuntimeError, OSError) as error:
         if not is_master or is_of_signal_handler(error):
             raise

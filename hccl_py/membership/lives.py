@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hccl_py.membership.lasting_store import lasting
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
 from hccl_py.transport.deadline import Deadline
@@ -121,7 +121,7 @@ def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterato
         BootstrapError: rank 0 did not come, or two processes claim to be rank 0.
     """
     here = Identity.of_this_process()
-    lives = _Lives(store, here, rank, world_size, Deadline(timeout_s))
+    lives = _Lives(lasting(store), here, rank, world_size, Deadline(timeout_s))
     if rank in range(1, world_size):
         yield lives.part(lives.join())
         return
@@ -185,13 +185,9 @@ class _Lives:
 
     def join(self) -> _Life:
         """Wait for the life of this rank, and join it."""
-        life = None
         while True:
             try:
-                if life is None:
-                    wait_s = max(self._deadline.remaining_s, _TURN_S)
-                    self._store.wait([_OPEN], timedelta(seconds=wait_s))
-                packed = bytes(self._store.get(_OPEN))
+                packed = bytes(self._store.get(_OPEN)) if self._store.check([_OPEN]) else b""
             except RuntimeError as error:
                 if is_of_signal_handler(error):
                     raise

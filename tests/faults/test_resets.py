@@ -83,7 +83,7 @@ class Resets:
 
 def _is_tcp(descriptor: int) -> bool:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
-        return copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM
+        return copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
     return False
 
 
@@ -177,16 +177,15 @@ def test_resets_for_a_minute_are_survived(which: str, transport: str) -> None:
 
 
 def joins_in_a_storm(rank: int, world_size: int, gap_s: float, seed: int) -> int:
-    """Reset any connection but the store's, which is torch's, as long as ranks join and longer."""
+    """Reset any connection, that with torch's store too, as long as ranks join and longer."""
     mesh.require_system_calls = lambda: None  # type: ignore[attr-defined]  # by connections of its own
     before, num_resets, ends = open_socket_inodes(), 0, threading.Event()
     chance = random.Random(seed + rank)
-    store_port = int(os.environ["MASTER_PORT"])
 
     def strikes() -> None:
         nonlocal num_resets
         while not ends.wait(chance.uniform(0, gap_s)):
-            for descriptor in tcp_connections(before, store_port):
+            for descriptor in tcp_connections(before):
                 if chance.random() < 0.3:
                     reset(descriptor)
                     num_resets += 1
@@ -205,14 +204,14 @@ def joins_in_a_storm(rank: int, world_size: int, gap_s: float, seed: int) -> int
     return num_resets
 
 
-def tcp_connections(before: set[int], but_port: int) -> Iterator[int]:
+def tcp_connections(before: set[int]) -> Iterator[int]:
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             inode = socket_inode(descriptor)
             if inode is not None and inode not in before and _is_tcp(descriptor):
                 with socket.socket(fileno=os.dup(descriptor)) as copy:
-                    if copy.getpeername()[1] != but_port:
-                        yield descriptor
+                    copy.getpeername()  # OSError: it listens
+                yield descriptor
 
 
 @pytest.mark.nightly("faults")

@@ -295,7 +295,7 @@ class FullMesh(Connector):
 
         A peer that has ended refuses it then.
         """
-        if isinstance(cause, ResetError) or key in self._lost:
+        if isinstance(cause, ResetError) or key in self._finished:
             self._retry_later(key)
             return
         me, peer = (self._world.members[rank] for rank in (self._world.rank, key.rank))

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -19,7 +19,7 @@ from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.rdma_agreement import first_problem
 from hccl_py.transport.bootstrap.rendezvous import PeerInfo, RendezvousResult, meet
-from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
+from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store, served_at
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
@@ -172,7 +172,8 @@ def connect(
         require_system_calls()
         identity = identity or Identity.of_this_process()
         terms = ask()
-        settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
+        store_host, _ = served_at(store) or (None, 0)
+        settings = replace(NetworkSettings.from_environment(), store_host=store_host)
         if rank == 0:
             _warn_once(weakness(settings.secret))
         lanes = num_lanes, slot_bytes
@@ -202,14 +203,6 @@ def _warn_once(text: str) -> None:
     # The first communicator reads the variable and removes it; hccl-launch has warned itself.
     if text and "HCCL_PROGRESS_FILE" not in os.environ:
         logger.warning(text)
-
-
-def _host_of(store: Any) -> str | None:
-    """Return where a store of torch is served, None for other stores."""
-    while (inner := getattr(store, "underlying_store", None)) is not None:
-        store = inner
-    host = getattr(store, "host", None)
-    return host if isinstance(host, str) else None
 
 
 class _Resources:

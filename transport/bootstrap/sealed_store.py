@@ -36,6 +36,14 @@ class Store(Protocol):
         """Wait for a key and return its bytes."""
 
 
+def served_at(store: Any) -> tuple[str, int] | None:
+    """Return host and port where a store of torch is served, None for other stores."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    host, port = getattr(store, "host", None), getattr(store, "port", None)
+    return (host, port) if isinstance(host, str) and isinstance(port, int) else None
+
+
 class SealedStore:
     """A store of one communicator.
 
