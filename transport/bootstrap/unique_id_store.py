@@ -9,8 +9,8 @@ the id, so a process without the id gets nothing in or out. The questions are th
     fail     problem                  True; of a rank that cannot even say which it is
     leave    client                   True
 
-A client has a random name, which outlives its connections. After a reset it connects and asks again;
-a question that was answered before changes nothing.
+A client has a random name, which outlives its connections. After a reset it connects and asks
+again; a question that was answered before changes nothing.
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
 A server that only has visitors serves several rendezvous at a time, which are not its concern:
