@@ -82,29 +82,32 @@ def tell(number: int, frame: object) -> None:
     raise Told("timeout")
 
 
-def interrupted(wait: Wait) -> None:
+def interrupted(wait: Wait, number: int) -> None:
     """Have a handler raise while this thread waits: it comes out as itself, soon."""
+    raised = KeyboardInterrupt if number == signal.SIGINT else Told
     came: list[Moment] = []
 
     def interrupt() -> None:
         time.sleep(0.3)  # what the wait does first need not last as long
         wait_until(lambda: is_asleep(os.getpid()), "the main thread waits")
         came.append(Moment.now())
-        os.kill(os.getpid(), signal.SIGALRM)
+        os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGALRM, tell)
+    if raised is Told:
+        signal.signal(number, tell)
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Told) as caught:
+    with pytest.raises(raised) as caught:
         wait()
-    assert type(caught.value) is Told
+    assert type(caught.value) is raised
     assert Moment.now() - came[0] < 1.0
     thread.join()
 
 
 def init(method: str | None = None, **settings: str) -> None:
     os.environ.update(settings)
-    dist.init_process_group("hccl", init_method=method, rank=int(os.environ["RANK"]), world_size=2)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("hccl", init_method=method, rank=rank, world_size=size)
 
 
 def free_port() -> int:
@@ -335,6 +338,7 @@ WAITS: dict[str, Callable[[], Wait]] = {
     "new_group": torchs(lambda data: dist.new_group([0, 1])),
     "new_group local": torchs(lambda data: dist.new_group([0, 1], use_local_synchronization=True)),
     "split_group": torchs(lambda data: dist.split_group(None, [[0, 1]])),
+    "shrink_group": torchs(lambda data: dist.shrink_group([2])),  # type: ignore[attr-defined]
     "full_tensor": torchs(full_tensor),
     "all_reduce": torchs(dist.all_reduce),
     "work.wait": torchs(lambda data: dist.all_reduce(data, async_op=True).wait()),
@@ -389,24 +393,29 @@ FIRST = 4
 """So many stand in the default tier."""
 
 
-def one_waits(rank: int, world_size: int, name: str) -> None:
+def one_waits(rank: int, world_size: int, name: str, number: int) -> None:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     wait = WAITS[name]()
-    if rank == 1:
+    if rank > 0:
         store.get("interrupted")
         return
     try:
-        interrupted(wait)
+        interrupted(wait, number)
     finally:
         store.set("interrupted", "")
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "number"),
     [
-        pytest.param(name, marks=[pytest.mark.nightly("faults")] if i >= FIRST else [])
+        pytest.param(
+            name, number, marks=[pytest.mark.nightly("faults")] if i >= FIRST or i % 2 != j else []
+        )
         for i, name in enumerate(WAITS)
+        for j, number in enumerate((signal.SIGALRM, signal.SIGINT))
     ],
 )
-def test_what_a_handler_raises_comes_out_of_a_wait_as_itself(name: str) -> None:
-    run_ranks(one_waits, 2, name, timeout_s=60)
+def test_what_a_handler_raises_comes_out_of_a_wait_as_itself(name: str, number: int) -> None:
+    if name == "shrink_group" and not hasattr(dist, name):
+        pytest.skip("this torch has none")
+    run_ranks(one_waits, 3 if name == "shrink_group" else 2, name, number, timeout_s=60)
