@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hccl_py.launcher.signals import WARNINGS
+from hccl_py.launcher.signals import WARNINGS, end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command() -> NoReturn:
     """Run hccl-launch as this process's only purpose."""
     for number in (signal.SIGINT, signal.SIGTERM):  # until `launch` handles them itself
-        signal.signal(number, _end)
+        signal.signal(number, end)
     pass_over_warnings()
     code = main()
     # Taking the interpreter apart costs a tenth of an agent's CPU time, and ends nothing more.
@@ -36,12 +36,6 @@ def pass_over_warnings() -> None:
     for number in WARNINGS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda *_: None)  # to ignore it would have the ranks ignore it
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    # Not by an exception: in the midst of an import it may be taken for another one.
-    os.write(2, f"hccl-launch: stopped by {signal.Signals(number).name}\n".encode())
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,21 @@
 """Which signals belong to whom. Needs the standard library only."""
 
+import os
 import signal
+from types import FrameType
 from typing import NoReturn
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
 """Signals that schedulers and users send to running programs: they are the ranks'."""
+
+
+def end(number: int, _frame: object = None) -> NoReturn:
+    """Handle a signal by ending this process, in one line.
+
+    Not by an exception: in the midst of an import it may be lost, or be taken for another one.
+    """
+    os.write(2, f"hccl-launch: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
 
 
 def stop(number: int, _frame: object) -> NoReturn:
@@ -13,3 +24,12 @@ def stop(number: int, _frame: object) -> NoReturn:
     A pod's first process has no other way to learn that it has to end.
     """
     raise KeyboardInterrupt(number)
+
+
+def stop_or_end(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal as `stop`, or as `end` in the midst of an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            end(number)
+        frame = frame.f_back
+    stop(number, frame)
