@@ -3,44 +3,15 @@
 import os
 import selectors
 import time
-from typing import Protocol
 
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.screen import Console, open_screens
 
 PRINT_S = 4.0
 """For what is left to print after a stop, on top of the ranks' time; `supervisor` waits longer."""
 _FLUSH_S = 1.0
 _PROMPT_S = 0.2
-
-
-class Reader(Protocol):
-    """A pipe that is read while the screens take what it brings."""
-
-    is_open: bool
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-
-    def on_readable(self) -> object:
-        """Read once; close at the end."""
-
-
-class PromptReader(Reader, Protocol):
-    """A pipe on which a line may begin that waits for the user's answer.
-
-    Attributes:
-        read_s: when something came last.
-    """
-
-    read_s: float
-
-    @property
-    def prompt(self) -> bytes:
-        """What there is of a line without an end, unless it is a progress bar."""
-
-    def take_unfinished(self) -> bytes:
-        """Return what there is of a line without an end, which has been shown then."""
 
 
 class JobOutput:
@@ -54,10 +25,10 @@ class JobOutput:
         """Open both."""
         self._loop = loop
         self.out, self.err = open_screens()
-        self._readers: list[Reader] = []
-        self._watched: set[Reader] = set()
+        self._readers: list[LineReader] = []
+        self._watched: set[LineReader] = set()
         self._writable: set[Console] = set()
-        self._prompting: list[tuple[PromptReader, Console, bytes, object]] = []
+        self._prompting: list[tuple[LineReader, Console, bytes, object]] = []
         loop.add(self)
 
     @property
@@ -110,13 +81,13 @@ class JobOutput:
         """Show a line below all others, in place of the one before; empty: none."""
         self.err.show(status)
 
-    def read(self, reader: Reader) -> None:
+    def read(self, reader: LineReader) -> None:
         """Read from a pipe from now on."""
         self._readers.append(reader)
         self._watch(reader)
 
     def show_prompts(
-        self, reader: PromptReader, screen: Console, prefix: bytes, source: object
+        self, reader: LineReader, screen: Console, prefix: bytes, source: object
     ) -> None:
         """Show beginnings of lines that do not go on for a moment, after a prefix.
 
@@ -152,30 +123,30 @@ class JobOutput:
             else:
                 self._watch(reader)
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: LineReader) -> None:
         """Read from a pipe no more; call it before the pipe is closed."""
         self._unwatch(reader)
         if reader in self._readers:
             self._readers.remove(reader)
 
-    def _prompts(self) -> list[tuple[PromptReader, Console, bytes, object]]:
+    def _prompts(self) -> list[tuple[LineReader, Console, bytes, object]]:
         """Return the readers that have the beginning of a line."""
         self._prompting = [one for one in self._prompting if one[0].is_open]
         return [one for one in self._prompting if one[0].prompt]
 
-    def _watch(self, reader: Reader) -> None:
+    def _watch(self, reader: LineReader) -> None:
         if reader not in self._watched:
             self._watched.add(reader)
             self._loop.watch(reader.fileno(), lambda: self._on_readable(reader))
 
-    def _on_readable(self, reader: Reader) -> None:
+    def _on_readable(self, reader: LineReader) -> None:
         # It may reach its end, and close.
         self._unwatch(reader)
         reader.on_readable()
         if reader.is_open:
             self._watch(reader)
 
-    def _unwatch(self, reader: Reader) -> None:
+    def _unwatch(self, reader: LineReader) -> None:
         if reader in self._watched:
             self._watched.remove(reader)
             self._loop.selector.unregister(reader.fileno())

@@ -21,7 +21,7 @@ class Console:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = _opened_again(descriptor)
+        self._descriptor, self._may_wait = _opened_again(descriptor)
         self._waiting = bytearray()
         self._status = b""
         self._prompted_by: object = None
@@ -100,8 +100,9 @@ class Console:
     def on_writable(self) -> None:
         """Write as much as the reader takes now."""
         try:
-            while self._waiting:
-                count = os.write(self._descriptor, self._waiting[:_WRITE_BYTES])
+            most = select.PIPE_BUF if self._may_wait else _WRITE_BYTES
+            while self._waiting and (not self._may_wait or self._is_ready(0.0)):
+                count = os.write(self._descriptor, self._waiting[:most])
                 del self._waiting[:count]
         except BlockingIOError:
             pass
@@ -118,11 +119,15 @@ class Console:
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is written, at most `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
+        while self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
+            self._is_ready(left_s)
+            self.on_writable()
+
+    def _is_ready(self, timeout_s: float) -> bool:
+        """Wait until a write of PIPE_BUF bytes does not wait, or fails."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
-        while self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
-            poll.poll(left_s * 1000)
-            self.on_writable()
+        return bool(poll.poll(timeout_s * 1000))
 
 
 def open_screens() -> tuple[Console, Console]:
@@ -133,17 +138,16 @@ def open_screens() -> tuple[Console, Console]:
     return out, out if os.path.sameopenfile(1, 2) else Console(2)
 
 
-def _opened_again(descriptor: int) -> int:
-    """Return a descriptor for the same terminal or pipe that does not block.
+def _opened_again(descriptor: int) -> tuple[int, bool]:
+    """Return a descriptor for the same terminal or pipe that does not block, and whether one does.
 
     O_NONBLOCK on the descriptor itself would also change the shell's: they share it. A file never
-    blocks, and opened again it would be written from its beginning.
+    blocks, and opened again it would be written from its beginning. A socket cannot be opened
+    again, nor another user's pipe or terminal, as after `su`.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        try:
-            return os.open(f"/proc/self/fd/{descriptor}", flags)
-        except OSError:  # another user's terminal, after `su`, or a pipe whose reader has gone
-            pass
-    return descriptor
+        with suppress(OSError):
+            return os.open(f"/proc/self/fd/{descriptor}", flags), False
+    return descriptor, not stat.S_ISREG(mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import socket
 import struct
 import subprocess
 import sys
@@ -32,7 +33,13 @@ def fill(screen: Console) -> int:
     return count
 
 
-@pytest.mark.parametrize("opened", [os.pipe, pty.openpty])
+def pair_of_sockets() -> tuple[int, int]:
+    """Open what cannot be opened again."""
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
+@pytest.mark.parametrize("opened", [os.pipe, pty.openpty, pair_of_sockets])
 def test_reader_that_stops_makes_nobody_wait_and_loses_nothing(
     opened: Callable[[], tuple[int, int]],
 ) -> None:
