@@ -91,3 +91,12 @@ def takes(pid: int, number: int) -> bool:
         masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.MULTILINE)
         return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
     return False
+
+
+def is_in_background(pid: int) -> bool:
+    """Whether standard input is the terminal of a process which the shell does not let read it."""
+    _, _, group, _, terminal, foreground = (
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:6]
+    )
+    is_its_own = os.fstat(0).st_rdev in (int(terminal), os.makedev(5, 0))  # /dev/tty
+    return is_its_own and foreground not in (group, "-1")

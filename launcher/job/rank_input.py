@@ -5,29 +5,46 @@ nothing but its input. An empty piece is the end.
 """
 
 import base64
+import math
 import os
 import selectors
+import time
 from collections.abc import Callable
 
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.processes import is_in_background
 
 _PIECE_BYTES = 64 << 10
 _STDIN = 0
+_LOOK_AGAIN_S = 0.5
 
 
 class UserInput:
-    """The end where the user is: reads when a piece is wanted."""
+    """The end where the user is: reads when a piece is wanted; a service of the loop."""
 
     def __init__(self, loop: JobLoop, send: Callable[[str], None]) -> None:
         """`send` takes a piece as text."""
         self._loop, self._send = loop, send
-        self._is_wanted = False
+        self._is_wanted, self._watch_at_s = False, math.inf
+        loop.add(self)
 
     def want(self) -> None:
         """Read a piece as soon as there is one."""
-        if self._is_wanted:
-            return
-        self._is_wanted = True
+        if not self._is_wanted:
+            self._is_wanted = True
+            self._watch()
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._watch_at_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        if time.monotonic() >= self._watch_at_s:
+            self._watch_at_s = math.inf
+            self._watch()
+
+    def _watch(self) -> None:
         try:
             self._loop.watch(_STDIN, self._on_readable)
         except PermissionError:  # a file, which nobody has to wait for
@@ -35,7 +52,10 @@ class UserInput:
 
     def _on_readable(self) -> None:
         self._loop.selector.unregister(_STDIN)
-        self._read()
+        if is_in_background(os.getppid()):  # since Ctrl-Z: what the user types is the shell's
+            self._watch_at_s = time.monotonic() + _LOOK_AGAIN_S
+        else:
+            self._read()
 
     def _read(self) -> None:
         self._is_wanted = False

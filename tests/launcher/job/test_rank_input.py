@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import pty
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launching import COMMAND, run
 from quiet_clock import HANG_S
+
+from hccl_py.launcher.job import rank_input
+from hccl_py.launcher.job.loop import JobLoop
 
 Script = Callable[[str], Path]
 
@@ -110,3 +116,55 @@ def test_rank_0_reads_the_terminal(script: Script) -> None:
         assert process.stdout is not None
         assert process.stdout.read() == "read typed, True\n"
     os.close(ours)
+
+
+def test_what_is_typed_for_the_shell_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    in_background, received, loop = [True, True, False], [], JobLoop()
+    monkeypatch.setattr(rank_input, "_STDIN", reader)
+    monkeypatch.setattr(rank_input, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(rank_input, "is_in_background", lambda _: in_background.pop(0))
+
+    def receive(text: str) -> None:
+        received.append(base64.b64decode(text))
+        loop.stop()
+
+    user_input = rank_input.UserInput(loop, receive)
+    os.write(writer, b"typed\n")
+    user_input.want()
+    loop.run()
+    assert (received, in_background) == ([b"typed\n"], [])
+    os.close(reader)
+    os.close(writer)
+
+
+_JOB_CONTROL = """
+import os, signal, sys, time
+from hccl_py.launcher.processes import is_in_background
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+found = [is_in_background(os.getpid())]
+child = os.fork()
+if child == 0:
+    time.sleep(1000)
+os.setpgid(child, child)
+os.tcsetpgrp(0, child)
+found += [is_in_background(os.getpid()), is_in_background(child)]
+os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
+found.append(is_in_background(os.getpid()))
+os.dup2(os.open("/dev/null", os.O_RDWR), 0)
+found.append(is_in_background(os.getpid()))
+os.kill(child, signal.SIGKILL)
+os.write(1, f"{found}\\n".encode())
+"""
+
+
+def test_terminal_belongs_to_the_group_that_the_shell_names() -> None:
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", _JOB_CONTROL])
+    printed = b""
+    while chunk := _read(ours):
+        printed += chunk
+    os.waitpid(pid, 0)
+    os.close(ours)
+    assert printed.split(b"\r\n")[0] == b"[False, True, False, True, False]"
