@@ -38,11 +38,11 @@ def main() -> int:
     try:
         allow_ranks(message["ranks"])
         check_folder(OutputOptions(*message["output"]).log_dir)
-        with scratch_folder() as folder:
-            return supervisor.run(lambda: _run(message, folder), message["stop_s"], folder)
+        folder = scratch_folder()
+        return supervisor.run(lambda: _run(message, folder), message["stop_s"], folder)
     except UsageError as error:
         say(f"error: {error}")
-        return CANNOT_RUN
+        return error.exit_code
 
 
 def _run(message: dict[str, Any], folder: Path) -> int:

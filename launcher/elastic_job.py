@@ -27,8 +27,7 @@ from hccl_py.launcher.parts.settings import bind
 from hccl_py.launcher.placement.binding import Bind, place
 from hccl_py.launcher.placement.topology import framework_variables, read_machine
 from hccl_py.launcher.processes import children, takes
-from hccl_py.launcher.signals import WARNINGS, stop
-from hccl_py.launcher.supervisor import stop_signals
+from hccl_py.launcher.signals import WARNINGS
 from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 
 _PROBE_S = 2.0
@@ -54,10 +53,9 @@ def check_options(options: JobOptions) -> None:
 def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
     """Run this node's part of the job, and return its exit code.
 
-    `folder` is for records of exceptions, and `words` are the command line.
+    `folder` is for records of exceptions, and `words` are the command line. A signal ends this
+    process until torch handles it: an exception might be lost in the midst of an import.
     """
-    for number in stop_signals():
-        signal.signal(number, stop)
     for number in WARNINGS:
         signal.signal(number, _pass_on)
     args = parser().parse_args(words)
@@ -66,8 +64,6 @@ def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
             _prepare_c10d(args, options)
         _set_environment(options)
         problem, code = _run(options, folder, args)
-    except KeyboardInterrupt as stopped:  # before torch handles signals itself
-        problem, code = _stopped_by(*stopped.args)
     except TimeoutError as error:
         problem, code = f"error: {error}", MISSING_NODE
     if problem:
@@ -107,6 +103,13 @@ def _run(options: JobOptions, folder: Path, args: argparse.Namespace) -> tuple[s
             f"error: lost {where}: the node of --rdzv-endpoint ended or cannot be reached, and an "
             "elastic job ends with it"
         ), LOST_NODE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        from hccl_py.launcher.job.agent import why_not_run
+
+        what, code = why_not_run(error, options.program[0])
+        return f"error: cannot start a rank: {what}", code
     except KeyError as unknown:  # torch looks its handlers of events up by their names
         return f"error: --event-log-handler: expected one of torch's, got {unknown}", USAGE
     except (ValueError, AssertionError) as error:

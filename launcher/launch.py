@@ -15,7 +15,7 @@ from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
-from hccl_py.launcher.processes import kill_descendants
+from hccl_py.launcher.processes import is_in_background, kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.signals import stop
 
@@ -36,10 +36,10 @@ def launch(words: Sequence[str]) -> int:
         if text:
             print(text, end="")
             return 0
-        with scratch_folder() as folder:
-            part = choose.elastic_part if options.elastic else choose.part
-            body = part(options, folder, words)
-            return supervisor.run(body, options.stop_s, folder)
+        folder = scratch_folder()
+        part = choose.elastic_part if options.elastic else choose.part
+        body = part(options, folder, words)
+        return supervisor.run(body, options.stop_s, folder)
     except UsageError as error:
         say(f"error: {error}")
         return error.exit_code
@@ -59,15 +59,9 @@ def _open_streams() -> None:
     Another file would get the numbers and lines of a stream that is closed.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    try:
-        is_in_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:  # not this session's terminal: nobody else reads from it
-        is_in_background = False
-    if is_in_background:  # rank 0 would take what the user types for the shell
-        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.set_inheritable(descriptor, True)  # by the ranks
+    if is_in_background(os.getpid()):  # rank 0 would take what the user types for the shell
         os.dup2(descriptor, 0)
-        os.close(descriptor)
+    os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

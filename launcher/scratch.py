@@ -1,18 +1,22 @@
-"""A folder of the launcher's own, for records of exceptions, of which the report is made."""
+"""A folder of the launcher's own, for records of exceptions, of which the report is made.
+
+The supervisor's child makes it: whichever of the two is killed, the other one removes it.
+"""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import UsageError
 
 
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder that only its owner may read, and remove it at the end; raise UsageError."""
+def scratch_folder() -> Path:
+    """Return the path of a new folder, which `make` makes."""
     # Not by tempfile, whose import costs an agent more than all else here.
-    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
+
+
+def make(folder: Path) -> None:
+    """Make the folder, which only its owner may read; raise UsageError."""
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
@@ -20,10 +24,6 @@ def scratch_folder() -> Iterator[Path]:
             f"cannot make a folder in {folder.parent}: {error.strerror}; set TMPDIR to one that "
             "this user can write"
         ) from error
-    try:
-        yield folder
-    finally:
-        remove(folder)
 
 
 def remove(folder: Path) -> None:

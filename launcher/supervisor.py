@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from select import select
 
-from hccl_py.launcher.exit_codes import AGENT_KILLED
+from hccl_py.launcher.exit_codes import AGENT_KILLED, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import (
     adopt_orphans,
@@ -23,7 +23,7 @@ from hccl_py.launcher.processes import (
     kill_descendants,
     thaw_at_end_of,
 )
-from hccl_py.launcher.scratch import remove
+from hccl_py.launcher.scratch import make, remove
 from hccl_py.launcher.signals import WARNINGS
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -45,14 +45,12 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     """Run `body` in a child that is a session of its own, and return its exit code.
 
     A signal is passed on to the child, whose ranks have `stop_s` after the first one. Nothing that
-    the child started is left when this returns. The child removes the folder of the caller where
+    the child started is left when this returns. The child makes the folder, and removes it where
     this process was killed.
     """
     adopt_orphans()
     # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
-    signals, signal_writer = os.pipe()
-    for end in (signals, signal_writer):
-        os.set_blocking(end, False)
+    signals, signal_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     # A signal reaches both processes before the child has left the session: neither takes it yet.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     # SIGCHLD says that the child was frozen: its byte on the pipe thaws the child. Where a shell
@@ -70,6 +68,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
         os.kill(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         kill_descendants(_KILL_S)
+        remove(folder)
         os.close(ended)
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
@@ -77,8 +76,8 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
         os.close(signals)
         os.close(signal_writer)
     if stopped_by and code <= 0:  # the child was killed before it could say so
-        name = signal.Signals(stopped_by).name
-        say(f"stopped by {name}; all ranks were killed, and their last lines may be missing")
+        lost = "; all ranks were killed, and their last lines may be missing"
+        say(f"stopped by {signal.Signals(stopped_by).name}" + lost * (code != -stopped_by))
         return 128 + stopped_by
     if code < 0:
         name = signal.Signals(-code).name
@@ -110,7 +109,11 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
         os.close(signals[1])
         thaw_at_end_of(signals[0])
         end_with_parent(signal.SIGTERM, parent)
+        make(folder)
         code = body()
+    except UsageError as error:
+        say(f"error: {error}")
+        code = error.exit_code
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -218,9 +218,7 @@ def watch_signals(
 
     `on_warning` gets the numbers of those that are for the ranks.
     """
-    readable, writable = os.pipe()
-    for end in (readable, writable):
-        os.set_blocking(end, False)
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in (*stop_signals(), *WARNINGS):
         signal.signal(number, lambda *_: None)

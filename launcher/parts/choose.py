@@ -68,7 +68,7 @@ def part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[]
 
         if found.task is not Task.NONE:
             return scheduled.part(options, found, folder)
-        scheduled.in_allocation(options, found, words, folder)
+        scheduled.in_allocation(options, found, words)
     if options.coordinator is None:
         return _local(options, folder)
     if options.by_arrival:

@@ -13,7 +13,6 @@ from hccl_py.launcher.lookups import address_of
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, JobOptions
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts import several_nodes
-from hccl_py.launcher.scratch import remove
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import NODE_OPTIONS, Scheduled, Task
 from hccl_py.transport.errors import HcclError
@@ -45,9 +44,7 @@ def part(options: JobOptions, found: Scheduled, folder: Path) -> Callable[[], in
     return several_nodes.first_node(known, folder, slots, anywhere=found.is_node_0)
 
 
-def in_allocation(
-    options: JobOptions, found: Scheduled, words: Sequence[str], folder: Path
-) -> None:
+def in_allocation(options: JobOptions, found: Scheduled, words: Sequence[str]) -> None:
     """Start this command anew on every node of a Slurm allocation of several; else return."""
     nodes = nodes_to_start(options, found)
     if not nodes:
@@ -58,7 +55,6 @@ def in_allocation(
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
-    remove(folder)  # nobody comes back to do it
     try:
         os.execvp("srun", command)
     except OSError as error:

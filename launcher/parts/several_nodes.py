@@ -58,16 +58,13 @@ def by_arrival(options: JobOptions, folder: Path) -> Callable[[], int]:
 
     def body() -> int:
         while True:
-            was_taken = False
-            bound = None
+            slots = slots_of(options, [0])
             try:
                 bound = bind(address, port)
                 bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
             except OSError as error:  # it is another host's, or another process was first
                 was_taken = error.errno == errno.EADDRINUSE
-                bound = None
-            slots = slots_of(options, [0])
-            if bound is not None:
+            else:
                 return first_node(options, folder, slots, bound)()
             # The process that listens may belong to an earlier job that is about to end.
             left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from launching import COMMAND, job, launch
+from launching import COMMAND, job, launch, run
 from namespaces import Hosts
 from quiet_clock import HANG_S
 
@@ -41,6 +42,35 @@ def write(tmp_path: Path, body: str) -> Path:
     path = tmp_path / "script.py"
     path.write_text(body)
     return path
+
+
+def test_signal_in_the_midst_of_an_import_ends_the_job(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, time
+from hccl_py.launcher.main import command
+class Finder:
+    def find_spec(name, *_):
+        if name == "torch.distributed.run":
+            try:
+                os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(1000)
+            except BaseException:  # as the import of C++ modules does
+                pass
+sys.meta_path.insert(0, Finder)
+command()
+"""
+    script = write(tmp_path, "pass")
+    done = run(sys.executable, "-c", program, "--standalone", "--role", "x", script)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr == "hccl-launch: stopped by SIGTERM\n"
+
+
+def test_program_that_the_kernel_does_not_run_is_one_line(tmp_path: Path) -> None:
+    program = write(tmp_path, "no program")
+    program.chmod(0o755)
+    done = launch("--standalone", "--role", "x", "--no-python", program)
+    assert done.returncode == 126
+    assert done.stderr == f"hccl-launch: error: cannot start a rank: {program}: Exec format error\n"
 
 
 @pytest.mark.nightly("launchers")

@@ -311,11 +311,12 @@ def test_broken_surroundings_are_one_line(tmp_path: Path, setup: str, expected: 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_no_harm(script: Script, closed: str) -> None:
-    path = script("open(f'{__file__}.{rank}', 'w').close()")
-    command = (*COMMAND, "--nproc", 2, path)
-    done = run("sh", "-c", f'exec "$@" {closed}', "sh", *command)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert path.with_name("script.py.1").exists()
+    path = script("for fd in range(3): os.fstat(fd)\nopen(f'{__file__}.{rank}', 'w').close()")
+    for count in (1, 2):
+        command = (*COMMAND, "--nproc", count, path)
+        done = run("sh", "-c", f'exec "$@" {closed}', "sh", *command)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert path.with_name(f"script.py.{count - 1}").exists()
 
 
 _CTRL_C_IN_AN_IMPORT = """
@@ -433,22 +434,41 @@ def test_secret_that_can_be_guessed_is_refused_or_warned_of(
         assert done.returncode == (0 if secret else 2), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("job.serve", ("--nproc", 2)),
+        ("elastic_job", ("--standalone", "--role", "x")),
+    ],
+)
 def test_front_that_is_killed_while_its_agent_starts_leaves_no_folder(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    options: tuple[object, ...],
 ) -> None:
-    program = """
+    program = f"""
 import os, signal, sys
 from hccl_py.launcher.main import command
 supervisor = os.getpid()
 class Finder:
     def find_spec(name, *_):
-        if name == "hccl_py.launcher.job.serve" and os.getpid() != supervisor:
+        if name == "hccl_py.launcher.{module}":
             os.kill(supervisor, signal.SIGKILL)
 sys.meta_path.insert(0, Finder)
 command()
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    path = script(SLEEP)
-    done = run(sys.executable, "-c", program, "--nproc", 2, path)
+    done = run(sys.executable, "-c", program, *options, script(SLEEP))
     assert done.returncode == -signal.SIGKILL
     assert list(tmp_path.glob("hccl_launch_*")) == []
+
+
+def test_folder_of_logs_that_cannot_be_made_is_one_line_for_a_node_that_comes(
+    script: Script, port: int
+) -> None:
+    done = launch("--rdzv-endpoint", f"127.0.0.1:{port}", "--log-dir", "/proc/no", script(SLEEP))
+    assert done.returncode == 2
+    assert "--log-dir: expected a folder for files, cannot make /proc/no" in done.stderr
+    assert done.stderr.count("\n") == 1
