@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from hccl_py.transport.errors import InvalidArgumentError
 
+_MOST = 1 << 20  # ranks or nodes: more is a mistake
 _TEXTS = ("master_addr", "job_id")
 _COMMON = {"master_addr": "MASTER_ADDR", "master_port": "MASTER_PORT"}
 NODE_OPTIONS = "--nnodes {} --node-rank {} --master-addr HOST on each node"
@@ -91,11 +92,13 @@ def from_variables(
             variables[key] = name
     values.update({key: value for key, value in known.items() if value is not None})
     for key, size in _BOUNDS:
-        index, limit = values.get(key), values.get(size)
+        index, limit, name = values.get(key), values.get(size), variables.get(size, size)
+        if limit is not None and limit > _MOST:
+            raise InvalidArgumentError(f"{name} ({source}): expected {_MOST} at most, got {limit}")
         if index is not None and limit is not None and index >= limit:
             raise InvalidArgumentError(
                 f"{variables.get(key, key)} ({source}): expected 0 to {limit - 1}, as "
-                f"{variables.get(size, size)} is {limit}, got {index}"
+                f"{name} is {limit}, got {index}"
             )
     return Scheduled(source, task, variables, **values)
 

@@ -349,6 +349,7 @@ def test_innermost_of_nested_sources_wins(
         ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "x"}, "SLURM_STEP_TASKS_PER_NODE: .* got 'x'"),
         ({"JOB_COMPLETION_INDEX": "0", "JOB_INDEX": "1"}, "JOB_INDEX=1: .* set PET_NODE_RANK"),
         ({"AWS_BATCH_JOB_NODE_INDEX": "2", "AWS_BATCH_JOB_NUM_NODES": "2"}, "expected 0 to 1"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "9" * 20}, "SLURM_STEP_NUM_NODES .* at most, got 9"),
         ({"AWS_BATCH_JOB_NODE_INDEX": "x"}, "AWS_BATCH_JOB_NODE_INDEX: expected a number"),
         ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, "SM_HOSTS: .* SM_CURRENT_HOST=b"),
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, "SM_HOSTS: expected a list"),
