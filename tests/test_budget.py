@@ -26,7 +26,7 @@ BUDGET = {
     "hccl_py/*": 2_700,
     "hccl_py/plan hccl_py/algorithms": 3_970,
     "hccl_py/diagnosis hccl_py/observe": 2_540,
-    "hccl_py/csrc": 10_280,
+    "hccl_py/csrc": 10_430,
     "hccl_py/torch_backend": 4_090,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
     "launcher": 8_770,

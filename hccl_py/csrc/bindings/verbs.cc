@@ -262,10 +262,6 @@ void bind_underlying_lanes(nb::module_& module) {
   module.def("loopback_underlying_lanes", &loopback_underlying_lanes);
 }
 
-}  // namespace
-
-namespace {
-
 // The lane under a queue pair: another thread sees its breaks, see Connections::LockedLane.
 class Replaced final : public PathObserver {
  public:
@@ -273,6 +269,19 @@ class Replaced final : public PathObserver {
   bool path_lost(const TcpLane&, size_t) override { return true; }
 };
 Replaced replaced;
+
+// Notes in the communicator, which outlives its lanes, that one goes on over another device.
+LaneOverQueuePair::PathObserver device_changes(Communicator& communicator, int peer,
+                                               const RdmaLaneEnd::Registrations& devices) {
+  std::vector<std::string> names;
+  for (const auto& device : devices) names.push_back(device->domain()->device().name());
+  return [&communicator, peer, names](size_t from, size_t to, const std::string& why) {
+    communicator.connections().note_device_change(
+        peer, names[from],
+        "rank " + std::to_string(communicator.options().rank) + ": RDMA device " + names[from] +
+            " to rank " + std::to_string(peer) + ": " + why + "; its messages take " + names[to]);
+  };
+}
 
 }  // namespace
 
@@ -299,23 +308,6 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressTh
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});
   communicator.connections().add_locked_lanes(peer, std::move(underlying));
 }
-
-namespace {
-
-// Notes in the communicator, which outlives its lanes, that one goes on over another device.
-LaneOverQueuePair::PathObserver device_changes(Communicator& communicator, int peer,
-                                               const RdmaLaneEnd::Registrations& devices) {
-  std::vector<std::string> names;
-  for (const auto& device : devices) names.push_back(device->domain()->device().name());
-  return [&communicator, peer, names](size_t from, size_t to, const std::string& why) {
-    communicator.connections().note_device_change(
-        peer, names[from],
-        "rank " + std::to_string(communicator.options().rank) + ": RDMA device " + names[from] +
-            " to rank " + std::to_string(peer) + ": " + why + "; its messages take " + names[to]);
-  };
-}
-
-}  // namespace
 
 void add_rdma_peer(Communicator& communicator, int peer,
                    const std::vector<std::shared_ptr<RdmaLaneEnd>>& ends, int control_fd) {

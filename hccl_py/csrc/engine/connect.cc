@@ -98,7 +98,7 @@ void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
 
 void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
                             StreamsByPath controls) {
-  std::vector<Channel>& channels = collectives_.channels();
+  std::deque<Channel>& channels = collectives_.channels();
   if (lanes.size() != channels.size() + 1) {
     throw std::invalid_argument("one lane per channel and one for point-to-point");
   }

@@ -69,19 +69,15 @@ void Recorder::open(Request& request) {
     Change change(words_of(request.record));
     change.set(id, request.record);
     change.set(kind, request.kind);
-    change.set(state, CallState::submitted);
     change.set(sequence, collective ? request.sequence : 0);
     change.set(fingerprint, collective ? request.call.fingerprint : request.tag);
     change.set(peer, collective ? any_rank : request.peer);
     change.set(bytes_in, bytes.in);
     change.set(bytes_out, bytes.out);
     change.set(submitted, steady_ns(request.submitted));
-    change.set(started, 0);
-    change.set(ended, 0);
-    change.set(rendezvous, false);
-    change.set(waited, 0);
-    change.set(waited_until, 0);
     change.set(straggler, any_rank);
+    for (int which : {state, started, ended, rendezvous, waited, waited_until})
+      change.set(which, 0);
   }
   num_opened_.store(request.record + 1, std::memory_order_release);
 }

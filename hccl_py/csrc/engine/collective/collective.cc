@@ -9,9 +9,6 @@ namespace hccl {
 
 namespace {
 
-// A call of more bytes, of all ranks together, hardly has messages short enough for the board.
-constexpr size_t max_board_bytes = post_buffers * post_buffer_bytes;
-
 // A phase is what is received in a step and then sent in the next one, while it is in the cache.
 // The first phase only sends, the last one only receives.
 void add_phases(const Plan& plan, std::vector<size_t>& ends) {
@@ -34,12 +31,9 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num
       index_(index),
       num_channels_(num_channels),
       stragglers_(stragglers),
-      coded_(coded) {
-  lanes_.resize(static_cast<size_t>(world_size));
-  // Never grow while a plan runs.
-  sources_.reserve(static_cast<size_t>(world_size));
-  fan_out_.reserve(static_cast<size_t>(world_size));
-  backlog_.reserve(static_cast<size_t>(world_size));
+      coded_(coded),
+      over_lanes_(world_size, slot_bytes, profile_) {
+  sources_.reserve(static_cast<size_t>(world_size));  // never grows while a plan runs
 }
 
 void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
@@ -47,11 +41,7 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   const Plan& plan = *call.plan;
   bool is_empty = plan.ops.empty() && plan.steps.empty() && call.source == nullptr;
   if (index_ >= tiling.num_tiles() || is_empty) return;
-  on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
-  step_ = 0;
-  has_posted_ = lacks_room_ = false;
-  room_deadline_ = Deadline::max();
-  may_wait_for_room_ = call.compression == Compression::none;  // a retry would encode it again
+  begin_steps(call, over_board_.start(call));
   tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
   scaled_.clear();
   call_ = &call;
@@ -67,6 +57,13 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
   size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
+}
+
+// The steps of the board wait for room on their own account, and a compressed message that is sent
+// again would be encoded again.
+void Channel::begin_steps(const Call& call, bool on_board) {
+  over_lanes_.start(!on_board && call.compression == Compression::none);
+  steps_ = on_board ? static_cast<Steps*>(&over_board_) : &over_lanes_;
 }
 
 // A last tile in which some chunks have no elements, and so no messages, has a window of its own,
@@ -100,7 +97,7 @@ bool Channel::step() {
   bool moved = false;
   while (call_ != nullptr) {
     const Plan& plan = *call_->plan;
-    bool ends_step = on_board_ && next_op_ == static_cast<size_t>(plan.steps[step_]);
+    bool ends_step = is_on_board() && over_board_.ends_before(next_op_);
     bool ended = !ends_step && next_op_ == phase_end();
     if (!(ends_step ? end_step() : ended ? end_phase() : run(plan.ops[next_op_]))) break;
     if (!ends_step && !ended) ++next_op_;
@@ -109,29 +106,9 @@ bool Channel::step() {
   return moved;
 }
 
-// All that this rank sends in a step, before anything else that it does there. False: no room now.
-bool Channel::post_messages() {
-  if (has_posted_) return true;
-  Board::Posted posted;
-  {
-    Timed timed(profile_, &Profile::copy_ns);
-    posted = board_->post();
-  }
-  lacks_room_ = posted == Board::Posted::no_room;
-  if (lacks_room_) return false;
-  has_posted_ = true;
-  if (posted == Board::Posted::whole) return true;
-  for (const Board::Message& message : board_->messages()) {
-    send_by_lanes(message.peers, message.header, message.payload);
-  }
-  return true;
-}
-
 bool Channel::end_step() {
-  if (!post_messages()) return false;
-  board_->end_step(call_->fingerprint);
-  has_posted_ = false;
-  on_board_ = ++step_ < call_->plan->steps.size();
+  if (!over_board_.end_step(call_->fingerprint)) return false;
+  if (over_board_.has_ended()) begin_steps(*call_, false);
   return true;
 }
 
@@ -166,34 +143,23 @@ bool Channel::end_phase() {
 }
 
 bool Channel::flush() {
-  if (backlog_.empty()) return false;
-  int awaited = stragglers_.waits() ? backlog_.lanes().front()->peer() : rank_;
-  bool moved;
-  {
-    Timed timed(profile_, *backlog_.lanes().front());
-    moved = backlog_.flush();
-  }
+  const std::vector<Lane*>& unsettled = over_lanes_.unsettled();
+  if (unsettled.empty()) return false;
+  int awaited = stragglers_.waits() ? unsettled.front()->peer() : rank_;
+  bool is_last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
+  bool moved = over_lanes_.flush(is_last);
   // Its taking what we sent is the first sign of a rank that has nothing to send.
   if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) {
     stragglers_.arrive(awaited, 0);
   }
-  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would
-  // have to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
-  bool last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
-  if (last && !moved) moved = backlog_.settle();
-  if (backlog_.empty()) borrowed_.clear();
   return moved;
 }
 
 void Channel::abandon() {
   call_ = nullptr;
-  on_board_ = lacks_room_ = false;
-  room_deadline_ = Deadline::max();
-  backlog_.clear();
-  borrowed_.clear();
-  for (const auto& lane : lanes_) {
-    if (lane) lane->abandon();
-  }
+  steps_ = &over_lanes_;
+  over_board_.abandon();
+  over_lanes_.abandon();
 }
 
 Stage Channel::stage() const {
@@ -205,33 +171,22 @@ Stage Channel::stage() const {
 }
 
 std::vector<int> Channel::waiting_for() const {
-  std::vector<int> ranks;
-  for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
-  if (lacks_room_) {
-    std::vector<int> behind = board_->behind();
-    ranks.insert(ranks.end(), behind.begin(), behind.end());
-  }
-  if (call_ == nullptr || lacks_room_ || next_op_ == phase_end()) return ranks;
+  std::vector<int> ranks = over_board_.behind();
+  for (const Lane* lane : over_lanes_.unsettled()) ranks.push_back(lane->peer());
+  if (call_ == nullptr || over_board_.lacks_room() || next_op_ == phase_end()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::copy) return ranks;
   if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
     for (int peer : peers_of(op)) {
       bool is_known = std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
-      if (!is_known && !lanes_[static_cast<size_t>(peer)]->is_drained()) ranks.push_back(peer);
+      if (!is_known && !over_lanes_.lane(peer).is_drained()) ranks.push_back(peer);
     }
     return ranks;
   }
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
     try {
-      if (peek(peer) == nullptr) return false;
-      if (posted(peer) != nullptr) return true;
-      Lane& from = *lanes_[static_cast<size_t>(peer)];
-      // A recv may have taken half of a message on a socket, of a long one, or of one that both
-      // ends copy.
-      if (op.kind != OpKind::recv) return from.lend() != nullptr;
-      return from.shares_payload() && from.peek()->length <= slot_bytes_ &&
-             !from.peek()->sender_waits;
+      return steps_->has_come(peer, op.kind);
     } catch (const LaneError&) {
       return false;
     }

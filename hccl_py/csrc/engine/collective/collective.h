@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,8 +17,7 @@
 #include "engine/calls/plan.h"
 #include "engine/calls/stragglers.h"
 #include "engine/collective/scaled_ranges.h"
-#include "lanes/lane.h"
-#include "lanes/shared_memory/board.h"
+#include "engine/collective/steps_over_board.h"
 #include "reduce/reduce.h"
 
 namespace hccl {
@@ -32,7 +30,8 @@ struct Mismatch : std::exception {
   Failure failure;
 };
 
-// One lane to every other rank, and what this rank has under way on them.
+// Takes the ops of a plan in their order, tile by tile. Their messages travel over the board or the
+// lanes.
 class Channel {
  public:
   // `index` of `num_channels`. `stragglers` and `coded`, the cost of compressed messages, are those
@@ -40,15 +39,13 @@ class Channel {
   Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
           Stragglers& stragglers, CompressionStatistics& coded);
 
-  // lanes()[rank] stays empty.
-  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
-  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+  std::vector<std::unique_ptr<Lane>>& lanes() { return over_lanes_.lanes(); }
 
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
   // Where the first tile of a small call takes its steps; outlives this.
-  void set_board(Board& board) { board_ = &board; }
+  void set_board(Board& board) { over_board_.set_board(board); }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
   // `window` tiles run a phase of the plan before any of them begins the next, if all ranks say so:
@@ -58,12 +55,13 @@ class Channel {
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
-  bool finished() const { return call_ == nullptr && backlog_.empty(); }
+  bool finished() const { return call_ == nullptr && over_lanes_.unsettled().empty(); }
   bool unflushed() const {
-    return !backlog_.empty() || lacks_room_ || room_deadline_ != Deadline::max();
+    return !over_lanes_.unsettled().empty() || over_board_.lacks_room() ||
+           room_deadline() != Deadline::max();
   }
   // When it stops to wait for room, if it does.
-  Deadline room_deadline() const { return room_deadline_; }
+  Deadline room_deadline() const { return over_lanes_.room_deadline(); }
   // Forgets the call; for a communicator that has failed.
   void abandon();
   // Throws Mismatch if a rank has sent a message of another call than `fingerprint`, with the same
@@ -82,15 +80,7 @@ class Channel {
     size_t begin;
     size_t end;
   };
-  struct Borrowed {  // the source of a send that has not left yet
-    Lane* lane;
-    uint64_t number;
-    const std::byte* begin;
-    const std::byte* end;
-  };
-
   bool run(const Op& op);
-  bool post_messages();
   bool end_step();
   bool run_send(const Op& op);
   bool run_recv(const Op& op);
@@ -113,15 +103,16 @@ class Channel {
   void scale_down(std::byte* begin, size_t count);
   void divide(const Span& span);
   bool run_copy(const Op& op);
+  void begin_steps(const Call& call, bool on_board);
   void open_window();
   void begin_tile();
   size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
   size_t phase_end() const { return phase_ends_[phase_]; }
+  bool is_on_board() const { return steps_ == &over_board_; }
   uint16_t rendezvous_of(const Op& op) const;
-  bool may_overwrite(const Span& span);
-  void post(Lane& lane, const Header& header, const std::byte* payload);
-  bool waits_for_room();
-  bool send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
+  bool may_overwrite(const Span& span) {
+    return over_lanes_.may_overwrite(span.address, span.count * item_size_);
+  }
   void look_for_stray(int peer, const Header* header, uint64_t fingerprint);
   void check(const Header& header, const Op& op, int peer_index, const Span& span);
   bool is_compressed(const Op& op, int peer_index) const {
@@ -134,15 +125,6 @@ class Channel {
   const std::byte* encode_source(const Op& op, const Span& span);
   void decode_payload(const std::byte* payload, std::byte* to, size_t count);
   std::byte* free_encoding();
-  // The next message of a peer, from the board or its lane, as Lane has them.
-  const Header* peek(int peer) const;
-  // The payload of the peeked message; null if it comes by lane.
-  const std::byte* posted(int peer) const {
-    return on_board_ && board_->has(peer) ? board_->payload(peer) : nullptr;
-  }
-  const std::byte* lend(int peer);
-  bool receive(int peer, std::byte* destination);
-  void release(int peer);
   bool end_phase();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
@@ -159,8 +141,9 @@ class Channel {
   const int num_channels_;
   Stragglers& stragglers_;
   CompressionStatistics& coded_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  Board* board_ = nullptr;
+  StepsOverLanes over_lanes_;
+  StepsOverBoard over_board_{over_lanes_, profile_};
+  Steps* steps_ = &over_lanes_;  // of this tile
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
@@ -171,25 +154,15 @@ class Channel {
   size_t phase_ = 0, next_op_ = 0;
   size_t item_size_ = 1;
   bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
-  bool on_board_ = false;      // this tile takes its steps there
-  size_t step_ = 0;            // of the plan; on the board only
-  bool has_posted_ = false;    // in this step
-  bool lacks_room_ = false;    // for a post
-  // A message for several lanes waits until then for a slot of its own; else never.
-  Deadline room_deadline_ = Deadline::max();
-  bool may_wait_for_room_ = true;
-  int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+  int ready_ = 0;              // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
   Profile* profile_ = nullptr;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
 
-  std::vector<Borrowed> borrowed_;
-  Backlog backlog_;
   std::vector<const std::byte*> sources_;
   ScaledRanges scaled_;        // of this call
   uint16_t given_scaled_ = 0;  // recv_reduce: groups that some peer's payload has scaled
   std::vector<std::byte> scaled_sources_;
-  std::vector<Lane*> fan_out_;
   std::vector<std::byte> scratch_;
   // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.
   std::vector<std::unique_ptr<std::byte[]>> encodings_;

@@ -104,7 +104,7 @@ bool Channel::reduce_group(const Op& op, const Span& span, const Group& group, b
   std::vector<const std::byte*> sources;
   for (const std::byte* source : sources_) sources.push_back(source + offset);
   std::vector<bool> is_scaled;
-  for (int peer : peers) is_scaled.push_back((peek(peer)->scaled >> group.number & 1) != 0);
+  for (int peer : peers) is_scaled.push_back((steps_->peek(peer)->scaled >> group.number & 1) != 0);
   is_scaled.insert(is_scaled.begin() + place_of_mine(peers), mine_is_scaled);
   bool has_scaled = std::find(is_scaled.begin(), is_scaled.end(), true) != is_scaled.end();
   if (next == group.begin && !has_scaled) {

@@ -23,13 +23,10 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
 // of it.
 constexpr size_t min_uncached_bytes = 4 << 20;
 
-// Many ranks that share a core take turns in less.
-constexpr auto patience = std::chrono::milliseconds(10);
-
 }  // namespace
 
 bool Channel::run(const Op& op) {
-  if (on_board_ && op.kind != OpKind::send && !post_messages()) return false;
+  if (op.kind != OpKind::send && !steps_->end_sends()) return false;
   switch (op.kind) {
     case OpKind::send: return run_send(op);
     case OpKind::recv: return run_recv(op);
@@ -41,16 +38,6 @@ bool Channel::run(const Op& op) {
 
 Span Channel::resolve(const ChunkRef& chunk) {
   return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
-}
-
-void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
-  Timed timed(profile_, lane);
-  uint64_t number = lane.post_send(header, payload);
-  if (lane.settled()) return;
-  backlog_.note(lane);
-  if (lane.completed() < number) {
-    borrowed_.push_back({&lane, number, payload, payload + header.length});
-  }
 }
 
 // Which of the next messages of the peer is the reply: in a window, each step brings one for each
@@ -79,48 +66,12 @@ bool Channel::run_send(const Op& op) {
   header.scaled = scaled;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = rendezvous_of(op);
-  header.wants_reply = op.rendezvous > 0 && !on_board_;  // messages on the board have no numbers
+  header.wants_reply =
+      op.rendezvous > 0 && !is_on_board();  // messages on the board have no numbers
   header.is_only_moved = !call_->plan->reduces;
   header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;
-  if (on_board_) board_->add({peers_of(op), header, payload});
-  return send_by_lanes(peers_of(op), header, payload);
-}
-
-// Whether a message for several lanes that found no slot waits for one: to write it for each lane
-// alone would take as many copies. Not for long, and then no more in this call: one lane's reader
-// may free its slots only after another lane has got this very message.
-bool Channel::waits_for_room() {
-  if (on_board_ || !may_wait_for_room_) return false;
-  Deadline now = Clock::now();
-  if (room_deadline_ == Deadline::max()) room_deadline_ = now + patience;
-  may_wait_for_room_ = now < room_deadline_;
-  return may_wait_for_room_;
-}
-
-// To all of `peers`; on the board, to those that it does not reach, or, once it has posted that
-// they get it by lane, to those that it does. False: all of it later.
-bool Channel::send_by_lanes(std::span<const int> peers, const Header& header,
-                            const std::byte* payload) {
-  auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
-  fan_out_.clear();
-  for (int peer : peers) {
-    if (is_meant(peer) && lane(peer).shares_payload()) fan_out_.push_back(&lane(peer));
-  }
-  bool shared = false;
-  if (fan_out_.size() > 1) {
-    Timed timed(profile_, *fan_out_[0]);
-    Lane::Shared posted = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
-    if (posted == Lane::Shared::later && waits_for_room()) return false;
-    shared = posted == Lane::Shared::posted;
-    room_deadline_ = Deadline::max();
-  }
-  for (int peer : peers) {
-    if (is_meant(peer) && (!shared || !lane(peer).shares_payload())) {
-      post(lane(peer), header, payload);
-    }
-  }
-  return true;
+  return steps_->send(peers_of(op), header, payload);
 }
 
 // Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent
@@ -147,43 +98,20 @@ void Channel::decode_payload(const std::byte* payload, std::byte* to, size_t cou
 }
 
 std::byte* Channel::free_encoding() {
-  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
   for (const auto& encoding : encodings_) {
-    bool borrowed = std::any_of(borrowed_.begin(), borrowed_.end(),
-                                [&](const Borrowed& b) { return b.begin == encoding.get(); });
-    if (!borrowed) return encoding.get();
+    if (!over_lanes_.is_borrowed(encoding.get())) return encoding.get();
   }
   // At least one block, for the slot of a message of one element.
   size_t bytes = std::max(slot_bytes_, encoded_bytes(Compression::int8, int8_block));
   return encodings_.emplace_back(new std::byte[bytes]).get();
 }
 
-// The source of an earlier send must not change before it left. If it still waits, the lane takes
-// a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
-bool Channel::may_overwrite(const Span& span) {
-  if (borrowed_.empty()) return true;
-  const std::byte* begin = span.address;
-  const std::byte* end = begin + span.count * item_size_;
-  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
-  for (const Borrowed& b : borrowed_) {
-    if (b.begin >= end || begin >= b.end) continue;
-    while (b.lane->completed() < b.number) {
-      uint64_t before = b.lane->completed();
-      b.lane->detach();
-      if (b.lane->completed() == before) return false;
-    }
-  }
-  return true;
-}
-
 void Channel::look_for_strays(uint64_t fingerprint) {
-  for (const auto& from : lanes_) {
-    if (!from) continue;
+  for (const auto& lane : lanes()) {
+    if (!lane) continue;
     try {
-      look_for_stray(from->peer(), from->peek(), fingerprint);
-      if (board_ != nullptr && board_->has(from->peer())) {
-        look_for_stray(from->peer(), board_->peek(from->peer()), fingerprint);
-      }
+      look_for_stray(lane->peer(), over_lanes_.peek(lane->peer()), fingerprint);
+      look_for_stray(lane->peer(), over_board_.peek(lane->peer()), fingerprint);
     } catch (const LaneError&) {
       // whoever needs that rank will notice
     }
@@ -219,52 +147,25 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
   stragglers_.arrive(peer, header.id);
 }
 
-const Header* Channel::peek(int peer) const {
-  if (on_board_ && board_->has(peer)) {
-    const Header* header = board_->peek(peer);
-    if (header == nullptr || posted(peer) != nullptr) return header;
-  }
-  return lanes_[static_cast<size_t>(peer)]->peek();
-}
-
-const std::byte* Channel::lend(int peer) {
-  if (const std::byte* payload = posted(peer)) return payload;
-  Timed timed(profile_, lane(peer));
-  return lane(peer).lend();
-}
-
-bool Channel::receive(int peer, std::byte* destination) {
-  if (const std::byte* payload = posted(peer)) {
-    Timed timed(profile_, &Profile::copy_ns);
-    copy(destination, payload, peek(peer)->length);
-    return true;
-  }
-  Timed timed(profile_, lane(peer));
-  return lane(peer).receive(destination);
-}
-
-void Channel::release(int peer) {
-  if (posted(peer) == nullptr) lane(peer).release();
-}
-
 bool Channel::run_recv(const Op& op) {
   Span span = resolve(op.destination);
   if (!is_told(span)) return true;
   int peer = peers_of(op)[0];
-  const Header* header = peek(peer);
+  const Header* header = steps_->peek(peer);
   if (header == nullptr) return false;
   check(*header, op, 0, span);
   if (!may_overwrite(span)) return false;
   uint16_t scaled = header->scaled;
   if (is_compressed(op, 0) && span.count > 0) {
-    const std::byte* payload = lend(peer);
+    const std::byte* payload = steps_->lend(peer);
     if (payload == nullptr) return false;
     decode_payload(payload, span.address, span.count);
-  } else if (span.count == 0 ? lend(peer) == nullptr : !receive(peer, span.address)) {
+  } else if (span.count == 0 ? steps_->lend(peer) == nullptr
+                             : !steps_->receive(peer, span.address)) {
     return false;  // an empty block may have no address
   }
   note_scaled(op.destination, span, scaled);
-  release(peer);
+  steps_->release(peer);
   return true;
 }
 
@@ -282,10 +183,10 @@ bool Channel::run_recv_reduce(const Op& op) {
   }
   for (; ready_ < op.num_peers; ++ready_) {
     auto index = static_cast<size_t>(ready_);
-    const Header* header = peek(peers[index]);
+    const Header* header = steps_->peek(peers[index]);
     if (header == nullptr) return false;
     check(*header, op, ready_, span);
-    const std::byte* payload = lend(peers[index]);
+    const std::byte* payload = steps_->lend(peers[index]);
     if (payload == nullptr) return false;
     given_scaled_ |= header->scaled;
     if (is_compressed(op, ready_) && span.count > 0) {
@@ -306,7 +207,7 @@ bool Channel::run_recv_reduce(const Op& op) {
     Timed timed(profile_, &Profile::reduce_ns);
     reduce_sources(op, span, mine_scaled);
   }
-  for (int peer : peers) release(peer);
+  for (int peer : peers) steps_->release(peer);
   ready_ = 0;
   return true;
 }

@@ -29,7 +29,6 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
       statistics_(statistics),
       stragglers_(rank, world_size),
       distance_(std::move(distance)) {
-  channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
     channels_.emplace_back(rank, world_size, slot_bytes_, i, num_channels, stragglers_,
                            statistics_.compression);
@@ -67,14 +66,10 @@ void CollectiveQueue::begin() {
   call.copy_mode = copy_table_.mode_of(call, distance_->is_far());
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
-  int64_t window = may_run_by_step(call) ? tiles_by_step : 1;
+  bool by_step = is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&
+                 call.copy_mode == CopyMode::single;
+  int64_t window = by_step ? tiles_by_step : 1;
   for (Channel& channel : channels_) channel.start(call, active_->tiling, window);
-}
-
-// Whether several tiles may run a phase before any begins the next.
-bool CollectiveQueue::may_run_by_step(const Call& call) const {
-  return is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&
-         call.copy_mode == CopyMode::single;
 }
 
 // Blocks that lie one behind the other are one buffer.

@@ -25,7 +25,7 @@ class CollectiveQueue {
                   Statistics& statistics);
 
   // Before the first request.
-  std::vector<Channel>& channels() { return channels_; }
+  std::deque<Channel>& channels() { return channels_; }
   // All ranks are on one node: all lanes are of shared memory. Before the first request.
   void set_one_node() { is_one_node_ = true; }
   CopyTable& copy_table() { return copy_table_; }
@@ -67,7 +67,6 @@ class CollectiveQueue {
 
  private:
   void begin();
-  bool may_run_by_step(const Call& call) const;
   void end();
   void record_end(CallState state);
   void expect(const Call& call);
@@ -80,7 +79,7 @@ class CollectiveQueue {
   Stragglers stragglers_;
   CopyTable copy_table_;
   const std::shared_ptr<const Distance> distance_;
-  std::vector<Channel> channels_;
+  std::deque<Channel> channels_;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::deque<RequestPtr> waiting_;
   RequestPtr active_;

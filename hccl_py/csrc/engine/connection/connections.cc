@@ -37,10 +37,6 @@ void Connections::watch(int fd, uint64_t tag, uint32_t events) {
   }
 }
 
-void Connections::watch(int fd, int rank, int index, uint32_t events) {
-  watch(fd, static_cast<uint64_t>(index) << rank_bits | static_cast<uint64_t>(rank), events);
-}
-
 void Connections::add(int peer, StreamsByPath controls) {
   peers_.at(static_cast<size_t>(peer)).link = std::make_unique<ControlLink>(std::move(controls));
   ControlLink& link = *at(peer).link;

@@ -155,7 +155,9 @@ class Connections final : public PathObserver {
   const Peer& at(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   bool is_local(int rank) const;
   void watch(int fd, uint64_t tag, uint32_t events);
-  void watch(int fd, int rank, int index, uint32_t events);
+  void watch(int fd, int rank, int index, uint32_t events) {
+    watch(fd, static_cast<uint64_t>(index) << rank_bits | static_cast<uint64_t>(rank), events);
+  }
   void watch_connection(int rank, int index, int fd) { watch(fd, rank, index, stream_events); }
   void watch_process(int rank);
   void process_ended(int rank);

@@ -38,14 +38,6 @@ void move_to(int core) {
 Cores::Cores(int rank, std::shared_ptr<Segment> mine)
     : rank_(rank), mine_(std::move(mine)), cores_(usable_cores()) {}
 
-void Cores::add_peer(int rank, std::shared_ptr<Segment> theirs) {
-  peers_.push_back({rank, std::move(theirs)});
-}
-
-int Cores::Peer::core() const {
-  return static_cast<int>(segment->header().core.load(std::memory_order_relaxed)) - 1;
-}
-
 bool Cores::settle() {
   bool crowded = static_cast<int>(peers_.size()) >= cores_;
   if (crowded && num_waits_++ % waits_between_looks != 0) return true;

@@ -21,7 +21,9 @@ class Cores {
   Cores(int rank, std::shared_ptr<Segment> mine);
   // Of all ranks together, each of which may be bound to some; else those of this process.
   void set_usable(int cores) { cores_ = cores; }
-  void add_peer(int rank, std::shared_ptr<Segment> theirs);
+  void add_peer(int rank, std::shared_ptr<Segment> theirs) {
+    peers_.push_back({rank, std::move(theirs)});
+  }
   void clear() { peers_.clear(); }
 
   // Before a wait: moves off a core with too many ranks. True if another rank is on this core.
@@ -35,7 +37,9 @@ class Cores {
   struct Peer {
     int rank;
     std::shared_ptr<Segment> segment;
-    int core() const;
+    int core() const {
+      return static_cast<int>(segment->header().core.load(std::memory_order_relaxed)) - 1;
+    }
   };
   int count_on(int core) const;
   int emptiest_core(int here) const;

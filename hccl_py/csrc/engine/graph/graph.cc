@@ -79,33 +79,27 @@ void Graph::run_steps(Engines engines, const Interrupt& interrupt) {
     for (size_t call : step.awaited) {
       engines[recorded_[call].engine]->wait(requests_[call], Deadline::max(), interrupt);
     }
-    std::span<const RequestPtr> requests = prepare(step);
-    Communicator& engine = *engines[step.engine];
-    try {
-      // The last step has nothing behind it that could begin before it ends.
-      if (step.blocks || &step == &steps_.back()) {
-        engine.run(requests, interrupt);
-      } else {
-        engine.start(requests);
-      }
-    } catch (const CommunicatorFailed& failed) {
-      fail_all(requests, failed.failure);
-      throw;
-    }
+    // The last step has nothing behind it that could begin before it ends.
+    bool blocks = step.blocks || &step == &steps_.back();
+    submit(step, engines, blocks ? &interrupt : nullptr);
+  }
+}
+
+// Waits for the calls if there is an `interrupt`.
+void Graph::submit(const Step& step, Engines engines, const Interrupt* interrupt) {
+  std::span<const RequestPtr> requests = prepare(step);
+  Communicator& engine = *engines[step.engine];
+  try {
+    interrupt != nullptr ? engine.run(requests, *interrupt) : engine.start(requests);
+  } catch (const CommunicatorFailed& failed) {
+    fail_all(requests, failed.failure);
+    throw;
   }
 }
 
 void Graph::start(Engines engines) {
   check(engines);
-  for (const Step& step : steps_) {
-    std::span<const RequestPtr> requests = prepare(step);
-    try {
-      engines[step.engine]->start(requests);
-    } catch (const CommunicatorFailed& failed) {
-      fail_all(requests, failed.failure);
-      throw;
-    }
-  }
+  for (const Step& step : steps_) submit(step, engines, nullptr);
 }
 
 bool Graph::wait(Engines engines, Deadline deadline, const Interrupt& interrupt) {

@@ -62,6 +62,7 @@ class Graph {
   std::span<const RequestPtr> prepare(const Step& step);
   void check(Engines engines);
   void run_steps(Engines engines, const Interrupt& interrupt);
+  void submit(const Step& step, Engines engines, const Interrupt* interrupt);
 
   std::vector<RequestPtr> requests_;
   std::vector<Recorded> recorded_;  // by request
