@@ -20,6 +20,7 @@ import pytest
 from network_resets import reset
 from quiet_clock import HANG_S
 from ranks import run_ranks
+from thread_ranks import wait_until
 from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
@@ -318,6 +319,34 @@ def test_clients_whose_connections_are_reset_between_all_questions_are_the_same(
         client.leave()
     with pytest.raises(BootstrapError, match="has ended"):  # all have left
         UniqueIdClient(address, TIMEOUT_S).join(0, 2)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_rank_that_does_not_come_back_has_left(
+    world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the server it was killed: its connection is lost, and it asks nothing more."""
+    monkeypatch.setattr(unique_id_store, "_AWAY_S", 0.1)
+    monkeypatch.setattr(unique_id_store, "_LATE_S", 0.1)
+    address = get_unique_id().address
+    client = UniqueIdClient(address, TIMEOUT_S)
+    client.join(0, world_size)
+    strike(address.port)
+    at = address.host, address.port
+    wait_until(lambda: socket.socket().connect_ex(at) != 0, "the server has closed")
+
+
+def test_rank_that_comes_back_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unique_id_store, "_AWAY_S", 1.0)
+    address = get_unique_id().address
+    client = UniqueIdClient(address, TIMEOUT_S)
+    client.join(0, 1)
+    strike(address.port)
+    client.set("key", b"value")
+    until_s = time.monotonic() + 3 * unique_id_store._AWAY_S
+    while time.monotonic() < until_s:
+        assert client.get("key") == b"value"
+    client.leave()
 
 
 def test_ranks_meet_while_their_connections_with_the_store_are_reset() -> None:

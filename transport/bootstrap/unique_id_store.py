@@ -9,8 +9,8 @@ the id, so a process without the id gets nothing in or out. The questions are th
     fail     problem                  True; of a rank that cannot even say which it is
     leave    client                   True
 
-A client has a random name, which outlives its connections. After a reset it connects and asks
-again; a question that was answered before changes nothing.
+A client has a random name, which outlives its connections. After a reset it connects, joins and
+asks again; a question that was answered before changes nothing. One that stays away has left.
 
 A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
 A server that only has visitors serves several rendezvous at a time, which are not its concern:
@@ -50,7 +50,8 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _MAX_PROBLEM = 2048
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
-_LATE_S = 20.0  # from the first failure on, for ranks that start later
+_LATE_S = 20.0  # from the first failure on, or once all left, for ranks that start later
+_AWAY_S = 5.0  # until a client has left that lost its connection; it asks about once a second
 _VISITORS_S = 1.5
 _AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
@@ -96,6 +97,8 @@ class UniqueIdServer:
         self._store: StoreServer[int] = StoreServer(self._answer)
         self._joined: dict[int, tuple[bytes, str]] = {}  # by rank: its client
         self._world_size = 0
+        self._clients: dict[int, bytes] = {}  # by route: the client that joined there
+        self._away_until_s: dict[bytes, float] = {}  # then a client has left
         self._left: set[bytes] = set()
         self._problem = ""
         self._farewell: Deadline | None = None
@@ -140,13 +143,17 @@ class UniqueIdServer:
         if self._farewell is not None:
             return min(self.wire.next_s(), self._farewell.end_s)
         if self._joined or self._visitors or self._is_kept:
-            is_late = time.monotonic() < self._failed_until_s
-            return min(self.wire.next_s(), self._failed_until_s if is_late else math.inf)
+            return self.wire.next_s()  # the loop comes once a second
         return min(self.wire.next_s(), self._unused_until_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
         self.wire.turn()
+        for client, until_s in tuple(self._away_until_s.items()):
+            if time.monotonic() >= until_s:
+                del self._away_until_s[client]
+                self._left.update(one for one, _ in self._joined.values() if one == client)
+                self._expect_late_ranks()
         # A rank that leaves before all have come failed, and without it they never meet.
         is_left = not self._visitors and len(self._left) >= len(self._joined)
         if self._farewell is not None:
@@ -188,6 +195,9 @@ class UniqueIdServer:
     def on_lost(self, route: int) -> None:
         """See `wire.server.ServerOwner`."""
         self._visitors.discard(route)
+        client = self._clients.pop(route, None)
+        if client and client not in self._left and client not in self._clients.values():
+            self._away_until_s.setdefault(client, time.monotonic() + _AWAY_S)
 
     def on_message(self, route: int, message: bytes) -> None:
         """See `wire.server.ServerOwner`."""
@@ -227,6 +237,10 @@ class UniqueIdServer:
                 f"rank {rank} ({who}) expects {world_size} ranks, rank {first} "
                 f"({self._joined[first][1]}) expects {self._world_size}"
             )
+        else:
+            self._clients[route] = client
+            self._away_until_s.pop(client, None)
+            self._left.discard(client)
         self._answer(route, number, True)
 
     def _visit(self, route: int, number: int) -> None:
@@ -239,8 +253,7 @@ class UniqueIdServer:
 
     def _leave(self, route: int, number: int, client: bytes) -> None:
         self._visitors.discard(route)
-        self._left.update(one for one, _ in self._joined.values() if one == client)
-        self._expect_late_ranks()
+        self._away_until_s[client] = 0.0
         self._store.reject_waiting(route)
         self._answer(route, number, True)
 
@@ -314,10 +327,10 @@ class UniqueIdClient(StoreClient):
         self._why_gone = (
             "look at the log of its process"
             if address.comes_later
-            else "either that process ended, or all ranks of this id had met already; make a new "
+            else "either that process ended, or all ranks of this id had met, or left; make a new "
             "id for every communicator"
         )
-        self._is_visiting = False
+        self._greeting: tuple[Any, ...] = ()  # on every new connection
         self._numbers = itertools.count(1)
         self._name = secrets.token_bytes(16)
         self._was_up = False
@@ -332,20 +345,22 @@ class UniqueIdClient(StoreClient):
     def join(self, rank: int, world_size: int) -> None:
         """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
-        self._ask("join", rank, world_size, who, self._name, deadline=self._all)
+        join = "join", rank, world_size, who, self._name
+        self._ask(*join, deadline=self._all)
+        self._greeting = join
 
     def visit(self, timeout_s: float | None = None) -> None:
         """Say that this client needs the store until it leaves, wherever it is served from now on.
 
         BootstrapError: nobody answers, in the time that all questions have, or a shorter one.
         """
-        self._is_visiting = False
+        self._greeting = ()
         self._ask("visit", deadline=self._all if timeout_s is None else Deadline(timeout_s))
-        self._is_visiting = True
+        self._greeting = ("visit",)
 
     def stay(self) -> None:
         """Say that nothing but the server of now will do."""
-        self._is_visiting = self._comes_later = False
+        self._greeting, self._comes_later = (), False
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         """Set a key where it has the value that is expected; return what it has then."""
@@ -381,8 +396,8 @@ class UniqueIdClient(StoreClient):
             self._turn(min(_TURN_S, deadline.remaining_s))
             if self._has_new_connection:  # what was asked before may be lost
                 self._has_new_connection = is_asked = False
-                if self._is_visiting:
-                    self._wire.send(msgpack.packb([next(self._numbers), "visit"]))
+                if self._greeting:
+                    self._wire.send(msgpack.packb([next(self._numbers), *self._greeting]))
             answers, self._answers = self._answers, []
             for its_number, problem, value, rejected in answers:
                 self.rejected = rejected
