@@ -12,12 +12,14 @@ from collections.abc import Sequence
 
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.exit_codes import UsageError
+from hccl_py.launcher.exit_codes import CANNOT_RUN, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.processes import is_in_background, kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.signals import stop
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.system_calls import named, require_system_calls
 
 _STOPS = signal.SIGINT, signal.SIGTERM
 _KILL_S = 0.5
@@ -39,10 +41,13 @@ def launch(words: Sequence[str]) -> int:
         folder = scratch_folder()
         part = choose.elastic_part if options.elastic else choose.part
         body = part(options, folder, words)
+        require_system_calls()
+        with named("pidfd_open"):
+            os.close(os.pidfd_open(os.getpid()))
         return supervisor.run(body, options.stop_s, folder)
-    except UsageError as error:
+    except (UsageError, BootstrapError) as error:
         say(f"error: {error}")
-        return error.exit_code
+        return error.exit_code if isinstance(error, UsageError) else CANNOT_RUN
     except KeyboardInterrupt as stopped:
         kill_descendants(_KILL_S)  # such as ssh, which may wait for a name
         number = signal.Signals(*stopped.args)

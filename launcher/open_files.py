@@ -6,6 +6,7 @@ Ranks inherit that limit, so it is raised only where it is too low.
 import resource
 
 from hccl_py.launcher.exit_codes import UsageError
+from hccl_py.transport.network.system_calls import descriptor_limits
 
 _LEAST_OWN_FILES, _OWN_FILES = 32, 128  # preflight judges what ranks need
 _FILES_PER_RANK = 3
@@ -26,7 +27,7 @@ def allow_connections(num_agents: int) -> None:
 
 
 def _allow(lowest: int, wanted: int, who: str) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = descriptor_limits()
     if hard != resource.RLIM_INFINITY and hard < lowest:
         raise UsageError(
             f"{who} needs {lowest} open files, and this user may open {hard} (ulimit -n): "

@@ -27,7 +27,7 @@ from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
 from hccl_py.transport.network.secret import sealing_key
-from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
+from hccl_py.transport.network.system_calls import descriptor_limits, is_no_descriptor
 from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
 # By process id too: a forked child must not talk on its parent's connection.
@@ -126,7 +126,7 @@ def _require_descriptors(rank: int, name: str) -> None:
             taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         if is_no_descriptor(error):
-            text = f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
+            text = f"no descriptor is left: ulimit -n is {descriptor_limits()[0]}; raise it there"
             report_by_another_process(f"rank {rank} on {socket.gethostname()}: {text}", name=name)
             raise BootstrapError(f"rank {rank}: {text}") from error
     finally:

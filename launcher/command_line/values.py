@@ -12,6 +12,7 @@ from hccl_py.command_line import reader, whole
 from hccl_py.launcher.exit_codes import CANNOT_RUN, NOT_FOUND, UsageError
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT
 from hccl_py.launcher.output.options import parse_streams
+from hccl_py.transport.network.system_calls import usable_cores
 
 _MOST = 1_000_000_000
 _MOST_NODES = 1 << 16
@@ -74,7 +75,7 @@ def local_ranks(value: str) -> str:
 def ranks(value: str) -> int:
     """Read how many ranks `--nproc-per-node` asks for on this machine, for argparse."""
     if value in ("auto", "cpu"):
-        return len(os.sched_getaffinity(0))
+        return len(usable_cores())
     if value in ("gpu", "xpu"):
         return _devices(value)
     if not value.isdecimal() or int(value) < 1:

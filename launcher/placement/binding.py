@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.placement.topology import Cpu, Machine
+from hccl_py.transport.network.system_calls import usable_cores
 
 Core = tuple[Cpu, ...]
 
@@ -100,8 +101,11 @@ def bound_to(place: Place) -> Iterator[None]:
     if not place.is_bound:
         yield
         return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, place.cpus)
+    before = usable_cores()
+    try:
+        os.sched_setaffinity(0, place.cpus)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "--bind (sched_setaffinity)") from error
     try:
         yield
     finally:

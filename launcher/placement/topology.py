@@ -4,7 +4,6 @@ Everything is read below a root folder, so tests read trees of machines that the
 Containers hide parts of /sys: without them there is one NUMA node, and each CPU is a core.
 """
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from hccl_py.launcher.number_ranges import parse_ranges
 from hccl_py.launcher.placement import cgroup
+from hccl_py.transport.network.system_calls import usable_cores
 
 
 class Cpu(NamedTuple):
@@ -46,7 +46,7 @@ def read_machine(root: Path = Path("/"), affinity: Collection[int] | None = None
         affinity: CPUs that the process may use; None: those of this process.
     """
     limits = cgroup.read(root)
-    usable = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
+    usable = frozenset(usable_cores() if affinity is None else affinity)
     system = root / "sys/devices/system"
     for allowed in (limits.cpus, _list(system / "cpu/online")):
         # No CPU left: the file speaks of another container. The kernel enforces the affinity.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import sys
+from pathlib import Path
 
+import forbidden_calls
 import numpy as np
 import pytest
 from forbidden_calls import NUMBERS, forbid, is_possible
+from launching import COMMAND, run
 from ranks import run_ranks
 
 from hccl_py import Communicator
@@ -66,3 +70,33 @@ def test_forbidden_call_on_all_ranks_is_named_or_not_needed(name: str, error: st
 def test_forbidden_call_of_one_rank_that_can_do_without_it(name: str) -> None:
     endings = run_ranks(work, 3, name, "EPERM", [1], env=on_two_nodes)
     assert endings == [WORKS] * 3
+
+
+UNDER_A_FILTER = """
+import errno, os, sys
+sys.path.insert(0, sys.argv[1])
+from forbidden_calls import forbid
+forbid(sys.argv[2], errno.EPERM)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("eventfd2", ()), ("pidfd_open", ()), ("prlimit64", ()), ("sched_getaffinity", ())),
+        *(("sched_setaffinity", ()), ("sched_setaffinity", ("--bind", "core"))),
+    ],
+)
+def test_forbidden_call_of_the_launcher_is_named_or_not_needed(
+    name: str, options: tuple[str, ...]
+) -> None:
+    here = Path(forbidden_calls.__file__).parent
+    words = (sys.executable, "-c", UNDER_A_FILTER, here, name, *COMMAND, *options, "-m", "this")
+    done = run(*words)
+    if name in ("eventfd2", "pidfd_open") or options:
+        assert done.returncode == 126
+        assert name in done.stderr
+        assert done.stderr.count("\n") == 1
+    else:
+        assert (done.returncode, done.stderr) == (0, "")

@@ -18,7 +18,7 @@ from hccl_py.transport.bootstrap.world import Key, World
 from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.sockets import bind_to_device
-from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
+from hccl_py.transport.network.system_calls import descriptor_limits, is_no_descriptor
 from hccl_py.transport.threads import is_of_signal_handler
 from hccl_py.transport.wire.acceptor import Acceptor
 from hccl_py.transport.wire.handshake import (
@@ -77,7 +77,7 @@ class Connector(Acceptor[PendingConnection]):
         """Return how many connections this rank still lacks at the least."""
 
     def _no_descriptor(self) -> str:
-        limit = descriptor_limit()
+        limit = descriptor_limits()[0]
         return (
             f"no descriptor is left: ulimit -n is {limit}, expected {limit + self._num_missing()} "
             f"or more on rank {self._world.rank}"

@@ -18,7 +18,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.errors import BootstrapError, HcclError
-from hccl_py.transport.network.system_calls import descriptor_limit, is_no_descriptor
+from hccl_py.transport.network.system_calls import descriptor_limits, is_no_descriptor
 from hccl_py.transport.threads import is_of_signal_handler
 
 FAILURE = "failure"
@@ -86,7 +86,7 @@ class SharedFailure:
     def _in_words(self, error: Exception) -> str:
         text = str(error) if isinstance(error, HcclError) else f"{type(error).__name__}: {error}"
         if is_no_descriptor(error):
-            text = f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
+            text = f"no descriptor is left: ulimit -n is {descriptor_limits()[0]}; raise it there"
         text = text.removeprefix(f"rank {self._rank}: ")
         if not text.startswith(("rank ", "a rank ")):
             text = f"rank {self._rank} on {socket.gethostname()}: {text}"

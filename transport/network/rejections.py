@@ -8,7 +8,7 @@ import resource
 import time
 from collections import Counter, deque
 
-from hccl_py.transport.network.system_calls import descriptor_limit
+from hccl_py.transport.network.system_calls import descriptor_limits
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -24,7 +24,7 @@ _MAX_REASONS = 32
 
 def stranger_limit() -> int:
     """Return how many strangers may be connected at once, so that others find descriptors left."""
-    limit = descriptor_limit()
+    limit = descriptor_limits()[0]
     if limit == resource.RLIM_INFINITY:
         return _MOST_STRANGERS
     return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))

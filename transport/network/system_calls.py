@@ -51,12 +51,12 @@ def can_share_memory() -> bool:
     return True
 
 
-def descriptor_limit() -> int:
-    """Return how many descriptors this process may open; RLIM_INFINITY where it may not ask."""
+def descriptor_limits() -> tuple[int, int]:
+    """Return the soft and the hard limit of descriptors; RLIM_INFINITY where it may not ask."""
     try:
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:
-        return resource.RLIM_INFINITY
+        return resource.RLIM_INFINITY, resource.RLIM_INFINITY
 
 
 def is_no_descriptor(error: BaseException | None) -> bool:
@@ -79,71 +79,72 @@ def require_system_calls() -> None:
         BootstrapError: one is forbidden; the text names it.
     """
     with contextlib.ExitStack() as undo:
-        with _named("clock_nanosleep"):
+        with named("clock_nanosleep"):
             time.sleep(0)
-        with _named("eventfd2"):
+        with named("eventfd2"):
             event = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         undo.callback(os.close, event)
-        with _named("epoll_create1"):
+        with named("epoll_create1"):
             poller = undo.enter_context(select.epoll())
-        with _named("epoll_ctl"):
+        with named("epoll_ctl"):
             poller.register(event, select.EPOLLIN)
-        with _named("epoll_wait"):
+        with named("epoll_wait"):
             poller.poll(0)
-        with _named("fcntl"):
+        with named("fcntl"):
             fcntl.fcntl(event, fcntl.F_GETFL)
-        with _named("socketpair"):
+        with named("socketpair"):
             one, other = socket.socketpair()
         undo.callback(one.close)
         undo.callback(other.close)
-        with _named("ioctl"):
+        with named("ioctl"):
             fcntl.ioctl(one, termios.FIONREAD, bytes(4))
-        with _named("sendmsg"):
+        with named("sendmsg"):
             one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [event]))])
-        with _named("recvmsg"):
+        with named("recvmsg"):
             _, rights, _, _ = other.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
         for _, _, content in rights:
             undo.callback(os.close, array.array("i", content)[0])
-        with _named("socket"):
+        with named("socket"):
             listener = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             client = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         _require_connections(listener, client)
 
 
 def _require_connections(listener: socket.socket, client: socket.socket) -> None:
-    with _named("setsockopt"):
+    with named("setsockopt"):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with _named("getsockopt"):
+    with named("getsockopt"):
         listener.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    with _named("bind"):
+    with named("bind"):
         listener.bind(("127.0.0.1", 0))
-    with _named("listen"):
+    with named("listen"):
         listener.listen(1)
-    with _named("getsockname"):
+    with named("getsockname"):
         address = listener.getsockname()
     client.settimeout(1.0)
     try:
-        with _named("connect"):
+        with named("connect"):
             client.connect(address)
     except OSError:
         return  # a namespace whose loopback is down
-    with _named("accept4"):  # Python has another way, ZeroMQ has not
+    with named("accept4"):  # Python has another way, ZeroMQ has not
         accepted = _libc.accept4(listener.fileno(), None, None, socket.SOCK_CLOEXEC)
         if accepted < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         os.close(accepted)
-    with _named("getpeername"):
+    with named("getpeername"):
         client.getpeername()
 
 
 @contextlib.contextmanager
-def _named(call: str) -> Iterator[None]:
+def named(call: str) -> Iterator[None]:
+    """Make a system call; BootstrapError with its name, if it is forbidden."""
     try:
         yield
     except OSError as error:
         if is_no_descriptor(error):
             raise BootstrapError(
-                f"no descriptor is left: ulimit -n is {descriptor_limit()}; raise it there"
+                f"no descriptor is left: ulimit -n is {descriptor_limits()[0]}; raise it there"
             ) from error
         if error.errno not in _FORBIDDEN:
             raise

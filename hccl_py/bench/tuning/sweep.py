@@ -6,7 +6,6 @@ stopped.
 
 from __future__ import annotations
 
-import os
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from hccl_py.communicator import Communicator
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.system_calls import usable_cores
 
 PING_PONG = "ping_pong"
 _DTYPE = "float32"
@@ -82,7 +82,7 @@ def sweep(rank: Rank, sizes: Sequence[int], budget_s: float) -> Swept:
     found += [one for cell in cells for one in cell.measurements(communicator.world_size)]
     left_out = sum(not cell.times for cell in cells)
     machines = _machines(communicator)
-    cores = agreed(communicator, len(os.sched_getaffinity(0))) / machines.count(machines[0])
+    cores = agreed(communicator, len(usable_cores())) / machines.count(machines[0])
     return Swept(nodes, cores, tuple(found), left_out, machines)
 
 

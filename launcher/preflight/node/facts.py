@@ -3,7 +3,6 @@
 import fcntl
 import os
 import platform
-import resource
 import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.network.system_calls import descriptor_limits
 from hccl_py.transport.providers.verbs.locked_memory import locked_bytes, locked_bytes_per_peer
 
 RESOLVE_S = 5.0
@@ -111,7 +111,7 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
         setting_problem=problem,
         port_range=[ports[0], ports[-1]] if ports else [],
         connections_per_path=network.num_connections,
-        open_files=list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        open_files=list(descriptor_limits()),
         cpus=len(machine.cpus),
         quota=machine.quota,
         memory_limit=machine.memory_bytes,

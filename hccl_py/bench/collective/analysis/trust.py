@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hccl_py.transport.network.system_calls import usable_cores
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LEAST_CORE_S = 0.5
 """The kernel counts in ticks of 10 ms: a shorter measurement says nothing about the load."""
@@ -41,13 +43,12 @@ class Load:
             pids: of the rank processes; this process counts too.
         """
         lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-        cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        cores = {f"cpu{core}" for core in usable_cores()}
         # user, nice, system, idle, iowait, irq, softirq, steal
         counted = np.array([list(map(int, w[1:9])) for w in lines if w and w[0] in cores])
         total = counted.sum(axis=0) / _TICKS_PER_S
         ours_s = sum(map(_cpu_s, (*pids, os.getpid())))
-        busy_s = float(total[[0, 1, 2, 5, 6]].sum())
-        return cls(time.monotonic(), busy_s, float(total[7]), ours_s)
+        return cls(time.monotonic(), float(total[[0, 1, 2, 5, 6]].sum()), float(total[7]), ours_s)
 
 
 def _cpu_s(pid: int) -> float:
@@ -61,7 +62,7 @@ def _cpu_s(pid: int) -> float:
 
 def load_doubts(before: Load, after: Load) -> list[str]:
     """Return what others did to the cores meanwhile."""
-    core_s = (after.wall_s - before.wall_s) * len(os.sched_getaffinity(0))
+    core_s = (after.wall_s - before.wall_s) * len(usable_cores())
     if core_s < _LEAST_CORE_S:
         return []
     stolen = (after.stolen_s - before.stolen_s) / core_s

@@ -14,6 +14,7 @@ from typing import Any
 
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.results import Row
+from hccl_py.transport.network.system_calls import usable_cores
 
 
 def document(
@@ -86,7 +87,7 @@ def facts() -> dict[str, Any]:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {
             "cpu": _cpu_model(),
-            "usable_cores": len(os.sched_getaffinity(0)),
+            "usable_cores": len(usable_cores()),
             "memory_gib": round(pages / 2**30, 1),
             "system": f"{platform.system()} {platform.release()}",
         },
