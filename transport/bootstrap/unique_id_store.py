@@ -354,7 +354,6 @@ class UniqueIdClient(StoreClient):
 
         BootstrapError: nobody answers, in the time that all questions have, or a shorter one.
         """
-        self._greeting = ()
         self._ask("visit", deadline=self._all if timeout_s is None else Deadline(timeout_s))
         self._greeting = ("visit",)
 
@@ -408,7 +407,10 @@ class UniqueIdClient(StoreClient):
                 raise BootstrapError(self.problem)
             self._check_server()
             if deadline.expired:
-                hint = "; is rank 0 there, and HCCL_SECRET the same in all processes?"
+                hint = (
+                    ": nobody serves it there; rank 0 did not come, or its process failed before "
+                    "and has ended; look at its log (is HCCL_SECRET the same in all processes?)"
+                )
                 if self._rejected is not None:
                     hint = f", but rejects this rank: {_OTHER_SECRET}"
                 raise BootstrapError(
