@@ -37,7 +37,7 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.secret import read_secret, sealing_key
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import bind_listener
-from hccl_py.transport.network.system_calls import require_system_calls
+from hccl_py.transport.network.system_calls import most_descriptors, require_system_calls
 from hccl_py.transport.threads import is_of_signal_handler
 from hccl_py.transport.wire.handshake import OTHER_SECRET
 
@@ -180,10 +180,10 @@ def report_by_another_process(problem: str, content: bytes = b"", name: str = "d
     )
     environ = {**os.environ, _REPORTED_TO: bytes(content).hex()}
     deadline = Deadline(_REPORT_S)
+    command = [sys.executable, "-c", program, problem, name]
     with contextlib.suppress(OSError):
-        pid = os.posix_spawn(
-            sys.executable, [sys.executable, "-c", program, problem, name], environ
-        )
+        with most_descriptors():  # the other process inherits the limit
+            pid = os.posix_spawn(sys.executable, command, environ)
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if deadline.expired:
                 os.kill(pid, signal.SIGKILL)

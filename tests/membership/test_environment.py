@@ -140,15 +140,39 @@ for name in ("default", "default", "other"):
 """
 
 
-def test_ranks_without_torch_meet_at_the_same_address() -> None:
+def outputs_of_three(program: str) -> list[str]:
     port = str(free_port())
     ranks = []
     for rank, host in enumerate(("localhost", "127.0.0.1", "127.0.0.1")):
         place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": host, "MASTER_PORT": port}
-        command, env = [sys.executable, "-c", WITHOUT_TORCH], {**os.environ, **place}
+        command, env = [sys.executable, "-c", program], {**os.environ, **place}
         ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     try:
-        assert [each.communicate(timeout=HANG_S)[0] for each in ranks] == ["6\n6\n6\n"] * 3
+        return [each.communicate(timeout=HANG_S)[0] for each in ranks]
     finally:
         for each in ranks:
             each.kill()
+
+
+def test_ranks_without_torch_meet_at_the_same_address() -> None:
+    assert outputs_of_three(WITHOUT_TORCH) == ["6\n6\n6\n"] * 3
+
+
+WITH_FEW_DESCRIPTORS = """
+import os, resource, sys
+sys.modules["torch"] = None
+from hccl_py import BootstrapError, Communicator
+if os.environ["RANK"] == "1":
+    num_open = len(os.listdir("/proc/self/fd")) - 1
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 1, hard))
+try:
+    Communicator(timeout_s=600)
+except BootstrapError as error:
+    print(error)
+"""
+
+
+def test_rank_whose_soft_limit_of_descriptors_lets_no_program_run_is_named_by_all() -> None:
+    for told in (found := outputs_of_three(WITH_FEW_DESCRIPTORS)):
+        assert "rank 1" in told and "no descriptor is left" in told, found

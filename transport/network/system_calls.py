@@ -59,6 +59,18 @@ def descriptor_limits() -> tuple[int, int]:
         return resource.RLIM_INFINITY, resource.RLIM_INFINITY
 
 
+@contextlib.contextmanager
+def most_descriptors() -> Iterator[None]:
+    """Raise the limit to the hard one meanwhile, where this process may."""
+    with contextlib.ExitStack() as restored:
+        with contextlib.suppress(OSError, ValueError):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft != hard:  # else another thread has done it, and will restore it
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                restored.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        yield
+
+
 def is_no_descriptor(error: BaseException | None) -> bool:
     """Say whether the process, or the machine, has no descriptor left."""
     return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)  # ZeroMQ's errors too
