@@ -78,9 +78,9 @@ def test_latency_has_the_columns_of_ib_send_lat(op: str) -> None:
     [
         (("-s", "-1"), "0 to 2147483648, got '-1'"),
         (("-s", str(2**32)), "0 to 2147483648"),
-        (("-n", "0"), "at least 1, got '0'"),
+        (("-n", "0"), "from 1 to"),
         (("-t", "0"), "1 to 16384, got '0'"),
-        (("--rounds", "none"), "at least 1, got 'none'"),
+        (("--rounds", "none"), "from 1 to"),
         (("--op", "write", "--latency", "-s", "0"), "-s 1 or more"),
     ],
 )

@@ -217,7 +217,7 @@ def test_empty_has_shape_and_type(shape: Any, dtype: Any) -> None:
 
 
 def test_empty_refuses_what_is_no_memory() -> None:
-    with pytest.raises(InvalidArgumentError, match="negative"):
+    with pytest.raises(InvalidArgumentError, match="^shape: .*-1"):
         hccl_py.empty((3, -1))
     with pytest.raises(InvalidArgumentError, match="object"):
         hccl_py.empty(3, object)

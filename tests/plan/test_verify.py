@@ -143,7 +143,7 @@ def test_barrier_that_hears_only_from_a_neighbour_is_refused() -> None:
         plan.send([(me + 1) % n], data[0])
         plan.recv((me - 1) % n, data[0])
 
-    rejected("barrier", write, 3, "before it heard from every rank")
+    rejected("barrier", write, 3, "before it received from every rank")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def threads() -> set[Path]:
 def start_every_thread(rank: int, world_size: int) -> None:
     before = threads()
     dist.init_process_group("hccl")
+    late = dist.irecv(torch.ones(1), 1 - rank)  # the engine's thread waits for it
     work = dist.all_reduce(torch.ones(100_000), async_op=True)
     assert work is not None
     work.get_future().wait()
@@ -48,6 +49,9 @@ def start_every_thread(rank: int, world_size: int) -> None:
     for thread in made:  # that of futures may still be in a callback
         wait_until(lambda one=thread: blocked_signals(one) >= ALL, "all signals are blocked")  # type: ignore[misc]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's own mask stays"
+    dist.send(torch.ones(1), 1 - rank)
+    assert late is not None
+    late.wait()
     dist.destroy_process_group()
 
 
