@@ -17,7 +17,7 @@ SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
     "transport/wire": 1_030,
-    "transport/bootstrap": 2_950,
+    "transport/bootstrap": 2_960,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_200,
     "transport/csrc": 10_170,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 55_890,
+    "tests": 55_940,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -9,7 +9,8 @@ although the peer listens. All ranks learn that (`shared_failure.py`), and no ra
 all have all their connections (`join`).
 
 A connection that is lost after its handshake is dialled again by the rank that dialled it: perhaps
-the other rank had not finished it. Messages that were lost with it are sent again. A rank that
+the other rank had not finished it. Of a queue pair, whose ends have no store to tell, both dial.
+Messages that were lost with it are sent again. A rank that
 has joined answers by its `Reconnector`. Of one that the peer closed the other rank dials too: a
 refusal means that the peer has ended.
 
@@ -255,7 +256,7 @@ class FullMesh(Connector):
 
     def _refused(self, key: Key) -> None:
         """Retry while the peer may be slow; what it refuses once it listens, a firewall does."""
-        if key in self._closed:
+        if key in self._closed or self._failure is None:  # that end listened before it was known
             raise self._ended(key)
         if not self._world.is_local(key.rank) and self._refusing.setdefault(key, False):
             what = f"{CONNECTING}: connection refused, although that rank listens"
@@ -295,7 +296,12 @@ class FullMesh(Connector):
 
         A peer that has ended refuses it then.
         """
-        if isinstance(cause, ResetError) or key in self._finished:
+        was_reset = isinstance(cause, ResetError)
+        is_dialled = key in self._retry_s  # by the end that accepts, only after a loss
+        if was_reset and self._failure is None and not is_dialled:
+            self._dial(key)  # the other end may have all it needs, and have left
+            return
+        if was_reset or key in self._finished or (is_dialled and key.rank > self._world.rank):
             self._retry_later(key)
             return
         me, peer = (self._world.members[rank] for rank in (self._world.rank, key.rank))

@@ -255,10 +255,9 @@ class Reconnector(Connector):
             return  # what failed was the peer's attempt
         if what.startswith(CONNECTING):
             self._note_unmade(key, f"{what}; {_CHECK}")
+            self._without_descriptor.discard(key)
             if is_no_descriptor(cause):
                 self._without_descriptor.add(key)
-            else:
-                self._without_descriptor.discard(key)
         else:
             self._unmade.forget([key])
         if key in self._retry_s:

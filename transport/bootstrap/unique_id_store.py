@@ -434,10 +434,8 @@ class UniqueIdClient(StoreClient):
     def on_down(self) -> None:
         """See `wire.client.ClientOwner`."""
         self._gone = None if self._wire.was_reset else self._gone or Deadline(_GONE_S)
-        if not self._wire.other_secret:
-            self._rejected = None
-        elif self._rejected is None:
-            self._rejected = Deadline(_REJECTED_S)
+        since = self._rejected or Deadline(_REJECTED_S)
+        self._rejected = since if self._wire.other_secret else None
 
     def _check_server(self) -> None:
         if self._gone is not None and self._gone.expired and not self._comes_later:
