@@ -144,6 +144,7 @@ class Participant:
 
     def _beat(self, now_s: float) -> None:
         self._unanswered += 1
+        self._answered_s = self._answered_s or now_s  # silence begins with the first question
         if self._current != self._rank and self._unanswered > _MAX_UNANSWERED:
             self._silent_since_s[self._current] = self._answered_s
             self._follow_coordinator(now_s)  # which beats again

@@ -125,6 +125,17 @@ def test_stopped_coordinator_is_passed_over_and_hears_the_diagnosis_later(
     assert only(ranks.diagnoses()) == diagnosis
 
 
+def test_coordinator_that_never_answered_is_silent_since_the_start() -> None:
+    made = SimulatedRanks(3)
+    made.stopped.add(0)
+    made.run(5.0)
+    made.fail(2)
+    made.run(5.0)
+    silent_for_s = float(only(made.diagnoses())["absent"][0].split()[2])
+    assert 1.0 < silent_for_s <= 10.0
+    made.close()
+
+
 @pytest.mark.parametrize("fails_before_it_beats", [True, False])
 def test_coordinator_that_was_stopped_blames_nobody_for_its_own_silence(
     ranks: SimulatedRanks, fails_before_it_beats: bool
