@@ -32,7 +32,11 @@ void Connections::watch(int fd, uint64_t tag, uint32_t events) {
   epoll_event event{};
   event.events = events | EPOLLET;
   event.data.u64 = tag;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  int failed = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+  // A thread of a queue pair may have closed the connection meanwhile, which is found under the
+  // queue pair's lock; the number may be that of a later connection.
+  if (failed && errno == EEXIST) failed = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  if (failed && errno != EBADF) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
 }
