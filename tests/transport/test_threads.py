@@ -44,8 +44,8 @@ def start_every_thread(rank: int, world_size: int) -> None:
     assert work is not None
     work.get_future().wait()
     made = threads() - before
-    # The control thread, the flight recorder's, that of futures and the engine's.
-    assert len(made) >= 4, made
+    # The control thread, the flight recorder's and the engine's; that of futures if it had to wait.
+    assert len(made) >= 3, made
     for thread in made:  # that of futures may still be in a callback
         wait_until(lambda one=thread: blocked_signals(one) >= ALL, "all signals are blocked")  # type: ignore[misc]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "the caller's own mask stays"

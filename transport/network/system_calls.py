@@ -13,7 +13,6 @@ import ctypes
 import errno
 import fcntl
 import functools
-import logging
 import os
 import resource
 import select
@@ -23,8 +22,6 @@ import time
 from collections.abc import Iterator
 
 from hccl_py.transport.errors import BootstrapError
-
-logger = logging.getLogger("hccl_py.transport")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +39,9 @@ def can_share_memory() -> bool:
     except OSError as error:
         if error.errno not in _FORBIDDEN:
             raise
-        logger.warning(
+        import logging  # takes time, and agents of hccl-launch import this file
+
+        logging.getLogger("hccl_py.transport").warning(
             "this process may not make shared memory (memfd_create, ftruncate, fcntl: %s), so it "
             "talks to ranks of its node over TCP, which is slower: allow these system calls",
             error.strerror,
