@@ -90,8 +90,8 @@ HCCL_TEST(a_payload_for_several_is_written_once) {
 
 HCCL_TEST(a_rank_that_only_sends_counts_by_message) {
   Node node({send_to_one, send_to_one}), far({send_to_one, send_to_one});
-  CHECK(node.mode(4 * MiB) == CopyMode::single);
-  CHECK(node.mode(4 * MiB - 2) == CopyMode::sender_streamed);
+  CHECK(node.mode(256 * KiB) == CopyMode::single);
+  CHECK(node.mode(256 * KiB - 2) == CopyMode::sender_streamed);
   CHECK(far.mode(2 * min_joint_bytes, true) == CopyMode::single);
   CHECK(far.mode(2 * min_joint_bytes - 2, true) == CopyMode::cached);
   CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::sender_streamed);
