@@ -83,7 +83,7 @@ def persistently(
 
 
 def _listens(server: tuple[str, int]) -> bool:
-    """Tell whether a process listens there: a client of torch waits for one that has ended."""
+    """Return whether a process listens there: a client of torch waits for one that has ended."""
     try:
         socket.create_connection(server, _PROBE_S).close()
     except OSError as error:

@@ -110,12 +110,10 @@ class PendingConnection(Handshake):
             expected = self.world.members[self.key.rank].certificate
             if self.socket.getpeercert(binary_form=True) != expected:
                 raise RejectedError("its TLS certificate is not the one of its peer info")
-        if self.key.index == CONTROL and self.socket.family != socket.AF_UNIX:
-            # The kernel notices a silent host. Not on a lane, which may rightly stand still for
-            # minutes with its window closed: the user timeout would take that for a dead peer.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _WATCH_OPTIONS.items():
-                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self.key.index == CONTROL:
+            # Not on a lane, which may rightly stand still for minutes with its window closed: the
+            # user timeout would take that for a dead peer.
+            self.watch_host(_WATCH_OPTIONS)
 
     def _secure(self, *, server_side: bool) -> Steps:
         if self.socket.family == socket.AF_UNIX:

@@ -81,22 +81,16 @@ class ControlHandshake(Handshake):
         if self._wanted is not None:
             members, peer = self._wanted
             yield from self.await_connection()
-            self._watch_host()
+            self.watch_host(_WATCH_OPTIONS)
             hello = self._hello(members, peer)
             sign = partial(_sign, members)
             hellos = yield from self.prove_connecting(hello, self._check, sign)
         else:
-            self._watch_host()
+            self.watch_host(_WATCH_OPTIONS)
             hellos = yield from self.prove_accepting(_HELLO.size, self._answer_to, self._sign)
             members, peer = self._parties(hellos[0])
         self.process = members.addresses[peer].key
         self.session = _sign(members, b"session", *hellos)
-
-    def _watch_host(self) -> None:
-        if self.socket.family != socket.AF_UNIX:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _WATCH_OPTIONS.items():
-                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _hello(self, members: ControlMembers, peer: int) -> bytes:
         nonce = secrets.token_bytes(NONCE_BYTES)

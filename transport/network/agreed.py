@@ -1,7 +1,7 @@
 """Every setting of a rank, and whether all ranks need the same: one table, compared at the start.
 
-Ranks put what the table asks for into their infos (`bootstrap/rendezvous.py`), for the whole job
-and for every subset. An argument of a communicator stands in the row of the variable that it
+Ranks put what the table asks for into their peer infos (`bootstrap/rendezvous.py`), for the whole
+job and for every subset. An argument of a communicator stands in the row of the variable that it
 replaces.
 """
 

@@ -138,7 +138,7 @@ def _require_connections(listener: socket.socket, client: socket.socket) -> None
             client.connect(address)
     except OSError:
         return  # a namespace whose loopback is down
-    with named("accept4"):  # Python has another way, ZeroMQ has not
+    with named("accept4"):  # the provider zmq has no other way
         accepted = _libc.accept4(listener.fileno(), None, None, socket.SOCK_CLOEXEC)
         if accepted < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -20,7 +20,7 @@ import os
 import select
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TypeVar, cast
@@ -214,6 +214,13 @@ class Handshake(ABC):
             waiter.register(self.socket, select.POLLIN if event == EVENT_READ else select.POLLOUT)
             if not waiter.poll(1000 * deadline.remaining_s):
                 raise TimeoutError("no time left")
+
+    def watch_host(self, options: Mapping[int, int]) -> None:
+        """Have the kernel notice a silent host, by these options of TCP."""
+        if self.socket.family != socket.AF_UNIX:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in options.items():
+                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def close(self) -> None:
         """Close the connection and what came over it."""

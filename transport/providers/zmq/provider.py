@@ -78,8 +78,8 @@ class ZmqProvider:
     def connect(self, addresses: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
         """Dial the lower ranks and admit the higher ones; see `interface.Provider`."""
         keys: dict[bytes, bytes] = {}
-        for peer, address in enumerate(addresses):
-            key, address, packed = msgpack.unpackb(address)
+        for peer, theirs in enumerate(addresses):
+            key, address, packed = msgpack.unpackb(theirs)
             keys[str(peer).encode()] = z85.decode(key)
             ports = struct.unpack(f"!{len(packed) // 2}H", packed)
             first = (self._settings.rank - peer - 1) * self._settings.num_lanes
