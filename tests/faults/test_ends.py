@@ -13,9 +13,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from random import Random
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ from rank_processes import Pids, is_alive, on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
-from hccl_py import AbortedError, Communicator, HcclError, PeerLostError
+from hccl_py import AbortedError, Communicator, PeerLostError
 
 NOTICE_S = 2.0
 
@@ -188,50 +185,6 @@ def ends_without_close(rank: int, world_size: int, in_flight: bool) -> bool:
         globals()["kept"] += kept
         comm.nonblocking.recv(np.ones(10), None, 10)  # dropped
     return True
-
-
-METHODS: dict[str, Callable[[Communicator], object]] = {
-    "close": Communicator.close,
-    "with": lambda comm: comm.__exit__(None, None, None),
-    "abort": Communicator.abort,
-    "repr": repr,
-    "statistics": Communicator.statistics,
-    "records": lambda comm: comm.flight_recorder.entries(),
-    "timeout": lambda comm: setattr(comm, "timeout_s", 3.0),
-    "all_reduce": lambda comm: comm.all_reduce(np.ones(100), timeout_s=0.5),
-    "background": lambda comm: comm.nonblocking.all_reduce(np.ones(50_000), timeout_s=0.5),
-    "recv": lambda comm: comm.recv(np.ones(1), None, timeout_s=0.3),
-    "subset": lambda comm: comm.subset([0, 1], "two", timeout_s=0.5).close(),
-    "split": lambda comm: comm.split(0, timeout_s=0.5),
-    "shrink": lambda comm: comm.shrink(timeout_s=0.5).close(),
-}
-ALWAYS = [("close", "close"), ("close", "with"), ("subset", "close"), ("background", "close")]
-
-
-def call_at_once(comm: Communicator, names: tuple[str, str], random: Random) -> None:
-    """Call both methods, each from a thread of its own, at about the same time."""
-
-    def call(name: str, pause_s: float) -> None:
-        time.sleep(pause_s)
-        with contextlib.suppress(HcclError):
-            METHODS[name](comm)
-
-    with ThreadPoolExecutor(2) as threads:
-        for future in [threads.submit(call, name, 0.003 * random.random()) for name in names]:
-            future.result(HANG_S)
-
-
-@pytest.mark.parametrize(
-    ("seed", "rounds"), [(1, 4), pytest.param(2, 600, marks=pytest.mark.nightly("faults"))]
-)
-def test_two_methods_at_once_from_two_threads_damage_nothing(seed: int, rounds: int) -> None:
-    random = Random(seed)
-    pairs = [(random.choice([*METHODS]), random.choice([*METHODS])) for _ in range(rounds)]
-    for pair in (*ALWAYS, *pairs):
-        with ThreadRanks(random.choice(["aa", "ab"])) as ranks:
-            ranks.run(lambda comm, pair=pair: call_at_once(comm, pair, random))
-    with ThreadRanks("aa") as ranks:
-        ranks.run(lambda comm: comm.subset([0, 1], "afterwards").close())
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

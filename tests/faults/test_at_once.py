@@ -1,0 +1,162 @@
+"""Every public method beside every other, from two threads of each rank, at random moments."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from leftovers import settled_holdings, wait_for_return
+from quiet_clock import HANG_S
+from ranks import run_ranks
+from thread_ranks import ThreadRanks, wait_until
+
+from hccl_py import Communicator, HcclError, Work, capture, group
+from hccl_py.graphs.graph import Graph
+
+CALL_S = 0.2  # of a call that finds no partner
+
+
+class Rank(NamedTuple):
+    """What the methods below are called with: both threads of a rank share all but the data."""
+
+    comm: Communicator
+    calls: Any  # the communicator, or its nonblocking calls
+    data: npt.NDArray[np.float64]  # a row for each rank
+    graph: Graph
+    work: Work  # fails: no message comes
+    folder: str
+
+
+def captured(rank: Rank) -> None:
+    with capture() as graph:
+        rank.comm.all_reduce(rank.data)
+    graph.replay()
+
+
+def grouped(rank: Rank) -> None:
+    with group():
+        rank.comm.recv(rank.data[0], None, 2)
+        rank.comm.send(rank.data[1], 1 - rank.comm.rank, 2)
+        rank.calls.barrier()
+
+
+def at_root(rank: Rank, root: int) -> Any:
+    return rank.data if rank.comm.rank == root else None
+
+
+METHODS: dict[str, Callable[[Rank], object]] = {
+    # of Communicator
+    "abort": lambda on: on.comm.abort(),
+    "all_gather": lambda on: on.calls.all_gather(on.data, on.data[on.comm.rank]),
+    "all_reduce": lambda on: on.calls.all_reduce(on.data),
+    "all_to_all": lambda on: on.calls.all_to_all(on.data, on.data),
+    "barrier": lambda on: on.calls.barrier(),
+    "broadcast": lambda on: on.calls.broadcast(on.data, 0),
+    "close": lambda on: on.comm.close(),
+    "compression": lambda on: on.comm.compression,
+    "dump_flight_recorder": lambda on: on.comm.dump_flight_recorder(on.folder),
+    "exclude_from_groups": lambda on: on.comm.exclude_from_groups(),
+    "gather": lambda on: on.calls.gather(at_root(on, 1), on.data[on.comm.rank], 1),
+    "recv": lambda on: on.calls.recv(on.data[0], None),
+    "reduce": lambda on: on.calls.reduce(on.data, 0),
+    "reduce_scatter": lambda on: on.calls.reduce_scatter(on.data[on.comm.rank], on.data),
+    "scatter": lambda on: on.calls.scatter(on.data[on.comm.rank], at_root(on, 0), 0),
+    "send": lambda on: on.calls.send(on.data[0], 1 - on.comm.rank),
+    "shrink": lambda on: on.comm.shrink(timeout_s=CALL_S).close(),
+    "split": lambda on: on.comm.split(0),
+    "statistics": lambda on: on.comm.statistics(),
+    "subset": lambda on: on.comm.subset([0, 1], "two").close(),
+    "timeout_s": lambda on: setattr(on.comm, "timeout_s", on.comm.timeout_s),
+    # of Work
+    "done": lambda on: on.work.done(),
+    "exception": lambda on: on.work.exception(),
+    "source": lambda on: on.work.source,
+    "wait": lambda on: on.work.wait(CALL_S),
+    # and what stands in no class, or is written otherwise
+    "capture": captured,
+    "entries": lambda on: on.comm.flight_recorder.entries(),
+    "exit": lambda on: on.comm.__exit__(None, None, None),
+    "fails": lambda on: on.comm.__exit__(ValueError, ValueError("on purpose"), None),
+    "group": grouped,
+    "replay": lambda on: on.graph.replay(),
+    "replay in the background": lambda on: on.graph.replay(async_op=True).wait(),
+    "repr": lambda on: repr((on.comm, on.graph)),
+}
+ALWAYS = [("close", "close"), ("close", "exit"), ("subset", "close"), ("all_reduce", "close")]
+
+
+def test_every_public_method_is_called_beside_others() -> None:
+    public = {name for of in (Communicator, Work) for name in dir(of) if name[0] != "_"}
+    assert public - {"entry", "native"} <= {*METHODS}
+
+
+def call_at_once(comm: Communicator, names: tuple[str, str], seed: str, folder: str) -> None:
+    """Call both methods, each from a thread of its own, at about the same time."""
+    random = Random(seed)  # what both ranks have in common
+    count = random.choice([10, 2_000, 60_000])
+    comm.timeout_s = CALL_S
+    with capture() as graph:
+        comm.all_reduce(np.zeros(count))
+    work = comm.nonblocking.recv(np.ones(1), None, 1)
+
+    def call(name: str, calls: Any, pause_s: float) -> None:
+        data = np.ones((2, count))
+        time.sleep(pause_s)
+        with contextlib.suppress(HcclError):
+            METHODS[name](Rank(comm, calls, data, graph, work, folder))
+            assert not isinstance(calls, Communicator) or np.isin(data, (1.0, 2.0, 4.0)).all()
+
+    with ThreadPoolExecutor(2) as threads:
+        started = [
+            threads.submit(
+                call, name, random.choice([comm, comm.nonblocking]), 0.003 * random.random()
+            )
+            for name in names
+        ]
+        for future in started:
+            future.result(HANG_S)
+
+
+def pairs(random: Random, rounds: int) -> Iterator[tuple[str, str]]:
+    yield from ALWAYS
+    for _ in range(rounds):
+        yield random.choice([*METHODS]), random.choice([*METHODS])
+
+
+def calls_at_once(rank: int, world_size: int, seed: int, rounds: int) -> None:
+    with ThreadRanks("ab") as ranks:  # the one progress thread and the arena stay
+        ranks.run(lambda comm: comm.nonblocking.all_reduce(np.ones(100_000)).wait())
+    wait_until(lambda: threading.active_count() == 1, "the flight recorder's thread ends")
+    before = settled_holdings()
+    failures: list[object] = []
+    threading.excepthook = failures.append
+    random = Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, names in enumerate(pairs(random, rounds)):
+            common = f"{seed}/{number}", folder
+            with ThreadRanks(random.choice(["aa", "ab"])) as ranks:
+                print(number, names, flush=True)
+                ranks.run(
+                    lambda comm, names=names, common=common: call_at_once(comm, names, *common)
+                )
+    with ThreadRanks("aa") as ranks:
+        ranks.run(lambda comm: comm.subset([0, 1], "afterwards").close())
+    assert not failures
+    assert wait_for_return(before) == []
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(1, 3), pytest.param(2, 800, marks=pytest.mark.nightly("faults"))]
+)
+def test_two_methods_at_once_from_two_threads_damage_nothing(seed: int, rounds: int) -> None:
+    run_ranks(calls_at_once, 1, seed, rounds, timeout_s=HANG_S + 4 * rounds)
