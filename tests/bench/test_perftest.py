@@ -124,11 +124,3 @@ def test_with_an_empty_secret_nothing_listens() -> None:
     _, err = server.communicate(timeout=TIMEOUT_S)
     assert server.returncode == 1
     assert "HCCL_SECRET" in err
-
-
-def test_help_says_what_the_command_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    printed = capsys.readouterr().out
-    assert "Measure the bandwidth or the latency of one queue pair" in printed
-    assert ".py" not in printed

@@ -1,16 +1,12 @@
-"""Valid plans with one op dropped, doubled, changed or moved: `verify` rejects what is wrong.
+"""Valid plans with one op dropped, doubled, changed or moved, which is always wrong.
 
-An op that changed is always wrong. Two ops that changed places may not be: then the plans must keep
-their promise on numbers too.
+That the engine runs what `verify` accepts is for `test_random_plans.py` to show.
 """
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
-from concrete import keeps_its_promise
 from node_shapes import one_node
 
 from hccl_py.algorithms.neighbours import count_ranks
@@ -77,42 +73,6 @@ def test_plan_with_one_op_changed_is_rejected(collective: str, name: str, nodes:
                 mutated = replace(plan, ops=(*plan.ops[:index], *ops, *plan.ops[index + 1 :]))
                 with pytest.raises(PlanError):
                     verify([*plans[:rank], mutated, *plans[rank + 1 :]], contract)
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_numbers_show_that_an_op_is_missing(collective: str) -> None:
-    name = next(name for owner, name in ALGORITHMS if owner == collective)
-    contract = contract_for(collective, name)
-    plans = list(plans_for(collective, name, NODES["4"], 1 if contract.rooted else None))
-    assert keeps_its_promise(plans, contract, 0)
-    for index, op in enumerate(plans[1].ops):
-        if op.kind is not OpKind.SEND:
-            ops = (*plans[1].ops[:index], *plans[1].ops[index + 1 :])
-            missing = [plans[0], replace(plans[1], ops=ops, steps=()), *plans[2:]]
-            with contextlib.suppress(KeyError):  # an output that nothing was written to
-                assert not keeps_its_promise(missing, contract, 0)
-
-
-@pytest.mark.nightly("plans")
-@pytest.mark.parametrize(("collective", "name", "nodes"), CASES)
-def test_plan_with_two_ops_swapped_is_rejected_or_equivalent(
-    collective: str, name: str, nodes: Nodes
-) -> None:
-    contract = contract_for(collective, name)
-    root = count_ranks(nodes) - 1 if contract.rooted else None
-    plans = [replace(plan, steps=()) for plan in plans_for(collective, name, nodes, root)]
-    assert all(keeps_its_promise(plans, contract, seed) for seed in range(5))
-    for rank, plan in enumerate(plans):
-        for one, other in combinations(range(len(plan.ops)), 2):
-            ops = list(plan.ops)
-            ops[one], ops[other] = ops[other], ops[one]
-            mutated = [*plans[:rank], replace(plan, ops=tuple(ops)), *plans[rank + 1 :]]
-            try:
-                verify(mutated, contract)
-            except PlanError:
-                continue
-            for seed in range(3):
-                assert keeps_its_promise(mutated, contract, seed), (rank, one, other)
 
 
 @pytest.mark.parametrize(("collective", "name", "nodes"), CASES)

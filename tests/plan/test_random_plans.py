@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
+from oracle import Collective
+from placed_calls import PlacedCall
 from random_plans import random_algorithm
 from ranks import run_ranks
 from tiers import by_night
@@ -19,54 +18,17 @@ from hccl_py.plan.language import PlanBuilder, data
 DEADLINE_S = 60.0
 # None, fewer than chunks, tiny, what a TCP lane keeps a copy of, what it does not, many tiles.
 COUNTS = (0, 1, 13, 3000, 40_000, 400_000)
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def contribution(rank: int, count: int) -> Array:
-    return np.arange(count, dtype=np.int32) * 7 + rank * 1_000_003
 
 
 def call(comm: Communicator, collective: str, root: int, count: int) -> None:
     """Make a call in registered memory, and compare what it leaves with numpy."""
-    n, me = comm.world_size, comm.rank
-
-    def buffer(values: Array) -> Array:
-        made: Array = hccl_py.empty(len(values), np.int32)
-        made[:] = values
-        return made
-
-    part = [contribution(rank, count) for rank in range(n)]
-    whole = [contribution(rank, n * count) for rank in range(n)]
-    mine = slice(me * count, (me + 1) * count)
-    if collective == "all_reduce":
-        comm.all_reduce(got := buffer(part[me]))
-        expected = np.sum(part, 0, np.int32)
-    elif collective == "reduce":
-        comm.reduce(got := buffer(part[me]), root)
-        expected = np.sum(part, 0, np.int32) if me == root else part[me]
-    elif collective == "broadcast":
-        comm.broadcast(got := buffer(part[me]), root)
-        expected = part[root]
-    elif collective == "all_gather":
-        comm.all_gather(got := buffer(0 * whole[me]), buffer(part[me]))
-        expected = np.concatenate(part)
-    elif collective == "reduce_scatter":
-        comm.reduce_scatter(got := buffer(0 * part[me]), buffer(whole[me]))
-        expected = np.sum(whole, 0, np.int32)[mine]
-    elif collective == "all_to_all":
-        comm.all_to_all(got := buffer(0 * whole[me]), buffer(whole[me]))
-        expected = np.concatenate([one[mine] for one in whole])
-    elif collective == "gather":
-        got = buffer(0 * whole[me])
-        comm.gather(got if me == root else None, buffer(part[me]), root)
-        expected = np.concatenate(part) if me == root else got
-    elif collective == "scatter":
-        comm.scatter(got := buffer(0 * part[me]), buffer(whole[me]) if me == root else None, root)
-        expected = whole[root][mine]
-    else:
+    if collective == "barrier":
         comm.barrier()
         return
-    np.testing.assert_array_equal(got, expected)
+    what = Collective(collective, "int32", count, comm.world_size, root=root)
+    placed = PlacedCall(what, comm.rank, "registered")
+    placed.run(comm)
+    placed.check()
 
 
 def is_accepted(one: CustomAlgorithm, n: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
@@ -113,27 +112,3 @@ def check_pair_with_ranks_of_the_default_group(rank: int, size: int, ports: list
 
 def test_pair_that_names_ranks_of_the_default_group_meets_at_its_own_store() -> None:
     run_ranks(check_pair_with_ranks_of_the_default_group, 4, free_ports(3))
-
-
-def check_new_group_is_a_subset(rank: int, size: int) -> None:
-    """`dist.new_group` opens through the default group, which says who died meanwhile."""
-    from hccl_py.communicator import Communicator
-
-    opened: list[list[int]] = []
-    subset = Communicator.subset
-
-    def counted(self: Communicator, members: Any, *args: Any, **kwargs: Any) -> Communicator:
-        opened.append(list(members))
-        return subset(self, members, *args, **kwargs)
-
-    Communicator.subset = counted  # type: ignore[method-assign]
-    group = dist.new_group([2, 0])
-    assert opened == ([[0, 2]] if rank != 1 else [])
-    if rank != 1:
-        tensor = torch.ones(1)
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == 2
-
-
-def test_new_group_is_a_subset_of_the_default_group() -> None:
-    run_ranks(check_new_group_is_a_subset, 3, backend="hccl")

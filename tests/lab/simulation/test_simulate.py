@@ -123,16 +123,6 @@ def test_one_node_stands_for_alike_nodes(what: str, num_bytes: int) -> None:
         assert all(short.messages[rank] <= whole.messages[rank] for rank in (0, 1))
 
 
-@pytest.mark.nightly("scale")
-@pytest.mark.parametrize("what", ALL_REDUCE)
-@pytest.mark.parametrize("num_bytes", [MIB, 4 * MIB])
-def test_64_ranks_take_as_long_as_their_first_node(what: str, num_bytes: int) -> None:
-    topology = Topology.even(8, 8)
-    short = simulate(what, topology, COSTS, num_bytes)
-    whole = simulate(what, topology, COSTS, num_bytes, shorten=False)
-    assert short.us == pytest.approx(whole.us, rel=1e-9)
-
-
 def test_tiles_that_repeat_themselves_are_left_out() -> None:
     short = simulate("all_reduce=ring", Topology.even(2, 1), COSTS, 16 * MIB)
     whole = simulate("all_reduce=ring", Topology.even(2, 1), COSTS, 16 * MIB, shorten=False)
