@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from launching import launch
+from tiers import by_night
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,7 +67,10 @@ PROGRAMS = [
 PRINTED = ["mean loss of 2 ranks: ", "sum over 2 ranks: 3\n"]
 
 
-@pytest.mark.parametrize(("block", "printed"), [*zip(PROGRAMS, PRINTED, strict=True)])
+DDP, SUM = zip(PROGRAMS, PRINTED, strict=True)
+
+
+@pytest.mark.parametrize(("block", "printed"), [SUM, *by_night("training", DDP)])
 def test_program_of_the_readme_runs(block: str, printed: str, tmp_path: Path) -> None:
     program = tmp_path / "first.py"
     program.write_text(block)

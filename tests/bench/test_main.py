@@ -60,7 +60,8 @@ def _no_rank_is_left_behind() -> Iterator[None]:
 MORE = pytest.mark.nightly("bench")
 
 
-@pytest.mark.parametrize("api", [pytest.param("torch", marks=MORE), "communicator"])
+@MORE
+@pytest.mark.parametrize("api", ["torch", "communicator"])
 def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
     api: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
     assert [row[6] for row in rows if row[0:1] == ["262144"]] == [*names] * 4
 
 
+@MORE
 def test_main_measures_what_reproducible_reductions_cost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -241,6 +241,7 @@ def ends_by_exception(rank: int, world_size: int, first_is_over: Path) -> Story:
     return os.execv(sys.executable, [sys.executable, "-c", code])
 
 
+@pytest.mark.nightly("faults")
 def test_exception_that_ends_the_interpreter_is_told_to_all(tmp_path: Path) -> None:
     text, blame = same(run_ranks(ends_by_exception, 2, tmp_path / "first is over", victims=[1]))
     assert (blame.rank, blame.cause, blame.sequence) == (1, "uncaught exception", 2)

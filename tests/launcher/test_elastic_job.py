@@ -44,6 +44,7 @@ def write(tmp_path: Path, body: str) -> Path:
     return path
 
 
+@pytest.mark.nightly("launchers")
 def test_signal_in_the_midst_of_an_import_ends_the_job(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time
@@ -65,6 +66,7 @@ command()
     assert done.stderr == "hccl-launch: stopped by SIGTERM\n"
 
 
+@pytest.mark.nightly("launchers")
 def test_program_that_the_kernel_does_not_run_is_one_line(tmp_path: Path) -> None:
     program = write(tmp_path, "no program")
     program.chmod(0o755)
@@ -154,11 +156,9 @@ def start(stack: ExitStack, *command: object) -> subprocess.Popen[str]:
     return stack.enter_context(job("sh", "-c", 'exec "$@" 2>&1', "sh", *command))
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", pytest.param("192.0.2.1", marks=pytest.mark.nightly("hosts"))]
-)
-def test_nodes_that_do_not_come_are_one_line(tmp_path: Path, host: str) -> None:
-    endpoint = f"{host}:{free_port('127.0.0.1')}"
+@pytest.mark.nightly("launchers")
+def test_nodes_that_do_not_come_are_one_line() -> None:
+    endpoint = f"127.0.0.1:{free_port('127.0.0.1')}"
     with ExitStack() as stack:
         node = start(
             *(stack, *NODES, "--rdzv-endpoint", endpoint, "--connect-timeout", 1),

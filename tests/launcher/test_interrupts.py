@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,24 +60,6 @@ def test_signal_ends_the_wait_for_a_name(
     assert process.returncode == 128 + number, err
     assert f"hccl-launch: stopped by {number.name}\n" in err
     assert list(tmp_path.glob("hccl_launch_*")) == []
-
-
-IMPORTS = """
-import os, signal, sys
-from hccl_py.launcher.signals import stop_or_end
-signal.signal(signal.SIGTERM, stop_or_end)
-class Finder:
-    def find_spec(*_):
-        try: os.kill(os.getpid(), signal.SIGTERM)
-        except BaseException: pass  # as what the garbage collector calls in an import
-sys.meta_path.insert(0, Finder)
-import nothing
-"""
-
-
-def test_signal_in_an_import_is_not_lost() -> None:
-    ended = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (143, "hccl-launch: stopped by SIGTERM\n")
 
 
 @pytest.mark.parametrize("stage", ["-G", "-T"])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from launching import COMMAND, agent_of, job, launch, ranks_of, run
 from quiet_clock import HANG_S
+from tiers import by_night
 
 PRINT_ENVIRONMENT = """
 import json, os, sys
@@ -137,46 +138,23 @@ def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
         assert (logs / "attempt_0" / "rank_1.log").exists() == kept
 
 
-def test_rank_killed_by_a_signal_is_blamed_and_not_its_peers(
-    script: Script, tmp_path: Path
-) -> None:
-    # The peers notice the death through the pipe's end and raise, as ranks that lose a peer do.
-    pipe = tmp_path / "pipe"
-    body = f"""
-import signal
-if rank == 2:
-    end = open({str(pipe)!r}, "w")
-    os.kill(os.getpid(), signal.SIGKILL)
-with open({str(pipe)!r}) as peer:
-    peer.read()
-raise ConnectionError("peer closed")
-"""
-    path = script(body)
-    os.mkfifo(pipe)
-    done = launch("--nproc-per-node", 3, path)
-    assert done.returncode == 128 + signal.SIGKILL
-    assert "hccl-launch: rank 2 of 3 was killed by SIGKILL (node 0, local" in done.stderr
-
-
 ENDS = {
     "sys.exit(3)": 3,
     "os._exit(4)": 4,
     "os.kill(os.getpid(), signal.SIGTERM)": 143,
     "os.kill(os.getpid(), signal.SIGINT)": 130,
+    "os.kill(os.getpid(), signal.SIGKILL)": 137,
     "os.abort()": 134,
     "raise ValueError('mine')": 1,
     "os.execv('/no/such', ['x'])": 1,
 }
 
 
-USUAL_ENDS = [*zip(ENDS, ("raise", "os.abort()"), strict=False)]
-
-
 @pytest.mark.parametrize(
     ("end", "victim"),
     [
-        pytest.param(*pair, marks=[] if pair in USUAL_ENDS else pytest.mark.nightly("launchers"))
-        for pair in product(ENDS, ("raise", "os._exit(9)", "sys.exit(8)", "os.abort()"))
+        ("os.kill(os.getpid(), signal.SIGKILL)", "raise"),
+        *by_night("launchers", *product(ENDS, ("raise", "os._exit(9)", "os.abort()"))),
     ],
 )
 def test_rank_that_ends_is_blamed_however_it_and_its_victims_end(
@@ -275,18 +253,13 @@ def test_program_that_is_missing_or_not_executable_has_the_shells_exit_code(
     done = launch("--no-python", path)
     assert done.returncode == 127
     assert f"{path}: interpreter /no/such/interpreter: No such file" in done.stderr
-    assert launch("--no-python", tmp_path).returncode == 126
-
-
-def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "program"
     path.write_text("no program")
-    path.chmod(0o755)
     done = launch("--nproc", 2, "--no-python", path)
     assert done.returncode == 126
     assert done.stderr == (
         f"hccl-launch: cannot start a rank: {path}: Exec format error; all ranks were ended\n"
     )
+    assert launch("--no-python", tmp_path).returncode == 126
 
 
 @pytest.mark.parametrize(
@@ -463,12 +436,3 @@ command()
     done = run(sys.executable, "-c", program, *options, script(SLEEP))
     assert done.returncode == -signal.SIGKILL
     assert list(tmp_path.glob("hccl_launch_*")) == []
-
-
-def test_folder_of_logs_that_cannot_be_made_is_one_line_for_a_node_that_comes(
-    script: Script, port: int
-) -> None:
-    done = launch("--rdzv-endpoint", f"127.0.0.1:{port}", "--log-dir", "/proc/no", script(SLEEP))
-    assert done.returncode == 2
-    assert "--log-dir: expected a folder for files, cannot make /proc/no" in done.stderr
-    assert done.stderr.count("\n") == 1

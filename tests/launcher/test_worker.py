@@ -71,14 +71,6 @@ def test_syntax_error_names_file_and_line(tmp_path: Path, error_file: Path) -> N
     assert "runpy" not in text
 
 
-@pytest.mark.parametrize("statement", ["sys.exit()", "sys.exit(0)"])
-def test_ordinary_exit_leaves_no_record(tmp_path: Path, error_file: Path, statement: str) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(f"import sys\n{statement}")
-    assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == 0
-    assert not error_file.exists()
-
-
 @pytest.mark.parametrize(
     ("statement", "exit_code"), [("sys.exit(3)", 3), ("raise SystemExit(True)", 1)]
 )

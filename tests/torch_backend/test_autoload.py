@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from quiet_clock import HANG_S
 
 
@@ -47,6 +48,7 @@ print(dist.Backend.default_device_backend_map["cpu"])
     assert rest == ["[]", "0 1 0 0", f"hccl {loaded}", "gloo"]
 
 
+@pytest.mark.nightly("training")
 def test_taken_name_leaves_the_alias_and_one_warning() -> None:
     # Each order in a process of its own, forked with torch in it; to take that apart takes long.
     script = """

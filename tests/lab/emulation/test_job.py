@@ -171,15 +171,12 @@ def test_link_that_is_cut_for_long_breaks_its_paths_and_the_job_goes_on(tmp_path
         assert re.search(f"{path} works again", done.stderr)
 
 
+@pytest.mark.nightly("faults")
 @pytest.mark.parametrize(
     ("signal", "what"),
     [
         ("SIGKILL", "died (exit code -9)"),
-        pytest.param(
-            "SIGSTOP",
-            "did not answer for 8 s (was it stopped?)",
-            marks=pytest.mark.nightly("faults"),
-        ),
+        ("SIGSTOP", "did not answer for 8 s (was it stopped?)"),
     ],
 )
 def test_network_that_dies_or_stands_still_ends_the_job_without_a_restart(

@@ -162,6 +162,7 @@ def test_plan_that_hangs_is_told_beside_the_others(
     assert f"# {file}:stuck: rank 0, op 0: waits for ever" in output
 
 
+@pytest.mark.nightly("plans")
 def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
     names = ["one_shot", "tree", "mesh"]
 

@@ -129,8 +129,11 @@ def test_full_disk_ends_the_job_with_that_reason(tmp_path: Path) -> None:
     assert "cannot print any more (No space left on device); all ranks" in done.stderr
 
 
-def test_log_that_cannot_be_written_is_an_error_before_a_rank_starts(tmp_path: Path) -> None:
-    done = launch("--nproc", 2, "--log-dir", "/proc/logs", write(tmp_path, "print()"))
+@pytest.mark.parametrize("how", [("--nproc", 2), ("--rdzv-endpoint", "127.0.0.1:29987")])
+def test_log_that_cannot_be_written_is_an_error_before_a_rank_starts(
+    tmp_path: Path, how: tuple[object, ...]
+) -> None:
+    done = launch(*how, "--log-dir", "/proc/logs", write(tmp_path, "print()"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hccl-launch: error: --log-dir: expected a folder for files")
     assert done.stderr.count("\n") == 1

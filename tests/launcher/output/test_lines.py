@@ -55,19 +55,10 @@ def test_lines_are_handed_on_when_they_are_whole(pipe: Pipe) -> None:
     assert pipe.write(b"o\n\nthree\n") == [b"one\n", b"two\n", b"\n", b"three\n"]
 
 
-def test_last_line_without_an_end_comes_at_the_end_of_the_pipe(pipe: Pipe) -> None:
-    assert pipe.write(b"end") == []
-    assert pipe.end_it() == [b"end\n"]
-
-
 def test_close_reads_what_is_left_though_another_process_holds_the_pipe(pipe: Pipe) -> None:
     os.write(pipe.end, b"one\ntwo")
     pipe.reader.close()
     assert pipe.lines == [b"one\n", b"two\n"]
-
-
-def test_bytes_that_are_no_text_stay(pipe: Pipe) -> None:
-    assert pipe.write(b"\xff\x00\xc3\n") == [b"\xff\x00\xc3\n"]
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])

@@ -92,6 +92,7 @@ def test_split_group(rank: int, world_size: int) -> list[Any]:
     ]
 
 
+@pytest.mark.nightly("training")
 @feature("Functional collectives and torch.compile", "batch_p2p_ops")
 def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
     """What a compiled batch_isend_irecv calls, eagerly and compiled."""

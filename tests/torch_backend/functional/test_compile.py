@@ -45,6 +45,7 @@ def test_compiled_calls(rank: int, world_size: int) -> list[torch.Tensor]:
     return [result.clone() for result in (*step(tensor), *step(tensor + 1))]
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "functional collectives within torch.compile")
 def test_compiled_functional(rank: int, world_size: int) -> list[torch.Tensor]:
     @compiled
@@ -64,6 +65,7 @@ def test_compiled_functional(rank: int, world_size: int) -> list[torch.Tensor]:
     return [result.clone() for result in step(torch.arange(8.0).view(4, 2) + rank)]
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "gradients through compiled collectives")
 def test_compiled_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
     @compiled

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 from features import feature
 from torch.distributed.device_mesh import init_device_mesh
@@ -39,6 +40,7 @@ def changed(tensor: DTensor, placements: list[Placement]) -> object:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "redistribute: every placement to every other, uneven parts", world_size=3)
 def test_every_change_of_placement(rank: int, world_size: int) -> list[object]:
     """Refused are the same changes."""

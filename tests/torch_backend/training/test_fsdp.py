@@ -1,5 +1,6 @@
 """FullyShardedDataParallel, the older one (FSDP1)."""
 
+import pytest
 import torch
 from features import feature
 from torch import nn
@@ -58,6 +59,7 @@ def test_fsdp1(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     return [trained(rank, world_size, **options) for options in OPTIONS]
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "FSDP1, HYBRID_SHARD, 2 x 2", world_size=4, alone=trained_alone)
 def test_fsdp1_hybrid_shard(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -65,6 +67,7 @@ def test_fsdp1_hybrid_shard(rank: int, world_size: int) -> list[torch.Tensor]:
     return trained(rank, world_size, device_mesh=mesh, sharding_strategy=strategy)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "FSDP1, MixedPrecision", tolerance=1e-2)
 def test_fsdp1_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
     low = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)

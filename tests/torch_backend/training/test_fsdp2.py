@@ -71,6 +71,7 @@ def each(network: nn.Module, call: Callable[[FSDPModule], None]) -> nn.Module:
     return network
 
 
+@pytest.mark.nightly("training")
 @feature(
     SECTION,
     "CPUOffloadPolicy, shard_placement_fn, memory of the group, forced sums, compiled",

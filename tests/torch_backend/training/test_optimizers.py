@@ -1,5 +1,6 @@
 """torch.distributed.optim and the averagers of models."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from features import feature
@@ -88,6 +89,7 @@ def test_zero_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     return results
 
 
+@pytest.mark.nightly("training")
 @feature(
     SECTION,
     "hook_with_zero_step (overlap_with_ddp), hook_with_zero_step_interleaved",

@@ -1,5 +1,6 @@
 """Tensor parallel: styles of torch.distributed.tensor.parallel, with FSDP too."""
 
+import pytest
 import torch
 from features import feature
 from torch import nn
@@ -52,6 +53,7 @@ def sequence() -> torch.Tensor:
     return torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.nightly("training")
 @feature(
     SECTION,
     "SequenceParallel",
@@ -81,6 +83,7 @@ def loss_of(network: nn.Module) -> list[torch.Tensor]:
     return [whole(one) for one in (loss, *(weight.grad for weight in network.parameters()))]
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "loss_parallel", world_size=4, alone=losses_alone)
 def test_loss_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     """A cross entropy of logits of which each rank has some classes."""
@@ -92,6 +95,7 @@ def test_loss_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
         return loss_of(network)
 
 
+@pytest.mark.nightly("training")
 @feature(SECTION, "FSDP2 with tensor parallel, 2 x 2", world_size=4, alone=trained_alone)
 def test_fully_sharded_and_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))

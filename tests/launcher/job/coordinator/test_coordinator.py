@@ -135,16 +135,6 @@ def test_two_agents_with_one_slot_end_the_job() -> None:
     assert job.said == ["hccl-launch: error: local rank 1 of node 0 was started twice"]
 
 
-def test_job_ends_well_when_every_rank_has() -> None:
-    job = started()
-    job.kinds()
-    for index in range(3):
-        assert job.coordinator.exit_code is None
-        job.ended(index, 3.0)
-    assert (job.coordinator.exit_code, job.said) == (0, [])
-    assert job.kinds() == [(1, "end"), (2, "end"), (0, "end")]
-
-
 def test_hosts_need_not_know_what_only_the_configuration_of_ssh_says() -> None:
     job = Job(aliases=frozenset({"b"}))
     for index in range(3):
@@ -230,17 +220,6 @@ def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
     assert "node 0 (x) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
 
 
-def test_stop_on_any_node_ends_the_job_with_that_code() -> None:
-    job = started(max_restarts=1)
-    job.kinds()
-    job.coordinator.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
-    assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
-    for index in range(3):
-        job.ended(index, 11.0, FAILURE._replace(exit_code=-15, was_stopped=True))
-    assert job.coordinator.exit_code == 130
-    assert job.said == ["hccl-launch: stopped by SIGINT on node 2; all ranks were ended"]
-
-
 def test_stop_names_the_ranks_that_were_killed_while_they_saved() -> None:
     job = started()
     job.coordinator.stop("stopped by SIGTERM", 143, 10.0)
@@ -284,14 +263,6 @@ def test_node_that_is_lost_after_a_rank_failed_is_the_cause_only_if_that_rank_lo
     job.ended(2, 13.0)
     assert job.coordinator.exit_code == exit_code
     assert "node 0 (x) with ranks 0-1 was lost: it does not answer" in job.said[-1]
-
-
-def test_stop_while_nodes_are_missing_ends_at_once() -> None:
-    job = Job()
-    job.join(1)
-    job.coordinator.stop("stopped by SIGTERM", 143, 2.0)
-    assert job.coordinator.exit_code == 143
-    assert job.kinds() == [(1, "end")]
 
 
 def test_ranks_go_on_while_enough_are_left() -> None:
