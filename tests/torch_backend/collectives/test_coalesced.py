@@ -27,13 +27,7 @@ def test_all_reduce_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
     return [*now, *later, one]
 
 
-def gathered(world_size: int) -> list[list[list[torch.Tensor]]]:
-    return [[tensors(rank) for rank in range(world_size)]] * world_size
-
-
-@feature(
-    SECTION, "all_gather_coalesced", covers=("all_gather_coalesced",), world_size=3, alone=gathered
-)
+@feature(SECTION, "all_gather_coalesced", covers=("all_gather_coalesced",), world_size=3)
 def test_all_gather_coalesced(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     outputs = [[torch.empty_like(one) for one in tensors(rank)] for _ in range(world_size)]
     dist.all_gather_coalesced(outputs, tensors(rank), async_op=True).wait()

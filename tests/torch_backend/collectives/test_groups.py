@@ -10,7 +10,7 @@ from features import feature
 
 SECTION = "Groups"
 RANKS = 4
-SUBSETS = [[0, 1], [2, 3], [0, 2, 3], [3], [0, 1, 2, 3]]
+SUBSETS = [[0, 1], [2, 3], [0, 2, 3], [3], None]
 
 
 def sum_of_ranks(group: Any = None) -> int:
@@ -33,12 +33,9 @@ def is_member(group: Any) -> bool:
     "new_group: subsets that overlap",
     covers=("new_group",),
     world_size=RANKS,
-    alone=lambda n: [
-        [expected(*part) if rank in part else None for part in SUBSETS] for rank in range(n)
-    ],
 )
 def test_new_group(rank: int, world_size: int) -> list[Any]:
-    groups = [dist.new_group(part) for part in (*SUBSETS[:-1], None)]
+    groups = [dist.new_group(part) for part in SUBSETS]
     return [sum_of_ranks(group) if is_member(group) else None for group in groups]
 
 
@@ -47,10 +44,6 @@ def test_new_group(rank: int, world_size: int) -> list[Any]:
     "new_group: every argument",
     covers=("new_group", "get_process_group_ranks"),
     world_size=RANKS,
-    alone=lambda n: [
-        [[2, 0], 1 - rank // 2, "pair", 20.0, expected(2, 0)] if rank in (0, 2) else []
-        for rank in range(n)
-    ],
 )
 def test_new_group_arguments(rank: int, world_size: int) -> list[Any]:
     """Members only, in an order of their own, with timeout and description."""
@@ -75,7 +68,6 @@ def test_new_group_arguments(rank: int, world_size: int) -> list[Any]:
     "new_subgroups",
     covers=("new_subgroups",),
     world_size=RANKS,
-    alone=lambda n: [[n // 2, expected(rank // 2 * 2, rank // 2 * 2 + 1)] for rank in range(n)],
 )
 def test_new_subgroups(rank: int, world_size: int) -> list[int]:
     mine, all_of_them = dist.new_subgroups(2)
@@ -87,7 +79,6 @@ def test_new_subgroups(rank: int, world_size: int) -> list[int]:
     "new_subgroups_by_enumeration",
     covers=("new_subgroups_by_enumeration",),
     world_size=RANKS,
-    alone=lambda n: [[2, expected(*([0, 3] if rank in (0, 3) else [1, 2]))] for rank in range(n)],
 )
 def test_new_subgroups_by_enumeration(rank: int, world_size: int) -> list[int]:
     mine, all_of_them = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
@@ -102,10 +93,6 @@ def test_new_subgroups_by_enumeration(rank: int, world_size: int) -> list[int]:
         *("get_process_group_ranks", "get_pg_count", "get_node_local_rank", "is_initialized"),
     ),
     world_size=RANKS,
-    alone=lambda n: (
-        [[rank, n, True, 2, list(range(n)), rank, -1] for rank in range(2)]
-        + [[rank, n, True, 2, list(range(n)), rank, rank - 2, 2, [2, 3], 1, 3] for rank in (2, 3)]
-    ),
 )
 def test_questions_about_ranks(rank: int, world_size: int) -> list[Any]:
     group = dist.new_group([2, 3])
@@ -137,7 +124,6 @@ def test_questions_about_ranks(rank: int, world_size: int) -> list[Any]:
     ),
     own_group=True,
     world_size=RANKS,
-    alone=lambda n: [[True, True, True, False, "gloo", True, False]] * n,
 )
 def test_questions_about_the_backend(rank: int, world_size: int, backend: str) -> list[Any]:
     dist.init_process_group(backend)
@@ -182,9 +168,6 @@ def test_destroy_one_group(rank: int, world_size: int) -> list[Any]:
     covers=("init_process_group", "destroy_process_group"),
     own_group=True,
     world_size=RANKS,
-    alone=lambda n: [
-        [expected(*range(n)), expected(0, 1) if rank < 2 else None] * 3 for rank in range(n)
-    ],
     note="on the same store too, where gloo needs a new one",
 )
 def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[Any]:
@@ -233,7 +216,6 @@ def test_shrink_group(rank: int, world_size: int, backend: str) -> list[Any]:
     "record_comm",
     covers=("record_comm",),
     world_size=RANKS,
-    alone=lambda n: [[expected(*range(n)), True]] * n,
 )
 def test_record_comm(rank: int, world_size: int) -> list[Any]:
     """Names what is inside of it to the profiler."""

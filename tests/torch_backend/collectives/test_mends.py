@@ -40,7 +40,6 @@ def missing_ranks(group: Any, wait_all_ranks: bool) -> str:
     "monitored_barrier names the missing ranks",
     covers=("monitored_barrier",),
     world_size=3,
-    alone=lambda n: [[3, "1", "1, 2"]] + [[3, "", ""]] * 2,
     note="also as the group's own method, which a name imported before the first group needs",
 )
 def test_monitored_barrier(rank: int, world_size: int) -> list[Any]:

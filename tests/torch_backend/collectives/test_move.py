@@ -38,7 +38,6 @@ def test_all_gather(rank: int, world_size: int) -> list[torch.Tensor]:
 @feature(
     SECTION,
     "all_gather into, and of, views with gaps",
-    alone=lambda n: [torch.stack([torch.arange(4.0) * rank for rank in range(n)], 1)] * n,
 )
 def test_all_gather_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
     """A row of every second element becomes a column."""
@@ -85,9 +84,6 @@ def test_all_gather_single(rank: int, world_size: int) -> list[torch.Tensor]:
 @feature(
     SECTION,
     "all_gather_single, broadcast, send of negated views",
-    alone=lambda n: [
-        -torch.tensor([0.0, 0, 2, 3, 2, 3, 2 - 2 * rank, 3 - 3 * rank]) for rank in range(n)
-    ],
 )
 def test_moving_negated_views(rank: int, world_size: int) -> torch.Tensor:
     """torch writes down that values are to be negated, and does it only when asked."""

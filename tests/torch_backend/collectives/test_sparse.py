@@ -1,7 +1,5 @@
 """Sparse tensors: summed, and as the gradients of embeddings."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from features import feature
@@ -23,16 +21,12 @@ def sparse(
     return torch.sparse_coo_tensor(indices, values, SHAPE, check_invariants=True)
 
 
-def dense_sums(dtype: torch.dtype = torch.float32, divisor: int = 1) -> Any:
-    def alone(world_size: int) -> list[torch.Tensor]:
-        total = sum(sparse(rank, dtype).to_dense() for rank in range(world_size))
-        quotient = torch.div(total, divisor).to(dtype) if divisor > 1 else total
-        return [quotient] * world_size
-
-    return alone
+def averages(world_size: int) -> list[torch.Tensor]:
+    total = sum(sparse(rank, torch.int64).to_dense() for rank in range(world_size))
+    return [torch.div(total, world_size).to(torch.int64)] * world_size
 
 
-@feature("Reductions", "all_reduce of sparse tensors", alone=dense_sums())
+@feature("Reductions", "all_reduce of sparse tensors")
 def test_all_reduce_sparse(rank: int, world_size: int) -> torch.Tensor:
     """In place; the tensor comes out coalesced, with more values than it had."""
     tensor = sparse(rank)
@@ -41,7 +35,7 @@ def test_all_reduce_sparse(rank: int, world_size: int) -> torch.Tensor:
     return tensor.to_dense()
 
 
-@feature("Reductions", "all_reduce of sparse tensors, async_op", alone=dense_sums(), world_size=3)
+@feature("Reductions", "all_reduce of sparse tensors, async_op", world_size=3)
 def test_all_reduce_sparse_async(rank: int, world_size: int) -> torch.Tensor:
     """Two in flight, and a dense one behind them."""
     tensors, dense = [sparse(rank), sparse(rank)], torch.ones(1000)
@@ -54,23 +48,14 @@ def test_all_reduce_sparse_async(rank: int, world_size: int) -> torch.Tensor:
     return tensors[0].to_dense()
 
 
-@feature(
-    "Reductions",
-    "all_reduce AVG of sparse integers",
-    alone=lambda n: [dense_sums(torch.int64, n)(n)[0]] * n,
-)
+@feature("Reductions", "all_reduce AVG of sparse integers", alone=averages)
 def test_all_reduce_sparse_average_of_integers(rank: int, world_size: int) -> torch.Tensor:
     tensor = sparse(rank, torch.int64)
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     return tensor.to_dense()
 
 
-def partly_empty(world_size: int) -> list[list[torch.Tensor]]:
-    some = sum(sparse(rank).to_dense() for rank in range(1, world_size))
-    return [[some, torch.zeros(SHAPE)]] * world_size
-
-
-@feature("Reductions", "all_reduce of sparse tensors without values", alone=partly_empty)
+@feature("Reductions", "all_reduce of sparse tensors without values")
 def test_all_reduce_sparse_empty(rank: int, world_size: int) -> list[torch.Tensor]:
     """On one rank, then on all."""
     one, none = (sparse(rank) if rank else empty()), empty()
@@ -100,11 +85,7 @@ def train(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in network.parameters()]
 
 
-@feature(
-    "DistributedDataParallel",
-    "nn.Embedding(sparse=True)",
-    alone=lambda n: [train(embedding(), 0, 1)] * n,
-)
+@feature("DistributedDataParallel", "nn.Embedding(sparse=True)")
 def test_ddp_sparse_embedding(rank: int, world_size: int) -> list[torch.Tensor]:
     network = DistributedDataParallel(embedding())
     parameters = train(network, rank, world_size)

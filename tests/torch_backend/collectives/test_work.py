@@ -56,12 +56,7 @@ def test_works_of_every_function(rank: int, world_size: int) -> list[object]:
     return [*states, calls[0][1][0], *outputs]
 
 
-def alone_in_the_world(world_size: int) -> list[list[torch.Tensor]]:
-    two = [1.0, 1.0]
-    return [[torch.tensor(values) for values in ([*two, *two], *([two] * 8), [0.0, 1.0])]]
-
-
-@feature(SECTION, "every function in a world of one rank", world_size=1, alone=alone_in_the_world)
+@feature(SECTION, "every function in a world of one rank", world_size=1)
 def test_works_of_a_single_rank(rank: int, world_size: int) -> list[torch.Tensor]:
     """Blocking, then asynchronous, both with the same outcome."""
     results: list[torch.Tensor] = []
@@ -94,7 +89,6 @@ def test_works_of_a_single_rank(rank: int, world_size: int) -> list[torch.Tensor
 @feature(
     SECTION,
     "wait(timeout) that is too short",
-    alone=lambda n: [[True, False, True, [2.0] * 4], [False, True, True, [2.0] * 4]],
     note="raises, and the call goes on: a later wait ends well",
 )
 def test_wait_with_a_timeout(rank: int, world_size: int) -> list[object]:
@@ -142,11 +136,7 @@ def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Te
     return results
 
 
-def averages_of_clones(world_size: int) -> list[torch.Tensor]:
-    return [torch.full((5000,), float(sum(range(1, world_size + 1))))] * world_size
-
-
-@feature(SECTION, "outputs that only the work holds", alone=averages_of_clones)
+@feature(SECTION, "outputs that only the work holds")
 def test_outputs_that_only_the_work_holds(rank: int, world_size: int) -> torch.Tensor:
     """As a hook of DDP does that reduces a copy, waits, and returns the future."""
     work = dist.all_reduce(torch.full((5000,), rank + 1.0), async_op=True)

@@ -1,7 +1,5 @@
 """What runs in the same processes as a group: DataLoader workers, torch.distributed.rpc."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -44,39 +42,8 @@ def loaded_by(context: str, rank: int, world_size: int) -> list[torch.Tensor]:
     return train_from(loader, DistributedDataParallel(model()))
 
 
-def without_workers(world_size: int) -> list[list[torch.Tensor]]:
-    """Each step takes what all ranks take, one after the other."""
-    data = samples()
-
-    def batches_of_all() -> Iterator[list[int]]:
-        for epoch in range(2):
-            every = []
-            for rank in range(world_size):
-                sampler = DistributedSampler(data, world_size, rank, seed=3)
-                sampler.set_epoch(epoch)
-                every.append(list(sampler))
-            for first in range(0, len(every[0]), 4):
-                yield [index for one in every for index in one[first : first + 4]]
-
-    network = model()
-    optimizer = sgd(network)
-    for indices in batches_of_all():
-        inputs, targets = (
-            torch.stack(one) for one in zip(*(data[i] for i in indices), strict=True)
-        )
-        optimizer.zero_grad()
-        nn.functional.mse_loss(network(inputs), targets).backward()
-        optimizer.step()
-    return [parameters_of(network)] * world_size
-
-
 @pytest.mark.nightly("training")
-@feature(
-    SECTION,
-    "torch.distributed.rpc beside a group",
-    own_group=True,
-    alone=lambda n: [[torch.full((3,), 2.0 - rank), torch.tensor(float(n))] for rank in range(n)],
-)
+@feature(SECTION, "torch.distributed.rpc beside a group", own_group=True)
 def test_rpc_beside_a_group(rank: int, world_size: int, backend: str) -> list[torch.Tensor]:
     """Each asks the other to add while a collective is under way; both end well."""
     dist.init_process_group(backend)
@@ -93,13 +60,13 @@ def test_rpc_beside_a_group(rank: int, world_size: int, backend: str) -> list[to
     return [answer, total]
 
 
-@feature(SECTION, "DataLoader with forked workers", alone=without_workers)
+@feature(SECTION, "DataLoader with forked workers")
 def test_forked_workers(rank: int, world_size: int) -> list[torch.Tensor]:
     """They are forked while a group runs, and end while it goes on."""
     return loaded_by("fork", rank, world_size)
 
 
 @pytest.mark.nightly("training")
-@feature(SECTION, "DataLoader with spawned workers", alone=without_workers)
+@feature(SECTION, "DataLoader with spawned workers")
 def test_spawned_workers(rank: int, world_size: int) -> list[torch.Tensor]:
     return loaded_by("spawn", rank, world_size)

@@ -69,12 +69,7 @@ def test_cpu_tensors_of_gloo(rank: int, world_size: int, backend: str) -> list[A
     return with_backends(rank, world_size, "cpu:gloo,cuda:hccl")
 
 
-def sums_of_two(world_size: int) -> list[Any]:
-    total = world_size * (world_size + 1) / 2
-    return [[total, total]] * world_size
-
-
-@feature(SECTION, "a second group of another backend", own_group=True, alone=sums_of_two)
+@feature(SECTION, "a second group of another backend", own_group=True)
 def test_second_group_of_another_backend(rank: int, world_size: int, backend: str) -> list[float]:
     """What the errors tell to write, both ways round."""
     found = []

@@ -30,21 +30,12 @@ def state_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {"model": parameters, "optimizer": state}
 
 
-def trained_on_four_then_two(world_size: int) -> list[list[torch.Tensor]]:
-    network = model()
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    train(network, 0, 1, optimizer=optimizer)
-    values = train(network, 0, 1, optimizer=optimizer)
-    return [values if rank < 2 else [] for rank in range(world_size)]
-
-
 @feature(
     SECTION,
     "save on 4 ranks, load on 2",
     covers=("init_process_group", "destroy_process_group"),
     world_size=4,
     own_group=True,
-    alone=trained_on_four_then_two,
 )
 def test_four_ranks_save_and_two_load(
     rank: int, world_size: int, backend: str

@@ -54,45 +54,29 @@ class Branches(nn.Module):
         return self.layers[branch](inputs)
 
 
-def train_branches(network: nn.Module, share: int, shares: int) -> list[torch.Tensor]:
+@feature(SECTION, "find_unused_parameters")
+def test_ddp_finds_unused_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
     """Step 0 uses a layer on each rank, step 1 the same on all: the other one gets no gradient."""
+    network = DistributedDataParallel(Branches(), find_unused_parameters=True)
     optimizer = sgd(network)
     for step, (inputs, _) in enumerate(batches(2)):
         optimizer.zero_grad(set_to_none=True)
-        parts = range(share, 2, shares)  # one process computes both
-        losses = [
-            network(part_of(inputs, part, 2), part if step == 0 else 1).pow(2).mean()
-            for part in parts
-        ]
-        (sum(losses) / len(losses)).backward()
+        network(part_of(inputs, rank, 2), rank if step == 0 else 1).pow(2).mean().backward()
         optimizer.step()
     return parameters_of(network)
 
 
-@feature(SECTION, "find_unused_parameters", alone=lambda n: [train_branches(Branches(), 0, 1)] * n)
-def test_ddp_finds_unused_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(Branches(), find_unused_parameters=True)
-    return train_branches(network, rank, world_size)
-
-
-def accumulate(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
-    """Two backward passes, the first without communication, then one step."""
+@feature(SECTION, "no_sync")
+def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Gradients of two backward passes are averaged once."""
+    network = DistributedDataParallel(model())
     optimizer = sgd(network)
     first, second = (inputs for inputs, _ in batches(2))
-    if isinstance(network, DistributedDataParallel):
-        with network.no_sync():
-            network(part_of(first, rank, world_size)).pow(2).mean().backward()
-    else:
+    with network.no_sync():
         network(part_of(first, rank, world_size)).pow(2).mean().backward()
     network(part_of(second, rank, world_size)).pow(2).mean().backward()
     optimizer.step()
     return parameters_of(network)
-
-
-@feature(SECTION, "no_sync", alone=lambda world_size: [accumulate(model(), 0, 1)] * world_size)
-def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Gradients of several backward passes are averaged once."""
-    return accumulate(DistributedDataParallel(model()), rank, world_size)
 
 
 @feature(SECTION, "broadcast_buffers")
@@ -108,40 +92,18 @@ def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.T
     return every
 
 
-def inputs_of(rank: int) -> int:
-    """How many batches a rank has."""
-    return 2 + 2 * rank
-
-
-def joined_alone(divide_by_all: bool) -> list[torch.Tensor]:
-    """Train in one process as two ranks do of which rank 0 has fewer batches."""
-    network = model()
-    optimizer = sgd(network)
-    for step, (inputs, _) in enumerate(batches(inputs_of(1))):
-        here = [rank for rank in range(2) if step < inputs_of(rank)]
-        optimizer.zero_grad()
-        losses = [network(part_of(inputs, rank, 2)).pow(2).mean() for rank in here]
-        (sum(losses) / (2 if divide_by_all else len(here))).backward()
-        optimizer.step()
-    return parameters_of(network)
-
-
 def train_joined(rank: int, world_size: int, divide_by_all: bool) -> list[torch.Tensor]:
     network = DistributedDataParallel(model())
     optimizer = sgd(network)
     with network.join(divide_by_initial_world_size=divide_by_all):
-        for inputs, _ in batches(inputs_of(rank)):
+        for inputs, _ in batches(2 + 2 * rank):
             optimizer.zero_grad()
             network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
             optimizer.step()
     return parameters_of(network)  # whoever ends last gives his to the others
 
 
-@feature(
-    SECTION,
-    "join with uneven inputs, divide_by_initial_world_size",
-    alone=lambda n: [[joined_alone(divide) for divide in (True, False)]] * n,
-)
+@feature(SECTION, "join with uneven inputs, divide_by_initial_world_size")
 def test_ddp_join(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     """Gradients are divided by the number of ranks, or of those that have not ended."""
     return [train_joined(rank, world_size, divide_by_all=divide) for divide in (True, False)]

@@ -1,6 +1,6 @@
 """DDP's stock communication hooks: what a few steps of training give with each of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -105,11 +105,7 @@ def test_post_local_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(network, rank, world_size, after=averager.average_parameters)
 
 
-def averages(world_size: int) -> Sequence[list[float]]:
-    return [[(world_size - 1) / 2] * 3] * world_size
-
-
-@feature(SECTION, "a hook of the user's own, on a group of its own", alone=averages)
+@feature(SECTION, "a hook of the user's own, on a group of its own")
 def test_own_hook(rank: int, world_size: int) -> list[float]:
     """The future of a collective, divided in a callback."""
     group = dist.new_group()

@@ -11,33 +11,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from training import STEPS, batches, model, parameters_of, part_of, train
+from training import batches, model, parameters_of, part_of, train
 
 SECTION = "Optimizers"
-
-
-def adam_alone(world_size: int, steps: int = STEPS) -> list[list[torch.Tensor]]:
-    network = model()
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    return [train(network, 0, 1, optimizer=optimizer, steps=steps)] * world_size
 
 
 def zero_of(network: torch.nn.Module, **options: object) -> ZeroRedundancyOptimizer:
     return ZeroRedundancyOptimizer(network.parameters(), torch.optim.Adam, lr=0.01, **options)
 
 
-def adam_state_alone(world_size: int) -> list[tuple[dict[int, torch.Tensor], list[torch.Tensor]]]:
-    network = model()
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    train(network, 0, 1, optimizer=optimizer)
-    state = {
-        index: one["exp_avg"].clone() for index, one in optimizer.state_dict()["state"].items()
-    }
-    values = train(network, 0, 1, optimizer=optimizer)
-    return [(state if rank == 1 else {}, values) for rank in range(world_size)]
-
-
-@feature(SECTION, "ZeroRedundancyOptimizer.consolidate_state_dict", alone=adam_state_alone)
+@feature(SECTION, "ZeroRedundancyOptimizer.consolidate_state_dict")
 def test_zero_consolidate(rank: int, world_size: int) -> tuple[dict[int, torch.Tensor], list]:
     """One rank gets the state of all; a new optimizer goes on from it on every rank."""
     network = DistributedDataParallel(model())
@@ -75,11 +58,7 @@ def train_overlapped(rank: int, world_size: int, make_hook: object) -> list[torc
     return parameters_of(network)
 
 
-@feature(
-    SECTION,
-    "ZeroRedundancyOptimizer, parameters_as_bucket_view",
-    alone=lambda n: [adam_alone(n)[:1] * 2] * n,
-)
+@feature(SECTION, "ZeroRedundancyOptimizer, parameters_as_bucket_view")
 def test_zero_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     results = []
     for options in ({}, {"parameters_as_bucket_view": True}):

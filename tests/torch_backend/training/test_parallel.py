@@ -40,26 +40,12 @@ class Block(nn.Module):
         return self.down(torch.tanh(self.up(self.norm(inputs))))
 
 
-def train_block(network: nn.Module, sequence: torch.Tensor) -> list[torch.Tensor]:
-    optimizer = sgd(network)
-    for _ in range(2):
-        optimizer.zero_grad()
-        network(sequence).pow(2).sum().backward()
-        optimizer.step()
-    return parameters_of(network)
-
-
 def sequence() -> torch.Tensor:
     return torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.nightly("training")
-@feature(
-    SECTION,
-    "SequenceParallel",
-    world_size=4,
-    alone=lambda n: [train_block(Block(), sequence())] * n,
-)
+@feature(SECTION, "SequenceParallel", world_size=4)
 def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     """A norm on each rank's part of the sequence, between layers by columns and rows."""
     mesh = init_device_mesh("cpu", (world_size,))
@@ -69,22 +55,17 @@ def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(),
     }
-    return train_block(parallelize_module(Block(), mesh, styles), sequence())
-
-
-def losses_alone(world_size: int) -> list[list[torch.Tensor]]:
-    torch.manual_seed(0)
-    return [loss_of(nn.Linear(8, 12))] * world_size
-
-
-def loss_of(network: nn.Module) -> list[torch.Tensor]:
-    loss = nn.functional.cross_entropy(network(sequence()[0]), torch.arange(8))
-    loss.backward()
-    return [whole(one) for one in (loss, *(weight.grad for weight in network.parameters()))]
+    network = parallelize_module(Block(), mesh, styles)
+    optimizer = sgd(network)
+    for _ in range(2):
+        optimizer.zero_grad()
+        network(sequence()).pow(2).sum().backward()
+        optimizer.step()
+    return parameters_of(network)
 
 
 @pytest.mark.nightly("training")
-@feature(SECTION, "loss_parallel", world_size=4, alone=losses_alone)
+@feature(SECTION, "loss_parallel", world_size=4)
 def test_loss_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     """A cross entropy of logits of which each rank has some classes."""
     torch.manual_seed(0)
@@ -92,7 +73,9 @@ def test_loss_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     style = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     network = parallelize_module(nn.Linear(8, 12), mesh, style)
     with loss_parallel():
-        return loss_of(network)
+        loss = nn.functional.cross_entropy(network(sequence()[0]), torch.arange(8))
+        loss.backward()
+        return [whole(one) for one in (loss, *(weight.grad for weight in network.parameters()))]
 
 
 @pytest.mark.nightly("training")
