@@ -27,7 +27,11 @@ from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import is_loopback
 from hccl_py.transport.network.secret import sealing_key
-from hccl_py.transport.network.system_calls import descriptor_limits, is_no_descriptor
+from hccl_py.transport.network.system_calls import (
+    descriptor_limits,
+    is_no_descriptor,
+    require_system_calls,
+)
 from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
 # By process id too: a forked child must not talk on its parent's connection.
@@ -166,6 +170,7 @@ def store_from_environment(rank: int, name: str, timeout_s: float) -> Any:
         except (RuntimeError, OSError) as error:
             if is_of_signal_handler(error):
                 raise
+            require_system_calls()  # torch does not say which call a sandbox forbids
             raise BootstrapError(
                 f"rank {rank}: no store at {address}:{port} ({_VARIABLES}); it is there if rank 0 "
                 f"imports torch too before its first Communicator: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hccl_py.transport.bootstrap.sealed_store import served_at
+from hccl_py.transport.deadline import pause
 from hccl_py.transport.threads import is_of_signal_handler
 
 _QUESTIONS = {"get", "check", "compare_set"}
@@ -79,7 +80,7 @@ def persistently(
             if not is_reset or server is None or not _listens(server):
                 raise
             is_lost = True
-            time.sleep(_PAUSE_S)
+            pause(_PAUSE_S)
 
 
 def _listens(server: tuple[str, int]) -> bool:

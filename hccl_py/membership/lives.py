@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from hccl_py.membership.lasting_store import lasting
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
-from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.deadline import Deadline, pause
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Identity
 from hccl_py.transport.network.secret import sealing_key
-from hccl_py.transport.network.sockets import bind_unix, has_ended
+from hccl_py.transport.network.sockets import bind_unix, has_ended, random_unix_name
 from hccl_py.transport.threads import is_of_signal_handler
 
 _OPEN = "hccl/open"
@@ -125,8 +125,11 @@ def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterato
     if rank in range(1, world_size):
         yield lives.part(lives.join())
         return
-    with bind_unix() as bound:
-        name = bound.getsockname()[1:].decode()
+    name = random_unix_name()
+    with contextlib.ExitStack() as opened:
+        # Forbidden: `mesh.connect` tries that too, and says so to all ranks of this life.
+        with contextlib.suppress(OSError):
+            opened.enter_context(bind_unix(name))
         is_member = rank in range(world_size)
         mine = _Life(name, here, _job(), world_size if is_member else 0)
         if not is_member:
@@ -280,7 +283,7 @@ class _Lives:
 
     def _take_turn(self) -> None:
         waited_s = time.monotonic() - self._began_s
-        time.sleep(min(_FIRST_TURN_S + waited_s / 10, max(_TURN_S, self._size / 2000)))
+        pause(min(_FIRST_TURN_S + waited_s / 10, max(_TURN_S, self._size / 2000)))
 
 
 def _job() -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from hccl_py.transport.arguments import whole_numbers, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.control.store import StoreClient
+from hccl_py.transport.deadline import pause
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 from hccl_py.transport.network.secret import read_secret
 
@@ -129,7 +130,7 @@ def _failure(
     while not _trouble(parent, members, leaving_counts):
         if time.monotonic() > limit_s:
             return None
-        time.sleep(_TURN_S)
+        pause(_TURN_S)
     parent.reporter.await_diagnosis()
     failure = parent.require_engine().failure()
     # None: no coordinator is left to decide.

@@ -18,7 +18,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ from hccl_py.transport.bootstrap.unique_id_store import (
     UniqueIdClient,
     UniqueIdServer,
 )
-from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.deadline import Deadline, pause
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
@@ -187,7 +186,7 @@ def report_by_another_process(problem: str, content: bytes = b"", name: str = "d
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if deadline.expired:
                 os.kill(pid, signal.SIGKILL)
-            time.sleep(_PROBE_S)
+            pause(_PROBE_S)
 
 
 def _visit(

@@ -42,6 +42,7 @@ from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.arguments import shown
+from hccl_py.transport.deadline import pause
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.threads import SIGNAL_SLICE_S
 
@@ -75,7 +76,7 @@ def _wait_at_store(
     if threading.current_thread() is threading.main_thread():
         # Not in slices: a TCPStore logs each wait that ends in vain.
         while waited_s < limit_s and not store.check(keys):
-            time.sleep(min(max(waited_s / 10, 0.001), limit_s - waited_s, SIGNAL_SLICE_S))
+            pause(min(max(waited_s / 10, 0.001), limit_s - waited_s, SIGNAL_SLICE_S))
             waited_s = time.monotonic() - begin_s
     original(store, keys, timedelta(seconds=max(limit_s - waited_s, 0.001)))
 

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(not is_possible(), reason="numbers of another ma
 WORKS = "works"
 TIMEOUT_S = 30.0
 DISPENSABLE = (
-    *("fallocate", "getrandom", "io_uring_setup", "kcmp", "madvise", "mbind", "membarrier"),
-    *("memfd_create", "ftruncate", "mlock", "pidfd_getfd", "pidfd_open", "process_vm_readv"),
-    *("process_vm_writev", "sched_getaffinity", "sched_setaffinity", "sched_setattr"),
-    *("sched_yield", "signalfd4", "timerfd_create", "userfaultfd"),
+    *("clock_nanosleep", "fallocate", "ftruncate", "getrandom", "io_uring_setup", "kcmp"),
+    *("madvise", "mbind", "membarrier", "memfd_create", "mlock", "pidfd_getfd", "pidfd_open"),
+    *("process_vm_readv", "process_vm_writev", "sched_getaffinity", "sched_setaffinity"),
+    *("sched_setattr", "sched_yield", "signalfd4", "timerfd_create", "userfaultfd"),
 )
 """Calls that there is another way for, or that only some features use."""
-SAMPLE = ("memfd_create", "sched_getaffinity", "process_vm_readv", "eventfd2", "epoll_create1")
+SAMPLE = ("bind", "memfd_create", "sched_getaffinity", "process_vm_readv", "eventfd2")
 CASES = [
     pytest.param(name, error, marks=() if name in SAMPLE and error == "EPERM" else MORE)
     for MORE in [pytest.mark.nightly("attacks")]

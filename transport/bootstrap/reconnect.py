@@ -29,6 +29,7 @@ from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.deadline import pause
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
@@ -109,7 +110,7 @@ class Reconnector(Connector):
             limit_s = _SETTLE_LANES_S if of_lanes else _SETTLE_S
             if time.monotonic() > began_s + limit_s:
                 return
-            time.sleep(_SETTLE_PERIOD_S)
+            pause(_SETTLE_PERIOD_S)
 
     def close(self) -> None:
         """Close what is under way and the listeners. Idempotent."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.deadline import Deadline, pause
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.threads import is_of_signal_handler
 
@@ -118,7 +118,7 @@ class SealedStore:
             now_s = time.monotonic()
             # Not `wait` of torch's stores: it logs each turn that ends in vain.
             turn_s = min(_FIRST_TURN_S + (now_s - began_s) / 10, max(_TURN_S, world_size / 2000))
-            time.sleep(min(turn_s, deadline.remaining_s))
+            pause(min(turn_s, deadline.remaining_s))
             if now_s >= look_s:
                 look_s = now_s + POLL_PERIOD_S
                 poll()

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.deadline import pause
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.system_calls import descriptor_limits, is_no_descriptor
 from hccl_py.transport.threads import is_of_signal_handler
@@ -130,4 +131,4 @@ class SharedFailure:
             until_s = time.monotonic() + _READERS_S
             while waiting and time.monotonic() < until_s:
                 waiting = {rank for rank in waiting if not self._store.has(f"listening/{rank}")}
-                time.sleep(_READERS_PERIOD_S)
+                pause(_READERS_PERIOD_S)

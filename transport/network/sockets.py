@@ -39,11 +39,20 @@ def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list
         return listeners, endpoints
 
 
-def bind_unix() -> socket.socket:
-    """Bind a non-blocking Unix socket to a random name without a file."""
+def random_unix_name() -> str:
+    """Return a name for `bind_unix` that no other socket has."""
+    return f"hccl-{secrets.token_hex(16)}"
+
+
+def bind_unix(name: str = "") -> socket.socket:
+    """Bind a non-blocking Unix socket to a name without a file, a random one unless given."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    bound.setblocking(False)
-    bound.bind(f"\0hccl-{secrets.token_hex(16)}")
+    try:
+        bound.setblocking(False)
+        bound.bind(f"\0{name or random_unix_name()}")
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 

@@ -18,7 +18,6 @@ import resource
 import select
 import socket
 import termios
-import time
 from collections.abc import Iterator
 
 from hccl_py.transport.errors import BootstrapError
@@ -90,8 +89,6 @@ def require_system_calls() -> None:
         BootstrapError: one is forbidden; the text names it.
     """
     with contextlib.ExitStack() as undo:
-        with named("clock_nanosleep"):
-            time.sleep(0)
         with named("eventfd2"):
             event = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         undo.callback(os.close, event)
