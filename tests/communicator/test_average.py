@@ -5,7 +5,6 @@ The oracle is numpy in long double.
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from itertools import product
 
@@ -141,23 +140,6 @@ def test_average_of_denormals_is_exact() -> None:
 
     with ThreadRanks("aabb") as ranks:
         ranks.run(average)
-
-
-@pytest.mark.parametrize("transport", ["tcp", "verbs_over_tcp", "zmq"])
-def test_average_whose_sum_overflows_over_every_provider(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(os.environ, "HCCL_TRANSPORT", transport)
-
-    def average(comm: Communicator) -> bytes:
-        inputs = [extremes(rank, SIZES[-1], "float16") for rank in range(comm.world_size)]
-        data = Guarded(inputs[comm.rank], "float16")
-        comm.all_reduce(data.buffer, ReduceOp.AVG)
-        assert_averages(data.values, inputs, "float16")
-        return data.bytes
-
-    with ThreadRanks("aabbc") as ranks:
-        assert len(set(ranks.run(average))) == 1
 
 
 def test_average_of_large_complex_numbers() -> None:
