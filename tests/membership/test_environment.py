@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import numpy as np
 import pytest
 from quiet_clock import HANG_S
 from ranks import run_ranks
@@ -18,8 +17,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.membership.environment import (
-    id_from_environment,
-    rank_and_size,
     store_from_environment,
 )
 from hccl_py.schedulers.ports import free_port
@@ -33,40 +30,27 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_rank_and_size_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert rank_and_size() == (3, 8)
-
-
-@pytest.mark.parametrize("missing", VARIABLES)
-def test_missing_variable_is_named_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, missing: str
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        *((name, "", f"{name} is not set.*hccl-launch, torchrun") for name in VARIABLES),
+        *(
+            (name, "many", f"{name}: expected a number, got 'many'")
+            for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        ),
+        *(
+            ("MASTER_PORT", port, f"MASTER_PORT: expected a port up to 65535, got {port}")
+            for port in ("-1", "65536")
+        ),
+    ],
+)
+def test_variable_that_is_missing_or_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
 ) -> None:
-    for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
-        if name != missing:
-            monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidArgumentError, match=f"{missing} is not set.*hccl-launch, torchrun"):
-        Communicator(timeout_s=0.1)
-
-
-@pytest.mark.parametrize("wrong", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
-def test_variable_that_is_no_number_is_quoted(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
-        monkeypatch.setenv(name, "many" if name == wrong else value)
-    with pytest.raises(InvalidArgumentError, match=f"{wrong}: expected a number, got 'many'"):
-        Communicator(timeout_s=0.1)
-
-
-@pytest.mark.parametrize("port", ["-1", "65536"])
-def test_number_that_is_no_port_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
-    for name, value in zip(VARIABLES, ("0", "2", "127.0.0.1", port), strict=True):
-        monkeypatch.setenv(name, value)
-    told = f"MASTER_PORT: expected a port up to 65535, got {port}"
+    for one, right in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
+        monkeypatch.setenv(one, value if one == name else right)
     with pytest.raises(InvalidArgumentError, match=told):
         Communicator(timeout_s=0.1)
-    with pytest.raises(InvalidArgumentError, match=told):
-        id_from_environment(0, "default")
 
 
 def test_no_store_at_the_address_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,20 +72,6 @@ def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch)
     agent.set_timeout(timedelta(seconds=5))
     # A restarted job starts afresh, whatever the last attempt left in the store.
     assert agent.get("hccl/2/mine/key") == b"value"
-
-
-def three_communicators(rank: int, world_size: int) -> list[int]:
-    results = []
-    for name in ("default", "default", "other"):
-        with Communicator(name=name) as comm:
-            data = np.array([rank + 1])
-            comm.all_reduce(data)
-            results.append(int(data[0]))
-    return results
-
-
-def test_communicators_from_the_environment_do_not_mix() -> None:
-    assert run_ranks(three_communicators, 3) == [[6, 6, 6]] * 3
 
 
 def one_name_awaits_another(rank: int, world_size: int, with_torch: bool) -> list[int]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-from network_resets import reset
+from network_resets import strike
 from quiet_clock import HANG_S
 from ranks import run_ranks
 from thread_ranks import wait_until
@@ -39,20 +36,6 @@ def server() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def connections_with(port: int) -> Iterator[int]:
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=os.dup(descriptor)) as copy:
-                    if copy.family != socket.AF_UNIX and copy.getpeername()[1] == port:
-                        yield descriptor
-
-
-def strike(server: TCPStore) -> None:
-    for descriptor in connections_with(server.port):
-        reset(descriptor)
-
-
 @pytest.mark.parametrize(
     "ask, answer",
     [
@@ -71,7 +54,7 @@ def test_question_after_a_reset_is_answered(
     store.set("key", b"value")
     for _ in range(3):
         store.set("key", b"value")
-        strike(server)
+        strike(server.port)
         assert ask(store) == answer
 
 
@@ -79,9 +62,9 @@ def test_ranks_whose_store_is_reset_between_all_questions_meet(server: TCPStore)
     def meet(rank: int) -> str:
         store = client_of(server)
         with life_at(store, rank, 2, HANG_S) as part:
-            strike(server)
+            strike(server.port)
             part.set(f"{rank}", b"here")
-            strike(server)
+            strike(server.port)
             wait_until(lambda: part.check([f"{1 - rank}"]), "the other rank")
             return str(part._prefix)
 
@@ -102,8 +85,7 @@ def test_store_that_ended_raises_at_once() -> None:
 def sum_after_a_reset(rank: int, world_size: int) -> float:
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(*place, wait_for_workers=False)
-    for descriptor in connections_with(place[1]):
-        reset(descriptor)
+    strike(place[1])
     dist.init_process_group("hccl", store=store, rank=rank, world_size=world_size)
     tensor = torch.ones(3)
     dist.all_reduce(tensor)

@@ -112,20 +112,6 @@ def test_two_jobs_at_one_file_each_work_by_themselves(tmp_path: Path) -> None:
     assert sums == ["2", "2", "200", "200"]
 
 
-def test_two_processes_of_one_rank_0_are_named_and_nothing_is_mixed(tmp_path: Path) -> None:
-    for told in run_ranks(claim_rank_0, 3, f"file://{tmp_path}/store"):
-        assert "two processes claim rank 0" in told or "did not arrive" in told, told
-
-
-def claim_rank_0(place: int, _size: int, where: str) -> str:
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        del os.environ[name]
-    try:
-        return str(live(min(place, 1) if place < 2 else 0, 3, where))
-    except dist.DistBackendError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("old", [b'["name", {}, ["job"], 2]', b"[9, []]"])
 def test_store_of_another_version_is_refused_by_name(rank: int, old: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 import signal
 import sys
@@ -153,19 +154,19 @@ def use_up_descriptors(rank: int) -> None:
             os.close(one)
 
 
-@pytest.mark.parametrize("who", ["0", *by_night("faults", "1")])
-def test_rank_that_cannot_even_resolve_a_name_is_named_by_all(who: str, tmp_path: Path) -> None:
-    told = meet("env", [{"WHO": who, "LEFT": "0"}] * 3, tmp_path, before="use_up_descriptors")
-    for one in told:
-        assert "no descriptor" in one and f"rank {who}" in one, told
-
-
-@pytest.mark.parametrize("who", ["1", *by_night("faults", "0")])
-@through_each_door("env")
+@pytest.mark.parametrize(
+    "door, who, left",
+    [
+        *[("env", "0", "0"), ("env", "1", "4")],
+        *by_night("faults", ("env", "1", "0"), ("env", "0", "4")),
+        *by_night("faults", *((door, who, "4") for door in DOORS if door != "env" for who in "01")),
+    ],
+)
 def test_rank_that_has_used_up_its_descriptors_is_named_by_all(
-    door: str, who: str, tmp_path: Path
+    door: str, who: str, left: str, tmp_path: Path
 ) -> None:
-    told = meet(door, [{"WHO": who}] * 3, tmp_path, before="use_up_descriptors")
+    """With none left it cannot even resolve a name."""
+    told = meet(door, [{"WHO": who, "LEFT": left}] * 3, tmp_path, before="use_up_descriptors")
     for one in told:
         assert f"rank {who} on" in one or one is told[int(who)], told
         assert "BootstrapError" in one or "BackendError" in one, told
@@ -178,21 +179,6 @@ def forbid_memory(rank: int) -> None:
 
     if rank == 1:
         arena._wanted_bytes = refuse
-
-
-@pytest.mark.parametrize(
-    "door", ["torch", pytest.param("file", marks=MORE)]
-)  # else its store needs descriptors itself
-def test_rank_without_descriptors_is_named_by_all(door: str, tmp_path: Path) -> None:
-    for told in meet(door, [{}, {}, {}], tmp_path, before="lack_descriptors")[::2]:
-        assert "rank 1" in told and ("descriptor" in told or "open files" in told), told
-
-
-@through_each_door("file")
-def test_rank_that_may_not_share_memory_is_named_by_all(door: str, tmp_path: Path) -> None:
-    told = meet(door, [{}, {}, {}], tmp_path, before="forbid_memory")
-    assert "memfd_create" in told[1]
-    assert all("rank 1 on" in one and "memfd_create" in one for one in told[::2]), told
 
 
 def die_after_arriving(rank: int) -> None:
@@ -252,23 +238,9 @@ def fill_files(rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_240, 10_240))
 
 
-@through_each_door("file")
-def test_rank_whose_files_may_not_grow_is_named_by_all(door: str, tmp_path: Path) -> None:
-    for told in meet(door, [{}, {}, {}], tmp_path, before="fill_files"):
-        assert "rank 1 on" in told and "File too large" in told, told
-
-
 def forbid_files(rank: int) -> None:
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-@pytest.mark.parametrize(
-    "door", [pytest.param("torch", marks=MORE), "env"]
-)  # a store in a file needs one itself
-def test_rank_that_may_make_no_file_for_tls_is_named_by_all(door: str, tmp_path: Path) -> None:
-    for told in meet(door, [{"HCCL_TLS": "1"}] * 3, tmp_path, before="forbid_files"):
-        assert "rank 1 on" in told and "HCCL_TLS=1" in told and "ulimit -f" in told, told
 
 
 def forbid_threads(rank: int) -> None:
@@ -279,25 +251,40 @@ def forbid_threads(rank: int) -> None:
         threading.Thread.start = refuse  # type: ignore[method-assign]
 
 
-@through_each_door("env")
-def test_rank_that_may_have_no_thread_is_named_by_all(door: str, tmp_path: Path) -> None:
-    told = meet(door, [{}] * 3, tmp_path, before="forbid_threads")
-    assert all("can't start new thread" in one and "ulimit -u" in one for one in told), told
-    assert all("rank 1 on" in one for one in told[::2]), told
-
-
 def forbid_eventfd(rank: int) -> None:
     if rank == 1:
         forbid("eventfd2", errno.EPERM)
 
 
-@pytest.mark.skipif(not is_possible(), reason="numbers of another machine")
+LIMITS: dict[str, tuple[tuple[str, ...], str]] = {
+    "lack_descriptors": (("torch", "file"), "descriptor|open files"),
+    "forbid_memory": (("file", "torch", "env", "id"), "memfd_create"),
+    "fill_files": (("file", "torch", "env", "id"), "File too large"),
+    "forbid_files": (("env", "torch"), "HCCL_TLS=1.*ulimit -f"),
+    "forbid_threads": (("env", "torch", "file", "id"), "can't start new thread.*ulimit -u"),
+    "forbid_eventfd": (("torch", "file"), "eventfd2"),
+}
+"""What befalls rank 1: the doors, of which the first stands in the default tier, and what all tell.
+A door that is missing needs itself what is forbidden."""
+
+
 @pytest.mark.parametrize(
-    "door", ["torch", pytest.param("file", marks=MORE)]
-)  # its store needs eventfd itself else
-def test_rank_in_a_sandbox_is_named_by_all(door: str, tmp_path: Path) -> None:
-    for told in meet(door, [{}, {}, {}], tmp_path, before="forbid_eventfd"):
-        assert "rank 1 on" in told and "eventfd2" in told, told
+    "before, door",
+    [
+        pytest.param(before, door, marks=MORE if door != doors[0] else ())
+        for before, (doors, _) in LIMITS.items()
+        for door in doors
+    ],
+)
+def test_rank_that_lacks_what_it_needs_is_named_by_all(
+    before: str, door: str, tmp_path: Path
+) -> None:
+    if before == "forbid_eventfd" and not is_possible():
+        pytest.skip("numbers of another machine")
+    env = {"HCCL_TLS": "1"} if before == "forbid_files" else {}
+    for rank, told in enumerate(meet(door, [env] * 3, tmp_path, before=before)):
+        assert rank == 1 or "rank 1 on" in told, told
+        assert re.search(LIMITS[before][1], told) or (rank, before) == (1, "lack_descriptors"), told
 
 
 GARBAGE = [
@@ -323,24 +310,6 @@ def _meet_by_environment(
     return ""
 
 
-@pytest.mark.parametrize(
-    "with_torch, wrong, named",
-    [
-        pytest.param(with_torch, *case, marks=() if i == (0 if with_torch else 3) else MORE)
-        for with_torch in (True, False)
-        for i, case in enumerate(GARBAGE)
-    ],
-)
-def test_rank_that_does_not_know_which_it_is_tells_the_others(
-    with_torch: bool, wrong: dict[str, str], named: str
-) -> None:
-    env = {} if with_torch else {"MASTER_PORT": str(free_port())}
-    env["TORCHELASTIC_USE_AGENT_STORE"] = str(with_torch)
-    args = (with_torch, wrong, 2)
-    for told in run_ranks(_meet_by_environment, 3, *args, env=env, timeout_s=HANG_S):
-        assert named in told, told
-
-
 SERVED = ("by an agent", "with torch", "without torch")
 GARBAGE_OF_RANK_0 = [
     ({"RANK": "zero"}, "RANK: expected a number, got 'zero'"),
@@ -350,19 +319,26 @@ GARBAGE_OF_RANK_0 = [
 
 
 @pytest.mark.parametrize(
-    "served, wrong, named",
+    "served, who, wrong, named",
     [
-        pytest.param(served, *case, marks=() if SERVED.index(served) == i else MORE)
-        for served in SERVED
-        for i, case in enumerate(GARBAGE_OF_RANK_0)
+        *(
+            pytest.param(served, 2, *case, marks=() if i == daily else MORE)
+            for served, daily in (("by an agent", 0), ("without torch", 3))
+            for i, case in enumerate(GARBAGE)
+        ),
+        *(
+            pytest.param(served, 0, *case, marks=() if SERVED.index(served) == i else MORE)
+            for served in SERVED
+            for i, case in enumerate(GARBAGE_OF_RANK_0)
+        ),
     ],
 )
-def test_rank_0_that_does_not_know_which_it_is_tells_the_others(
-    served: str, wrong: dict[str, str], named: str
+def test_rank_that_does_not_know_which_it_is_tells_the_others(
+    served: str, who: int, wrong: dict[str, str], named: str
 ) -> None:
     env = {} if served == "by an agent" else {"MASTER_PORT": str(free_port())}
     env["TORCHELASTIC_USE_AGENT_STORE"] = str(served == "by an agent")
-    args = (served != "without torch", wrong, 0)
+    args = (served != "without torch", wrong, who)
     for told in run_ranks(_meet_by_environment, 3, *args, env=env, timeout_s=HANG_S):
         assert named in told, told
 

@@ -20,7 +20,6 @@ from thread_ranks import ThreadRanks, wait_until
 from tiers import by_night
 
 from hccl_py import AbortedError, BootstrapError, Communicator, CommunicatorError
-from hccl_py.membership.shrink import _too_late
 
 RECOVERED_S = 0.5
 """From the error of a call to the end of the first call on the communicator of those left."""
@@ -28,7 +27,6 @@ SHRUNK_S = 5.0
 """For a shrink in which a rank dies."""
 
 MORE = pytest.mark.nightly("faults")
-layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
 
 
 def call_until_failure(comm: Communicator) -> Moment:
@@ -247,10 +245,3 @@ def shrinks_and_closes(rank: int, world_size: int) -> None:
 def test_nothing_of_either_communicator_stays_open() -> None:
     # In a process of its own: what earlier tests left would go meanwhile.
     run_ranks(shrinks_and_closes, 1)
-
-
-@pytest.mark.parametrize("came", [(), (1,), (1, 3)])
-def test_shrink_that_came_too_late_names_who_decided(came: tuple[int, ...]) -> None:
-    text = _too_late(0, came)
-    assert ("rank  " in text, "decided" in text) == (False, bool(came))
-    assert "rank 0" in text

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_resets import reset
+from network_resets import strike
 from quiet_clock import HANG_S
 from ranks import run_ranks
 from thread_ranks import wait_until
@@ -29,16 +27,6 @@ from hccl_py.transport.bootstrap import unique_id_store
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
 TIMEOUT_S = HANG_S
-
-
-def strike(port: int) -> None:
-    """Reset the connections of this process's clients with the server at a port."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=os.dup(descriptor)) as copy:
-                    if copy.family == socket.AF_INET and copy.getpeername()[1] == port:
-                        reset(descriptor)
 
 
 @pytest.fixture(autouse=True)
@@ -98,11 +86,6 @@ def test_damaged_id_is_refused_at_once(damage: int) -> None:
         Communicator(content, 0, 2)
 
 
-def test_rank_that_comes_twice_is_named_to_all() -> None:
-    for told in attempts(get_unique_id(), [(0, 2), (0, 2), (1, 2)]):
-        assert "two processes claim rank 0: pid" in told
-
-
 def test_rank_that_comes_when_the_others_have_given_up_hears_why() -> None:
     uid = get_unique_id()
     attempts(uid, [(0, 2), (0, 2)])
@@ -124,12 +107,6 @@ def test_setting_that_makes_no_sense_on_one_rank_is_named_to_a_rank_that_comes_l
     monkeypatch.delenv(name)
     (told,) = attempts(uid, [(1, 2)])
     assert f"rank 0 on {socket.gethostname()}: {name}" in told
-
-
-def test_other_number_of_ranks_is_named_to_all() -> None:
-    for told in attempts(get_unique_id(), [(0, 2), (1, 3)]):
-        assert "expects 3" in told
-        assert "expects 2" in told
 
 
 def test_id_is_good_for_one_communicator() -> None:
@@ -346,7 +323,7 @@ def test_rank_that_does_not_come_back_has_left(
 
 
 def test_rank_that_comes_back_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unique_id_store, "_AWAY_S", 1.0)
+    monkeypatch.setattr(unique_id_store, "_AWAY_S", 0.5)
     address = get_unique_id().address
     client = UniqueIdClient(address, TIMEOUT_S)
     client.join(0, 1)
