@@ -22,6 +22,7 @@ from hccl_py.membership.environment import (
 from hccl_py.schedulers.ports import free_port
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+NUMBERS = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +35,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "told"),
     [
         *((name, "", f"{name} is not set.*hccl-launch, torchrun") for name in VARIABLES),
-        *(
-            (name, "many", f"{name}: expected a number, got 'many'")
-            for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
-        ),
-        *(
-            ("MASTER_PORT", port, f"MASTER_PORT: expected a port up to 65535, got {port}")
-            for port in ("-1", "65536")
-        ),
+        *((name, "many", f"{name}: expected a number, got 'many'") for name in NUMBERS),
+        ("MASTER_PORT", "-1", "MASTER_PORT: expected a port up to 65535, got -1"),
+        ("MASTER_PORT", "65536", "MASTER_PORT: expected a port up to 65535, got 65536"),
     ],
 )
 def test_variable_that_is_missing_or_wrong_is_named(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +13,10 @@ import torch
 from network_resets import strike
 from quiet_clock import HANG_S
 from ranks import run_ranks
-from thread_ranks import wait_until
 from torch import distributed as dist
 from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 
 from hccl_py.membership.lasting_store import LastingStore, lasting
-from hccl_py.membership.lives import life_at
 
 LONG = timedelta(seconds=HANG_S / 4)
 
@@ -56,21 +53,6 @@ def test_question_after_a_reset_is_answered(
         store.set("key", b"value")
         strike(server.port)
         assert ask(store) == answer
-
-
-def test_ranks_whose_store_is_reset_between_all_questions_meet(server: TCPStore) -> None:
-    def meet(rank: int) -> str:
-        store = client_of(server)
-        with life_at(store, rank, 2, HANG_S) as part:
-            strike(server.port)
-            part.set(f"{rank}", b"here")
-            strike(server.port)
-            wait_until(lambda: part.check([f"{1 - rank}"]), "the other rank")
-            return str(part._prefix)
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(meet, range(2))
-    assert first == second
 
 
 def test_store_that_ended_raises_at_once() -> None:

@@ -121,7 +121,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     [
         pytest.param(door, *case, marks=() if door == daily else MORE)
         for door in DOORS
-        for case, daily in zip(WRONG, ("file", "env", "", "", "id", "file", "", "env"), strict=True)
+        for case, daily in zip(WRONG, ("file", "env", "", "", "id", "", "file", "env"), strict=True)
     ],
 )
 def test_rank_with_a_wrong_setting_is_named_by_all(

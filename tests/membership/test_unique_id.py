@@ -95,7 +95,10 @@ def test_rank_that_comes_when_the_others_have_given_up_hears_why() -> None:
 
 @pytest.mark.parametrize(
     ("name", "garbage"),
-    [("HCCL_CONNECTIONS", "many"), ("HCCL_STALL_WARNING_S", "soon"), ("HCCL_NODE_ID", "\udcff")],
+    [
+        ("HCCL_CONNECTIONS", "many"),
+        *by_night("faults", ("HCCL_STALL_WARNING_S", "soon"), ("HCCL_NODE_ID", "\udcff")),
+    ],
 )
 def test_setting_that_makes_no_sense_on_one_rank_is_named_to_a_rank_that_comes_later(
     name: str, garbage: str, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +228,7 @@ def meet_with_a_secret(rank: int, world_size: int, secrets: list[str | None], by
         os.environ["HCCL_SECRET"] = secret
     try:
         given = (get_unique_id(), rank, world_size) if by_id else ()
-        Communicator(*given, timeout_s=8.0)
+        Communicator(*given, timeout_s=5.0)
     except (BootstrapError, InvalidArgumentError) as error:
         return str(error)
     return ""
