@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hmac
 import os
 import socket
 import time
@@ -38,6 +39,33 @@ class WaitingStore(MemoryStore):
         with self.changed:
             if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
                 raise RuntimeError("wait timeout")
+
+
+class TamperedStore(WaitingStore):
+    """Hands one rank another list of members than rank 0 published."""
+
+    def __init__(self, real: WaitingStore, change: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self.real, self.change = real, change
+        self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
+
+    def get(self, key: str) -> bytes:
+        value = self.real.get(key)
+        if key != "members":
+            return value
+        content = msgpack.packb(self.change(msgpack.unpackb(value[SEAL_BYTES:])))
+        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
+
+
+def in_info_of_rank_0(**fields: Any) -> Callable[[dict[str, Any]], Any]:
+    """Return a change of the members: fields of rank 0's peer info."""
+
+    def change(members: dict[str, Any]) -> dict[str, Any]:
+        first, *others = members["infos"]
+        changed = msgpack.packb(msgpack.unpackb(first) | fields)
+        return members | {"infos": [changed, *others]}
+
+    return change
 
 
 @dataclass

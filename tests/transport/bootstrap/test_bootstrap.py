@@ -1,27 +1,26 @@
 """The whole bootstrap, with threads as ranks, real sockets and hostile clients."""
 
 import contextlib
-import hmac
 import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import pytest
 from bootstrapped import (
-    SEAL_BYTES,
     TIMEOUT_S,
     Attack,
     Job,
+    TamperedStore,
     WaitingStore,
     bootstrapped,
     check_connections,
     check_shared_memory,
     connections,
+    in_info_of_rank_0,
     open_descriptors,
 )
 from network_resets import reset
@@ -162,22 +161,6 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
     assert open_descriptors() <= before
 
 
-class TamperedStore(WaitingStore):
-    """Hands one rank another list of members than rank 0 published."""
-
-    def __init__(self, real: WaitingStore, change: Callable[[dict[str, Any]], Any]) -> None:
-        super().__init__()
-        self.real, self.change = real, change
-        self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
-
-    def get(self, key: str) -> bytes:
-        value = self.real.get(key)
-        if key != "members":
-            return value
-        content = msgpack.packb(self.change(msgpack.unpackb(value[SEAL_BYTES:])))
-        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
-
-
 @pytest.mark.parametrize("node_ids", ["aaa", "abc"])
 def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
     node_ids: str, caplog: pytest.LogCaptureFixture
@@ -199,15 +182,8 @@ def test_connect_with_a_certificate_that_was_swapped_is_rejected(
 ) -> None:
     pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
     monkeypatch.setenv("HCCL_TLS", "1")
-    another = Tls().certificate
-
-    def swap(members: dict[str, Any]) -> dict[str, Any]:
-        infos = [msgpack.unpackb(info) for info in members["infos"]]
-        infos[0]["certificate"] = another
-        return members | {"infos": [msgpack.packb(infos[0]), members["infos"][1]]}
-
     shared = WaitingStore()
-    swapped = TamperedStore(shared, swap)
+    swapped = TamperedStore(shared, in_info_of_rank_0(certificate=Tls().certificate))
     with Job("ab", stores=lambda rank: swapped if rank == 1 else shared) as job:
         for rank in (0, 1):
             assert "certificate" in job.error(rank)

@@ -135,6 +135,12 @@ class Pair:
         for closing in (*self.repairs, *self.engines):
             closing.close()
 
+    def cut_off(self, rank: int) -> None:
+        """Let nobody listen on a rank any more."""
+        self.repairs[rank].close()
+        for listener in self.meshes[rank].listeners:
+            listener.close()
+
 
 @contextlib.contextmanager
 def reconnected_pair() -> Iterator[tuple[Pair, Job]]:
@@ -152,17 +158,19 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_CONNECTIONS", "2")
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def encryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+        monkeypatch.setenv("HCCL_TLS", "1")
+
+
+@pytest.mark.usefixtures("encryption")
 @pytest.mark.parametrize("reporters", [(1,), (0, 1), (1, 0)])
 def test_reconnect_broken_connection_is_replaced_on_both_sides(
     reporters: tuple[int, ...],
-    tls: bool,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if tls:
-        pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
-        monkeypatch.setenv("HCCL_TLS", "1")
     caplog.set_level(logging.INFO)
     before = open_descriptors()
     with reconnected_pair() as (pair, _):
@@ -192,14 +200,9 @@ def test_reconnect_broken_connection_is_replaced_on_both_sides(
     assert open_descriptors() <= before
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.usefixtures("encryption")
 @pytest.mark.parametrize("askers", [(0,), (1,), (0, 1), (1, 0)])
-def test_lane_either_rank_asks_for_is_made_once(
-    askers: tuple[int, ...], tls: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if tls:
-        pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
-        monkeypatch.setenv("HCCL_TLS", "1")
+def test_lane_either_rank_asks_for_is_made_once(askers: tuple[int, ...]) -> None:
     with reconnected_pair() as (pair, job):
         assert [job.ranks[0].link(1).lanes, job.ranks[1].link(0).lanes] == [(), ()]
         wanted = [(index, path) for index in (1, 2) for path in (0, 1)]
@@ -266,8 +269,7 @@ def test_refusal_after_the_peers_own_attempt_succeeded_is_ignored() -> None:
 def test_reconnect_control_connection_to_a_rank_that_has_ended_is_refused_on_either_side() -> None:
     for ended, survivor in ((0, 1), (1, 0)):
         with reconnected_pair() as (pair, _):
-            pair.repairs[ended].close()
-            pair.meshes[ended].listeners[0].close()
+            pair.cut_off(ended)
             pair.engines[survivor].report(Key(ended, 0, 0))
             engine = pair.engines[survivor]
             wait_until(lambda e=engine, r=ended: r in e.refused, "a refusal")
@@ -279,9 +281,7 @@ def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connecti
     monkeypatch.setattr("hccl_py.transport.bootstrap.unmade.GIVEN_UP_S", 0.2)
     monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._POLL_PERIOD_S", 0.05)
     with reconnected_pair() as (pair, _):
-        pair.repairs[0].close()
-        for listener in pair.meshes[0].listeners:
-            listener.close()
+        pair.cut_off(0)
         engine = pair.engines[1]
         # A path that is down is the engine's to judge, and the lane might come by its other path.
         engine.report(Key(0, 0, 1))
@@ -289,9 +289,7 @@ def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connecti
         wait_until(lambda: engine.refused.count(0) >= 4, "it tries for a while")
         assert not engine.unreachable
     with reconnected_pair() as (pair, _):
-        pair.repairs[0].close()
-        for listener in pair.meshes[0].listeners:
-            listener.close()
+        pair.cut_off(0)
         engine = pair.engines[1]
         engine.want(Key(0, 1, 0), Key(0, 1, 1))
         wait_until(lambda: bool(engine.unreachable), "a report")

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import hmac
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import pytest
-from bootstrapped import SEAL_BYTES, TIMEOUT_S, Job, WaitingStore, open_descriptors
+from bootstrapped import (
+    TIMEOUT_S,
+    Job,
+    TamperedStore,
+    WaitingStore,
+    in_info_of_rank_0,
+    open_descriptors,
+)
 from quiet_clock import Moment
 
 from hccl_py.transport.bootstrap import mesh
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError
-
-
-class MisleadingStore(WaitingStore):
-    """Shows one rank another port of rank 0 than it has, as a firewall on the way to it would."""
-
-    def __init__(self, real: WaitingStore, port: int) -> None:
-        super().__init__()
-        self.real, self.port = real, port
-        self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
-
-    def get(self, key: str) -> bytes:
-        value = self.real.get(key)
-        if key != "members":
-            return value
-        members = msgpack.unpackb(value[SEAL_BYTES:])
-        info = msgpack.unpackb(members["infos"][0])
-        info["endpoints"][0]["port"] = self.port
-        members["infos"][0] = msgpack.packb(info)
-        content = bytes(msgpack.packb(members))
-        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + content
 
 
 def silent_port(opened: ExitStack) -> int:
@@ -75,7 +60,9 @@ def test_port_that_one_rank_cannot_reach_is_named_by_all_before_the_deadline(
     with ExitStack() as opened:
         port = made(opened)
         shared = WaitingStore()
-        store = MisleadingStore(shared, port)
+        # As a firewall on the way to rank 0 would have it.
+        there = [{"interface": "lo", "host": "127.0.0.1", "port": port}]
+        store = TamperedStore(shared, in_info_of_rank_0(endpoints=there))
         began = Moment.now()
         with Job("abc", stores=lambda rank: store if rank == 1 else shared) as job:
             errors = [job.error(rank) for rank in range(3)]  # rank 2 has all its connections

@@ -114,10 +114,6 @@ def test_tls_certificate_that_was_not_at_the_rendezvous_is_rejected(stranger: in
     accepted.close()
 
 
-def test_tls_certificates_differ() -> None:
-    assert Tls().certificate != Tls().certificate
-
-
 def test_tls_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'hccl-py\[tls\]'"):

@@ -159,12 +159,6 @@ def test_garbage_of_a_member_harms_nobody(server: Server) -> None:
     assert server.dial(2).answers(2)
 
 
-@pytest.mark.parametrize("message", GARBAGE[:2] + GARBAGE[2:5] + GARBAGE[7:])
-def test_garbage_is_no_entry(message: bytes) -> None:
-    with pytest.raises(ValueError):
-        unpack(message)
-
-
 def test_entries_are_split_over_messages_and_one_too_large_is_left_out() -> None:
     entries = [Entry(ID, 1, 0, "set", bytes(1 << 20)) for _ in range(6)]
     messages = pack([*entries, Entry(ID, 1, 0, "set", bytes(MAX_MESSAGE_BYTES))])

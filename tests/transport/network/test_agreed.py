@@ -33,10 +33,6 @@ def test_settings_every_variable_of_the_sources_has_a_row_and_no_row_is_left_ove
     assert SETTINGS.keys() - ARGUMENTS == variables_of_the_sources()
 
 
-def test_settings_each_says_why() -> None:
-    assert all(one.why for one in SETTINGS.values())
-
-
 @pytest.mark.parametrize("name", sorted(COMPARED))
 def test_differences_name_setting_values_and_ranks(name: str) -> None:
     told = differences([{}, {}, {name: "x"}])
