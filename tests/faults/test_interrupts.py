@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py import AbortedError, Communicator, capture, get_unique_id, group
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.deadline import Deadline
 
@@ -108,11 +108,6 @@ def init(method: str | None = None, **settings: str) -> None:
     os.environ.update(settings)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("hccl", init_method=method, rank=rank, world_size=size)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def init_at_own_store() -> Wait:

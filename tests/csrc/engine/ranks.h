@@ -122,39 +122,6 @@ struct World {
   }
 };
 
-// Hands the first report of any rank to all, as the control plane does.
-class Coordinator {
- public:
-  explicit Coordinator(World& world) : world_(world) {
-    for (auto& rank : world.ranks) rank->failures().set_diagnosis_timeout(20);
-    thread_ = std::thread([this] {
-      while (!stops_) {
-        for (auto& reporter : world_.ranks) {
-          FailurePtr report = reporter->failures().take_report();
-          if (report) diagnose(report->cause);
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    });
-  }
-  ~Coordinator() {
-    stops_ = true;
-    thread_.join();
-  }
-
- private:
-  void diagnose(Cause cause) {
-    for (auto& rank : world_.ranks) {
-      rank->failures().adopt(cause, "diagnosed");
-      rank->apply_diagnosis();
-    }
-  }
-
-  World& world_;
-  std::atomic<bool> stops_{false};
-  std::thread thread_;
-};
-
 inline Failure failure_of(Communicator& communicator, const RequestPtr& request,
                           const Interrupt& interrupt = no_interrupt) {
   try {

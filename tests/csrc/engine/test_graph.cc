@@ -83,29 +83,6 @@ HCCL_TEST(steps_keep_the_order_between_communicators_and_transfers) {
   });
 }
 
-HCCL_TEST(a_call_that_fails_is_named_and_ends_the_replay) {
-  World world({0, 0});
-  world.run([&](int me) {
-    Engines engines{world.ranks[static_cast<size_t>(me)].get()};
-    std::vector<float> data(10, 1.0f);
-    std::vector<Graph::Call> calls;
-    for (int call = 0; call < 3; ++call) calls.push_back({all_reduce(mesh(me, 2), data), 60});
-    if (me == 1) calls[1].request->call.fingerprint += 1 << 16;
-    Graph graph(calls, {step_of(0, 2), step_of(2, 3)});
-    CHECK(cause_of(graph, engines) == Cause::mismatch);
-    CHECK(graph.is_done() && graph.first_failed() == 1);
-    CHECK(cause_of(graph, engines) == Cause::mismatch);  // before anything is sent
-    CHECK(graph.is_done() && graph.first_failed() == 0);
-    bool failed = false;
-    try {
-      graph.wait({}, in(seconds(1)), no_interrupt);
-    } catch (const CommunicatorFailed&) {
-      failed = true;
-    }
-    CHECK(failed);
-  });
-}
-
 HCCL_TEST(a_communicator_that_has_failed_leaves_the_others_alone) {
   World one({0, 0}), other({0, 0});
   one.run([&](int me) {
@@ -140,20 +117,6 @@ HCCL_TEST(a_wait_that_is_too_short_leaves_the_replay_under_way) {
     CHECK(graph.wait(engines, in(seconds(60)), no_interrupt));
     CHECK(data[0] == 4.0f);
   });
-}
-
-HCCL_TEST(an_interrupt_ends_the_communicator) {
-  World world({0, 0});
-  std::vector<float> data(10, 1.0f);
-  Graph graph({{all_reduce(mesh(0, 2), data), 60}}, {step_of(0, 1)});
-  bool interrupted = false;
-  try {
-    graph.run(Engines{world.ranks[0].get()}, [] { throw 1; });
-  } catch (int) {
-    interrupted = true;
-  }
-  CHECK(interrupted);
-  CHECK(world.ranks[0]->failures().failure()->cause == Cause::interrupted);
 }
 
 }  // namespace
