@@ -1,15 +1,20 @@
 """Every provider under the one conformance suite: the semantics of a reliable connection."""
 
+from __future__ import annotations
+
+import os
 import threading
 
 import numpy as np
 import pytest
 from conformance_errors import Closing, Errors
 from conformance_transfers import Pressure, Transfers, two_gigabytes
-from queue_pairs import ALL
+from queue_pairs import ALL, Connected
+from thread_ranks import ThreadRanks, wait_until
 
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
+from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.verbs import Opcode, SendRequest, Status
 from hccl_py.transport.verbs import device as verbs_device
 
@@ -66,3 +71,25 @@ class TestTcp(Conformance):
 
 class TestZmq(Conformance):
     provider = "zmq"
+
+
+def num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_devices_share_one_thread() -> None:
+    with Connected("loopback"):
+        before = num_threads()
+        with Connected("loopback"), Connected("shm"), Connected("tcp"):
+            # One that was joined before may end a little later.
+            wait_until(lambda: num_threads() <= before, "no thread more")
+
+
+def test_communicators_use_the_thread_of_the_devices() -> None:
+    with Connected("loopback"), ThreadRanks("aa") as ranks:
+        before = num_threads()
+        for work in [ranks.run(lambda comm: comm.nonblocking.barrier()) for _ in range(3)]:
+            for one in work:
+                one.wait()
+        wait_until(lambda: num_threads() <= before, "no thread more")
+    assert progress_thread() is progress_thread()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rdma_ports import IPV6, LINK_LOCAL, V2, make_port
 
-from hccl_py.transport.providers.verbs import automatic, locked_memory
+from hccl_py.transport.providers.verbs import automatic, library, locked_memory
 from hccl_py.transport.providers.verbs.devices import list_ports
 from hccl_py.transport.providers.verbs.library import Problem
 
@@ -78,3 +79,29 @@ def test_limit_of_locked_memory_is_not_roots(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_every_rank_needs_a_port_of_one_family(families: list[str], agreed: bool) -> None:
     assert automatic.agreed(families) is agreed
+
+
+def test_library_that_is_missing_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_FILE", "libibverbs-that-is-missing.so.1")
+    for problem in (library.library_problem(), library.opening_problem("mlx5_0")):
+        assert problem is not None
+        assert "libibverbs-that-is-missing.so.1" in problem.cause
+        assert "apt install ibverbs-providers" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("names", "may_open", "text"),
+    [
+        ([], True, "no driver for it; apt install ibverbs-providers"),
+        (["mlx5_0"], False, "--device /dev/infiniband"),
+        (["mlx5_0"], True, ""),
+    ],
+)
+def test_device_that_cannot_be_opened_says_why(
+    names: list[str], may_open: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_load", SimpleNamespace)
+    monkeypatch.setattr(library, "_names", lambda _: names)
+    monkeypatch.setattr(library, "may_open", lambda _: may_open)
+    problem = library.opening_problem("mlx5_0")
+    assert (text in str(problem)) if text else (problem is None)
