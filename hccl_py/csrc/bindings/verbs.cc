@@ -297,8 +297,8 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressTh
   options.names = {name};
   options.observer = &replaced;
   for (Descriptor& socket : sockets) {
-    auto pair = QueuePair::connected(progress, tcp_underlying_lane(std::move(socket), options),
-                                     LaneSlots::attributes());
+    auto pair = QueuePair::connected(
+        progress, tcp_underlying_lane(std::move(socket), peer, options), LaneSlots::attributes());
     underlying.push_back(std::make_unique<LaneUnderQueuePair>(pair));
     std::vector<LaneSlots::Pairs> paths = {{std::move(pair)}};
     auto slots = std::make_unique<LaneSlots>(std::move(paths), communicator.options().slot_bytes);

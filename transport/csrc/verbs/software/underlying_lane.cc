@@ -94,11 +94,12 @@ std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
                                              std::move(theirs.control));
 }
 
-std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, TcpOptions options) {
+std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, int peer,
+                                                    TcpOptions options) {
   auto stream = std::make_shared<SocketStream>(std::move(socket));
   return std::make_shared<TcpUnderlyingLane>([&](Statistics& statistics) {
     options.slot_bytes = tcp_slot_bytes;
-    return std::make_shared<TcpLane>(0, std::vector<std::shared_ptr<Stream>>{std::move(stream)},
+    return std::make_shared<TcpLane>(peer, std::vector<std::shared_ptr<Stream>>{std::move(stream)},
                                      options, statistics);
   });
 }

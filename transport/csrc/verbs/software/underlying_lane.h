@@ -67,8 +67,9 @@ class ShmEndpoint {
 };
 
 // Over a TCP or Unix stream socket: connected, authenticated and non-blocking. With an observer its
-// connection is replaced when it breaks.
-std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, TcpOptions options = {});
+// connection is replaced when it breaks. `peer`: for what the lane reports.
+std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, int peer = 0,
+                                                    TcpOptions options = {});
 
 // Both ends inside this process, without a socket.
 std::array<std::shared_ptr<UnderlyingLane>, 2> loopback_underlying_lanes();
