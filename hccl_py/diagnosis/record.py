@@ -110,6 +110,8 @@ class Progress:
     bytes_total: int = 0
     waiting_for: Sequence[int] = ()
     num_transfers: int = 0
+    out_of_reach: Sequence[int] = ()
+    unlinked: Sequence[int] = ()
 
     @classmethod
     def of(cls, core: _core.Communicator) -> "Progress":

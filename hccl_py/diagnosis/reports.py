@@ -1,6 +1,6 @@
 """The reports of a communicator's ranks, and how a diagnosis names ranks, calls and lines."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hccl_py.diagnosis.record import Diagnosis, Failure, LoggedCall, Report
@@ -21,13 +21,10 @@ class Reports:
     processes: Sequence[tuple[str, int]]  # host and pid of every rank
     nodes: Sequence[Sequence[int]] = ()  # the ranks of each
 
-    def silent_nodes(self, some: Iterable[int]) -> set[int]:
-        """Return these ranks and, where no rank of a node has reported, their neighbours."""
-        found = set(some)
-        for node in self.nodes:
-            if found & set(node) and not self.by_rank.keys() & set(node):
-                found |= set(node)
-        return found
+    def silent_node(self, rank: int) -> Set[int]:
+        """Return the ranks of its node if none of them has reported; else an empty set."""
+        node = next((set(node) for node in self.nodes if rank in node), set())
+        return node if node.isdisjoint(self.by_rank) else set()
 
     def failures(self, *causes: Cause) -> dict[int, Failure]:
         """Return the failures with one of these causes, by the rank that observed them."""

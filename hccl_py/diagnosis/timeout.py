@@ -1,5 +1,6 @@
 """A call that is late: which ranks have arrived, which have not and what they do, how far it is."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 8
+_PROBED_S = 2.5
+"""After so long it is known whether a host answers: the kernels ask it every second."""
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
 _ALL_CAME = (
     "all ranks are in this call: see whether one is stuck, or whether the network between them "
@@ -100,18 +103,30 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _absent(reports: Reports) -> str:
-    # The kernel of a stopped process still answers, so its paths are not in trouble. Only ranks
-    # that a call waits for have paths here, and a host is out of reach with all of its ranks.
-    failures = reports.failures(Cause.TIMED_OUT).values()
-    cut_off = reports.silent_nodes(path.rank for failure in failures for path in failure.paths)
     names = []
     for rank, absence in sorted(reports.absent.items()):
         state = absence.text
         if absence.fate is Fate.UNKNOWN:
-            guess = "out of reach" if rank in cut_off else "stopped, or busy without a break"
-            state = f"{guess}: {state}"
+            state = f"{_state_of_silent(rank, reports)}: {state}"
         names.append(f"{reports.name(rank)} is {state}")
     return _shortened(names)
+
+
+def _state_of_silent(rank: int, reports: Reports) -> str:
+    """Return why a rank may be silent: the same for all ranks of a host that is silent as a whole.
+
+    The kernel of a stopped process still answers what other kernels ask.
+    """
+    node = reports.silent_node(rank)
+    some = node | {rank}
+    seen = [one.progress for one in reports.by_rank.values()]
+    if any(not some.isdisjoint(one.out_of_reach) for one in seen):
+        return "out of reach"
+    absent = [one for k, one in reports.absent.items() if k in node and one.fate is Fate.UNKNOWN]
+    silent_s = min((one.silent_s for one in absent), default=math.inf)
+    if silent_s < _PROBED_S or any(not some.isdisjoint(one.unlinked) for one in seen):
+        return "out of reach, stopped, or busy without a break"
+    return "stopped, or busy without a break"
 
 
 def activity(report: Report) -> str:

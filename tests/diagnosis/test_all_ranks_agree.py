@@ -16,17 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 from injections import write_mark
-from namespaces import TWO_HOSTS, Hosts
+from namespaces import NEEDS_NFT, TWO_HOSTS, Hosts, firewall
 from quiet_clock import Moment
 from rank_processes import kill_at_one_moment, on_nodes, state_of, wait_for_every_report
 from ranks import run_ranks
 from thread_ranks import wait_until
 from tiers import by_night
 
-from hccl_py import Communicator, CommunicatorError
+from hccl_py import CollectiveTimeoutError, Communicator, CommunicatorError
 
 NOTICE_S = 2.0
 TIMEOUT_S = 1.0
+CUT_TIMEOUT_S = 4.0  # longer than it takes until a host is known to answer nothing
 FIELDS = tuple(CommunicatorError.__annotations__)
 
 Story = tuple[str, tuple[Any, ...], Moment]
@@ -158,6 +159,50 @@ def test_killed_coordinator_between_hosts_is_named_alike_by_all(tmp_path: Path) 
     with Hosts(rates_mbit=[1000]) as hosts:
         _, blame = same(kill_in_call_20([0], tmp_path, hosts=hosts))
     assert (blame.rank, blame.cause) == (0, "died")
+
+
+def cut_off(rank: int, world_size: int, hosts: Hosts, drops: tuple[int, ...], call: str) -> Story:
+    """Both hosts are cut off while all ranks call; with `gather` rank 0 only receives."""
+    with Communicator(timeout_s=CUT_TIMEOUT_S) as comm:
+        comm.barrier()
+        if rank == 0:
+            for host in drops:
+                firewall(hosts, host, 'iifname "link0" drop')
+        with pytest.raises(CollectiveTimeoutError) as raised:
+            while True:
+                if call == "gather":
+                    gathered = np.zeros((world_size, 9)) if rank == 0 else None
+                    comm.gather(gathered, np.ones(9), root=0)
+                else:
+                    comm.broadcast(np.ones(9), root=0)
+    return story(raised.value)
+
+
+@TWO_HOSTS
+@NEEDS_NFT
+@pytest.mark.parametrize(
+    ("transport", "drops", "call"),
+    [
+        ("tcp", (0, 1), "gather"),
+        ("tcp", (0,), "gather"),
+        ("tcp", (1,), "broadcast"),
+        ("auto", (0, 1), "broadcast"),
+        ("verbs_over_tcp", (0, 1), "broadcast"),
+        ("zmq", (0, 1), "gather"),
+    ],
+)
+def test_host_that_is_cut_off_has_one_cause_for_all_its_ranks(
+    transport: str, drops: tuple[int, ...], call: str
+) -> None:
+    with Hosts() as hosts:
+        env = {"HCCL_TRANSPORT": transport}
+        told: list[Story | None] = run_ranks(cut_off, 4, hosts, drops, call, hosts=hosts, env=env)
+    for here, there in (((0, 1), (2, 3)), ((2, 3), (0, 1))):
+        text, blame = same([told[rank] for rank in here])
+        assert (blame.rank, blame.cause) == (there[0], "timed out")
+        for rank in there:
+            assert re.search(rf"rank {rank} \([^)]*\) is out of reach: ", text), text
+        assert set(re.findall(r"to rank (\d)", text)) <= {str(rank) for rank in there}, text
 
 
 def stopped(rank: int, world_size: int, folder: Path) -> Story | None:

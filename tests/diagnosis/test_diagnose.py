@@ -34,7 +34,8 @@ OTHER = pack("broadcast", 0, ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), 10
 
 NAME = "all_reduce(sum, float32[1000])"
 AT = Stage("recv", 1, 2)
-SILENT = Absence(Fate.UNKNOWN, "silent for 2.0 s")
+SILENT = Absence(Fate.UNKNOWN, "silent for 4.0 s", 4.0)
+JUST_SILENT = Absence(Fate.UNKNOWN, "silent for 1.0 s", 1.0)
 
 
 def decide(
@@ -183,7 +184,7 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
     assert (diagnosis.rank, diagnosis.cause) == (3, Cause.TIMED_OUT)
     for part in (
         f"{NAME} number 17: Timed out after 1.5 s: ",
-        "rank 3 (host h, pid 103) is stopped, or busy without a break: silent for 2.0 s; ",
+        "rank 3 (host h, pid 103) is stopped, or busy without a break: silent for 4.0 s; ",
         f"rank 1 (host h, pid 101), which is still in {NAME} number 16, has not arrived; ",
         "ranks 0, 2 have arrived; ",
         "rank 2 is in step 1 of 2 (receiving), 2000 of 4000 bytes moved, waiting for rank 1; ",
@@ -196,20 +197,36 @@ def test_timeout_in_a_call_that_all_have_come_to_names_the_network() -> None:
     assert "network" in decide(reports, {}, 2).text
 
 
-def test_timeout_gives_one_cause_for_all_ranks_of_a_host() -> None:
-    paths = (PathTrouble(2, "eth0 10.0.0.1 -> 10.0.0.2", True, 3.0, ""),)
-    reports = {0: report(Cause.TIMED_OUT, 2, waiting_for=(2,), paths=paths), 1: report()}
-    absent = {rank: SILENT for rank in (2, 3, 4, 5)}
-    text = decide(reports, absent, 6, ((0, 1), (2, 3), (4, 5))).text
-    for rank, state in {2: "out of reach", 3: "out of reach", 4: "stopped, or busy"}.items():
-        assert f"rank {rank} (host h, pid {100 + rank}) is {state}" in text
+OPEN = "out of reach, stopped, or busy"
+
+
+@pytest.mark.parametrize(
+    ("seen", "absent", "state"),
+    [
+        ({"out_of_reach": (3,)}, {2: SILENT, 3: SILENT}, "out of reach"),
+        ({"out_of_reach": (3,)}, {2: NO_ANSWER, 3: JUST_SILENT}, "out of reach"),
+        ({"out_of_reach": (1,)}, {2: SILENT, 3: SILENT}, "stopped, or busy"),
+        ({"unlinked": (2,)}, {2: SILENT, 3: SILENT}, OPEN),
+        ({}, {2: SILENT, 3: JUST_SILENT}, OPEN),
+        ({}, {2: SILENT, 3: NO_ANSWER}, OPEN),
+        ({}, {2: SILENT, 3: DEAD}, "stopped, or busy"),
+    ],
+)
+def test_timeout_gives_one_cause_for_all_ranks_of_a_silent_host(
+    seen: dict[str, tuple[int, ...]], absent: dict[int, Absence], state: str
+) -> None:
+    """Who finds out that a host does not answer need not be who waits for it."""
+    reports = {0: report(Cause.TIMED_OUT, 2, waiting_for=(2,)), 1: report(progress=seen)}
+    text = decide(reports, absent, 4, ((0, 1), (2, 3))).text
+    for rank, absence in absent.items():
+        if absence is not DEAD:
+            assert f"rank {rank} (host h, pid {100 + rank}) is {state}" in text
 
 
 def test_timeout_of_a_host_that_answers_leaves_its_other_ranks_their_own_cause() -> None:
-    paths = (PathTrouble(2, "eth0 10.0.0.1 -> 10.0.0.2", True, 3.0, ""),)
-    reports = {0: report(Cause.TIMED_OUT, 2, waiting_for=(2,), paths=paths), 4: report()}
-    text = decide(reports, {2: SILENT, 3: SILENT}, 5, ((0,), (2, 3, 4))).text
-    assert "rank 2 (host h, pid 102) is out of reach" in text
+    reports = {0: report(Cause.TIMED_OUT, 2, progress={"out_of_reach": (2,)}), 4: report()}
+    text = decide(reports, {2: SILENT, 3: JUST_SILENT}, 5, ((0,), (2, 3, 4))).text
+    assert "rank 2 (host h, pid 102) is out of reach: " in text
     assert "rank 3 (host h, pid 103) is stopped, or busy" in text
 
 

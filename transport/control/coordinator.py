@@ -200,7 +200,8 @@ class Coordinator:
 
     def _silence(self, rank: int, now_s: float) -> Absence:
         silent_s = self._silent_s(rank, now_s)
-        return Absence(Fate.UNKNOWN, f"silent for {silent_s:.1f} s") if silent_s else NO_ANSWER
+        text = f"silent for {silent_s:.1f} s"
+        return Absence(Fate.UNKNOWN, text, silent_s) if silent_s else NO_ANSWER
 
 
 def _checked(packed: Any) -> bytes:

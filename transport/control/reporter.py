@@ -21,6 +21,7 @@ class Absence(NamedTuple):
 
     fate: Fate
     text: str
+    silent_s: float = 0.0
 
 
 DEAD = Absence(Fate.DEAD, "dead")

@@ -165,7 +165,9 @@ void bind_reports(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def_ro("bytes_done", &CallProgress::bytes_done)
       .def_ro("bytes_total", &CallProgress::bytes_total)
       .def_ro("waiting_for", &CallProgress::waiting_for)
-      .def_ro("num_transfers", &CallProgress::num_transfers);
+      .def_ro("num_transfers", &CallProgress::num_transfers)
+      .def_ro("out_of_reach", &CallProgress::out_of_reach)
+      .def_ro("unlinked", &CallProgress::unlinked);
   nb::class_<PathTrouble>(module, "PathTrouble")
       .def_ro("rank", &PathTrouble::rank)
       .def_ro("name", &PathTrouble::name)

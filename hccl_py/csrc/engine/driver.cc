@@ -380,6 +380,7 @@ CallProgress Communicator::measure() const {
   progress.finished = statistics_.collectives.value();
   progress.num_transfers = point_to_point_.num_pending();
   collectives_.measure(progress);
+  connections_.measure(progress);
   return progress;
 }
 

@@ -16,6 +16,9 @@ namespace hccl {
 
 namespace {
 
+// A lost packet explains a shorter silence.
+constexpr double shortest_silence_s = 0.5;
+
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());
@@ -38,9 +41,9 @@ void SocketStream::close() {
 // A send gets EPIPE after the other end has closed the connection. The kernel reports a reset once,
 // and the end of the stream from then on.
 void SocketStream::fail(const char* call, int error) {
-  was_reset_ |= error != EPIPE;
-  StreamEnd end = was_reset_ ? StreamEnd::reset : StreamEnd::closed;
-  throw StreamError(std::string(call) + ": " + std::strerror(error), end);
+  bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  if (error != EPIPE) end_ = is_silent ? StreamEnd::silent : StreamEnd::reset;
+  throw StreamError(std::string(call) + ": " + std::strerror(error), end_);
 }
 
 size_t SocketStream::send(std::span<const iovec> parts) {
@@ -60,9 +63,7 @@ size_t SocketStream::receive(std::span<const iovec> parts) {
     ssize_t got = parts.size() == 1 ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
                                     : recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
-    if (got == 0)
-      throw StreamError("the connection was closed",
-                        was_reset_ ? StreamEnd::reset : StreamEnd::closed);
+    if (got == 0) throw StreamError("the connection was closed", end_);
     if (errno == EAGAIN) return 0;
     if (errno != EINTR) fail("recv", errno);
   }
@@ -90,8 +91,12 @@ double unanswered_s(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  int idle_s = 0;  // before the kernel sends the first probe
+  size = sizeof idle_s;
+  if (info.tcpi_probes > 0) getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &size);
   bool asked = (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0) || info.tcpi_probes > 0;
-  return asked ? info.tcpi_last_ack_recv / 1000.0 : 0;
+  double seconds = info.tcpi_last_ack_recv / 1000.0;
+  return asked && seconds >= idle_s + shortest_silence_s ? seconds : 0;
 }
 
 }  // namespace hccl

@@ -14,8 +14,9 @@
 namespace hccl {
 
 // How a connection ended: the other end closed it in order, as the kernel does for a process that
-// dies; it was reset, by the other end or on the way; or this end gave it up.
-enum class StreamEnd { closed, reset, given_up };
+// dies; it was reset, by the other end or on the way; the other host answered nothing any more; or
+// this end gave it up.
+enum class StreamEnd { closed, reset, silent, given_up };
 
 // The connection is of no use any more.
 class StreamError : public std::runtime_error {
@@ -56,7 +57,7 @@ class SocketStream final : public Stream {
   [[noreturn]] void fail(const char* call, int error);
 
   std::optional<Descriptor> socket_;
-  bool was_reset_ = false;
+  StreamEnd end_ = StreamEnd::closed;
 };
 
 // Whether the other end has closed or reset the connection, as far as the kernel knows by now.
@@ -65,8 +66,9 @@ bool has_hung_up(int fd);
 bool was_closed(int fd);
 // Bytes handed to the kernel that the other end's kernel has not confirmed; 0 if it cannot say.
 size_t unconfirmed_bytes(int fd);
-// For how long the other end's kernel has answered nothing, although it was asked: bytes were
-// repeated, or a probe went out. 0: it answers, or had nothing to answer. A stopped process's does.
+// For how long the other end's kernel has answered nothing, although it was asked half a second ago
+// or earlier: bytes were repeated, or a probe went out. 0: it answers, or had nothing to answer.
+// The kernel of a stopped process answers.
 double unanswered_s(int fd);
 
 }  // namespace hccl

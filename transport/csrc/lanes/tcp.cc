@@ -21,8 +21,6 @@ constexpr double assumed_rate = 1e9;
 // A path that is cut for a while is given up once and comes back late. After this many breaks
 // without an acknowledgement, although each connection had time for one, the path delivers nothing.
 constexpr int fruitless_breaks = 4;
-// A lost packet explains a shorter silence.
-constexpr double shortest_silence_s = 0.5;
 
 // Returns whether the kernel sends again and gets no answer, although the peer has room. The kernel
 // does not send again but probes where data never left this host, because its interface is down; a
@@ -360,7 +358,7 @@ std::vector<PathTrouble> TcpLane::troubles(const std::vector<double>& unanswered
       continue;
     }
     double seconds = std::max(unanswered_s(path.fd()), i < unanswered.size() ? unanswered[i] : 0.0);
-    if (seconds >= shortest_silence_s) found.push_back({peer(), name, true, seconds, {}});
+    if (seconds > 0) found.push_back({peer(), name, true, seconds, {}});
   }
   return found;
 }

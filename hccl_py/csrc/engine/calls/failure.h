@@ -52,8 +52,10 @@ struct CallProgress {
   Stage stage;            // of what runs
   size_t bytes_done = 0;  // of its data, estimated by the ops that are done
   size_t bytes_total = 0;
-  std::vector<int> waiting_for;  // ranks without which it cannot go on
-  size_t num_transfers = 0;      // sends and receives under way
+  std::vector<int> waiting_for;   // ranks without which it cannot go on
+  size_t num_transfers = 0;       // sends and receives under way
+  std::vector<int> out_of_reach;  // ranks of other nodes whose hosts answer nothing
+  std::vector<int> unlinked;      // those whose control connections broke in another way
 };
 
 struct Failure {

@@ -92,6 +92,8 @@ class Connections final : public PathObserver {
   void use_offers();
   // The paths to these ranks that are down or unanswered.
   std::vector<PathTrouble> troubles_with(const std::vector<int>& ranks) const;
+  // Notes the ranks of other nodes with which there is no control connection just now.
+  void measure(CallProgress& progress) const;
   void prepare_sleep(Sleep& sleep);
   // Whether a peer of another node lacks, or may lack, what was sent.
   bool owes() const;

@@ -172,6 +172,12 @@ bool ControlLink::is_closed() const {
          });
 }
 
+bool ControlLink::is_unanswered() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const Connection& path) {
+    return path.stream ? unanswered_s(path.stream->fd()) > 0 : path.end == StreamEnd::silent;
+  });
+}
+
 void ControlLink::watch_paths(double timeout_s) {
   timeout_s_ = timeout_s;
   for (const Connection& path : paths_) set_keepalive(*path.stream);

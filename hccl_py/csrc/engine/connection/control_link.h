@@ -68,6 +68,8 @@ class ControlLink {
   // Whether no connection is left, and whether the peer's end closed one of them in order.
   bool is_cut() const;
   bool is_closed() const;
+  // Whether the peer's host answers on no path.
+  bool is_unanswered() const;
   // Nobody listens there, as was found while no connection was left. False: one is.
   bool note_refusal() { return refuses_ = is_cut(); }
   bool refuses() const { return refuses_; }

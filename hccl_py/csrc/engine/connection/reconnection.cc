@@ -246,4 +246,16 @@ std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& rank
   return found;
 }
 
+void Connections::measure(CallProgress& progress) const {
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    const Peer& peer = at(rank);
+    if (!peer.link || is_local(rank) || peer.state.has_ended()) continue;
+    if (peer.link->is_unanswered()) {
+      progress.out_of_reach.push_back(rank);
+    } else if (peer.link->is_cut()) {
+      progress.unlinked.push_back(rank);
+    }
+  }
+}
+
 }  // namespace hccl
