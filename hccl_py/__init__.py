@@ -67,9 +67,9 @@ __all__ = ["__version__", *_HOMES]
 
 _HERE = _os.path.dirname(__file__)
 if not _os.path.exists(_os.path.join(_HERE, "transport")):
-    # Python found hccl_py/ of a checkout because the program started beside it. The other folders
-    # and the compiled modules are where the package was installed, which comes first.
-    # importlib.metadata knows where, but takes longer to import than all else here.
+    # Python found hccl_py/ of a checkout because the program started beside it. The installed
+    # package has the other folders and the compiled modules, and takes precedence.
+    # importlib.metadata could find it, but is slow to import.
     _folders = [_os.path.join(_folder, "hccl_py") for _folder in _sys.path]
     __path__[:0] = [one for one in _folders if _os.path.exists(_os.path.join(one, "transport"))][:1]
     if len(__path__) == 1:

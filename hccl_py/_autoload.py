@@ -39,10 +39,10 @@ ADAPTERS = {
     "transformers.trainer": "transformers",
     "transformers.training_args": "transformers",
 }
-"""By module of a framework, the module of hccl_py.integrations whose `adapt` gets it.
+"""By module of a framework, the module of hccl_py.integrations whose `adapt` takes it.
 
-Each, and at least one of those of transformers, is imported after torch, even by a program that
-imports the framework first.
+Each is imported after torch, even if a program imports the framework first; of transformers'
+modules at least one is.
 """
 
 
@@ -58,7 +58,7 @@ def register() -> None:
             return
         taken = NAME in dist.Backend.backend_list
         for name in (ALIAS,) if taken else (ALIAS, NAME):
-            # `devices` has to be a list: torch reads the string "cpu" as the devices c, p and u.
+            # `devices` must be a list: torch reads the string "cpu" as the devices c, p and u.
             dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
         if taken:
             _warn_of_owner()
@@ -72,7 +72,7 @@ def register() -> None:
             from hccl_py.torch_backend.replace_gloo import replace_gloo
 
             replace_gloo()
-        # hccl-launch imports torch for elastic jobs, and is no rank itself.
+        # hccl-launch imports torch for elastic jobs, and is not a rank.
         if os.environ.get("HCCL_HABANA_SHIM") and "hccl_py.launcher" not in sys.modules:
             from hccl_py.integrations.habana import start
             from hccl_py.integrations.habana.device import map_hpu_to_cpu
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
     try:
         warnings.warn(text, stacklevel=4)
     except Warning:
-        # Warnings are errors in this program; that of importing torch or another package is not.
+        # Warnings are errors in this program, but an import must not fail by this one.
         print(f"hccl_py: {text}", file=sys.stderr)
 
 
@@ -113,7 +113,7 @@ class _Adapters:
         finally:
             self._sought = None
         loader: Any = spec and spec.loader
-        if hasattr(loader, "__dict__"):  # one of Python's own, for source files
+        if hasattr(loader, "__dict__"):  # Python's loader of source files
             loader.exec_module = _then_adapt(loader.exec_module)
         return spec
 
@@ -124,7 +124,7 @@ def _then_adapt(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], Non
         name = ADAPTERS[module.__name__]
         try:
             importlib.import_module(f"hccl_py.integrations.{name}").adapt(module)
-        except Exception as error:  # the framework works on without hccl
+        except Exception as error:  # the framework continues without hccl
             _say(f"hccl_py does not fit this version of {name}: {error!r}")
 
     return exec_module

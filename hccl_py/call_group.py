@@ -1,6 +1,6 @@
-"""`with hccl_py.group():` the calls of the block begin together at its end, as NCCL's groups do.
+"""`with hccl_py.group():` starts the calls of the block together at its end, like NCCL's groups.
 
-A group collects the calls of its own thread only, and never what torch's process groups call.
+A group collects the calls of its own thread only, and no calls of torch's process groups.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from hccl_py.work import Native, NotBegun, Work
 
 
 class Deferred(NamedTuple):
-    """A call that was collected; `blocks`: its caller waits for it, and has no handle."""
+    """A collected call; `blocks`: its caller waits for it, and has no handle."""
 
     begin: Callable[[], Native]
     work: Work
@@ -24,11 +24,11 @@ class Deferred(NamedTuple):
 
 
 CALLS: dict[int, list[Deferred]] = {}
-"""By thread, while that thread has a group open. Each thread changes its own entry only."""
+"""Open groups by thread. Each thread changes its own entry only."""
 
 
 def require_copyable(what: str, read: Sequence[Span]) -> None:
-    """Raise InvalidArgumentError if a copy that is made now reads what collected calls write."""
+    """Raise InvalidArgumentError if a copy made now reads memory that collected calls write."""
     calls = CALLS.get(get_ident())
     if calls:
         _require_apart([*(one.access for one in calls), Access(what, None, (), read)])
@@ -49,16 +49,17 @@ def require_no_group(what: str) -> None:
 
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Collect what this thread calls on any communicator; at the end of the block, run it all.
+    """Collect this thread's calls on all communicators, and run them at the end of the block.
 
     All calls begin in the order of the block, so sends and recvs with any peers in any order cannot
-    deadlock. Collectives of one communicator run one after the other; all else runs at once, and
-    shares no memory that a call writes. The block ends when its blocking calls are done; the
-    nonblocking ones have begun. Only the outermost of nested groups starts anything. Buffers belong
-    to the calls from when they are made, deadlines count from the end of the block.
+    deadlock. Collectives of one communicator run one after the other. All other calls run at the
+    same time, so they must not share memory that one of them writes. The block ends when its
+    blocking calls are done and the nonblocking ones have begun. Of nested groups only the outermost
+    starts calls. A call owns its buffers from the time it is made; deadlines count from the end of
+    the block.
 
-    An exception out of the block starts nothing of it. A call that fails at the end raises there,
-    once all others have ended too; of several failures the first.
+    An exception in the block starts none of its calls. The first failure of a call is raised at the
+    end, once all calls have ended.
 
     Raises:
         InvalidArgumentError: calls that run at once share memory; none was started.

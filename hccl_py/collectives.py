@@ -1,11 +1,11 @@
-"""Every collective, once: arguments are checked and become addresses, counts and a plan.
+"""Every collective: checks the arguments and converts them to addresses, counts and a plan.
 
 Each call ends in `submit.py`. Nothing is sent before all arguments of a call have been checked.
 
-A call of an `entering` method goes to the engine without a Python frame if all its arguments are
-plain memory and numbers that are right (`csrc/bindings/call_entry.cc`). The methods below take the
-others: wrong arguments, subclasses, read-only memory, what `memory/exporters.py` reads, ops that
-are no number, compression of a call's own, groups, captures, a closed communicator, HCCL_DEBUG=1.
+A call of an `entering` method goes to the engine without a Python frame if its arguments are plain
+memory and valid numbers (`csrc/bindings/call_entry.cc`). The methods below take all other calls:
+wrong arguments, subclasses, read-only memory, objects for `memory/exporters.py`, ops that are not
+numbers, compression per call, groups, captures, a closed communicator, HCCL_DEBUG=1.
 """
 
 import inspect
@@ -37,12 +37,12 @@ from hccl_py.transport.types import Compression, DType, ReduceOp
 from hccl_py.work import Work
 
 Buffer = Any
-"""A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
+"""A contiguous CPU torch tensor or numpy array, or another object that `buffers.py` can read."""
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 
 Op = Any
-"""A ReduceOp, or what `premul_sum` returned."""
+"""A ReduceOp, or a result of `premul_sum`."""
 
 _BYTE = ELEMENT_TYPES[DType.UINT8]
 _SUM = int(ReduceOp.SUM)
@@ -53,20 +53,20 @@ class Collectives(Generic[Result]):
 
     Every method takes `timeout_s`; None is the communicator's own.
 
-    All raise InvalidArgumentError for a wrong argument, after which the communicator is as it was,
+    All raise InvalidArgumentError for a wrong argument, which leaves the communicator unchanged,
     and CommunicatorError (see `hccl_py.transport.errors`) if the call fails. Buffers of one call
-    overlap only where it says so. An `output` that is given beside `data` may be the same memory;
-    its old values are gone even if the call fails.
+    must not overlap unless stated. An `output` beside `data` may be the same memory; its old values
+    are lost even if the call fails.
     """
 
-    # The slot is what `call_entry.cc` finds an object's entry by.
+    # `call_entry.cc` finds an object's entry by this slot.
     __slots__ = ("__dict__", "__weakref__", "entry")
 
     def __init__(self, state: CommunicatorState, *, blocking: bool) -> None:
         self._state = state
         self._submitter: Submits[Result] = Submitter(state, blocking)
         self._find: Callable[..., _core.Prepared] = state.plans.find
-        # None: every call is to take the functions below, and so `submit.py`.
+        # None: every call takes the functions below, and so `submit.py`.
         self.entry: _core.CallEntry | None = None
         if not state.recorder.sites.are_noted:
             self.entry = _core.CallEntry(
@@ -99,7 +99,7 @@ class Collectives(Generic[Result]):
 
         Args:
             data: same element type and count on all ranks, any shape.
-            output: takes the result instead; then `data` is only read.
+            output: receives the result instead; `data` is then only read.
             compression: `none`, `bf16` or `int8`, or an ErrorFeedback of this tensor; the same on
                 all ranks. None: that of the communicator.
         """
@@ -128,10 +128,10 @@ class Collectives(Generic[Result]):
         output: Buffer | None = None,
         timeout_s: float | None = None,
     ) -> Result:
-        """Copy `data` of rank `root` into that of all ranks. Any element type.
+        """Copy `data` of rank `root` to all ranks' `data`. Any element type.
 
-        With `output` it goes there instead, on the root too; then `data` is only read, and only on
-        the root: the others may pass None.
+        `output` receives the copy instead, on the root too; `data` is then read on the root only,
+        and other ranks may pass None.
         """
         root = self._rank("root", root)
         is_root = root == self._state.rank
@@ -154,13 +154,13 @@ class Collectives(Generic[Result]):
         output: Buffer | None = None,
         timeout_s: float | None = None,
     ) -> Result:
-        """Reduce `data` over all ranks into that of `root`; the others' stays as it is.
+        """Reduce `data` over all ranks into the root's; other ranks' `data` is unchanged.
 
         Args:
             data: same element type and count on all ranks, any shape.
             root: a rank.
-            output: takes the result on the root instead, whose `data` is then only read; the
-                others' is not read.
+            output: receives the result on the root instead, whose `data` is then only read; other
+                ranks' `output` is ignored.
         """
         root = self._rank("root", root)
         is_root = root == self._state.rank
@@ -194,7 +194,7 @@ class Collectives(Generic[Result]):
         targets = blocks_of(output, "output", state.world_size, writable=True)
         check_block("output", targets[state.rank], "input", source, state.rank)
         self._check_apart((output, input), targets, [source])
-        # Blocks may be uneven, but all of them together are as long on every rank.
+        # Blocks may be uneven, but their total length is equal on all ranks.
         even = all(block.count == source.count for block in targets)
         total = sum(block.count for block in targets)
         prepared = self._plan("all_gather", source.kind, total, even=even)
@@ -232,11 +232,11 @@ class Collectives(Generic[Result]):
     ) -> Result:
         """Send block i of `input` to rank i, and receive block i of `output` from it.
 
-        What rank a sends to b must be as long as what b receives from a; blocks may be uneven.
+        Rank a's block for b must be as long as b's block from a; blocks may be uneven.
 
         Args:
-            output: world_size blocks; may be `input` itself, or have the same blocks: then what is
-                to be sent is copied aside first.
+            output: world_size blocks; may be `input` itself or share its blocks, which are then
+                copied before they are sent.
             input: world_size blocks.
         """
         state = self._state
@@ -244,7 +244,7 @@ class Collectives(Generic[Result]):
         sources = blocks_of(input, "input", n)
         targets = blocks_of(output, "output", n, writable=True)
         check_block("output", targets[state.rank], "input", sources[state.rank], state.rank)
-        # What is set aside has to live as long as the call.
+        # The copies must live as long as the call.
         kept: object = input
         is_in_place = run_of(sources) == run_of(targets) is not None
         self._check_apart((output, input), targets, () if is_in_place else sources)
@@ -253,7 +253,8 @@ class Collectives(Generic[Result]):
             reject_in_capture("all_to_all in place", "pass an output of its own")
             require_copyable("the copy of input", sources)
             kept, sources = set_aside(sources)
-        # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
+        # A list with equal blocks here may be uneven elsewhere; one buffer has equal blocks on
+        # every rank.
         even = not isinstance(output, (list, tuple)) and not isinstance(input, (list, tuple))
         total = n * sources[0].count if even else 0
         prepared = self._plan("all_to_all", sources[0].kind, total, even=even)
@@ -351,7 +352,7 @@ class Collectives(Generic[Result]):
         timeout_s: float | None,
         residual: int = 0,
     ) -> Result:
-        if isinstance(buffers, tuple):  # their owner may change a list while the call runs
+        if isinstance(buffers, tuple):  # the caller may change a list while the call runs
             buffers = tuple(tuple(one) if isinstance(one, list) else one for one in buffers)
         limit_s = self._state.limit(timeout_s)
         checked = CheckedCall(call, limit_s, read, written, buffers, residual)
@@ -364,7 +365,7 @@ class Collectives(Generic[Result]):
         return made
 
     def _compression(self, given: ErrorFeedback | str | None) -> Compression:
-        """Return the compression of a call; see on rank 0 whether it pays."""
+        """Return the compression of a call; rank 0 also checks whether it pays."""
         state = self._state
         if given is None and not state.gain.is_open:
             return state.compression
@@ -393,9 +394,9 @@ _NONE = inspect.Parameter.empty
 
 
 class _Oracle(Collectives[_core.UnsubmittedCall]):
-    """What the methods above make of a call, written anew and not submitted.
+    """Makes calls by the methods above without submitting them.
 
-    With HCCL_VERIFY=1 C++ compares each call that it makes with this.
+    With HCCL_VERIFY=1 C++ compares each of its calls with the result.
     """
 
     def __init__(self, state: CommunicatorState) -> None:
@@ -404,7 +405,7 @@ class _Oracle(Collectives[_core.UnsubmittedCall]):
         self.entry = None
 
     def __call__(self, collective: str, values: Sequence[Any]) -> _core.UnsubmittedCall:
-        """Take the values of _ARGUMENTS; None: as the method has it."""
+        """Make a call from the values of _ARGUMENTS; None: the method's default."""
         method = getattr(Collectives, collective).__wrapped__
         parameters = inspect.signature(method).parameters
         given = dict(zip(_ARGUMENTS, values, strict=True))
@@ -421,5 +422,5 @@ class _Oracle(Collectives[_core.UnsubmittedCall]):
         return made
 
     def submit(self, checked: CheckedCall) -> _core.UnsubmittedCall:
-        """Return it as it is."""
+        """Return the call without submitting it."""
         return checked.made(self._state.require_engine())

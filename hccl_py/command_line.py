@@ -1,6 +1,6 @@
-"""A parser that answers a mistake in one line, and readers of values, for all commands.
+"""A parser with one-line errors, and readers of values, for all commands.
 
-Each reader raises `argparse.ArgumentTypeError` with what was expected and what came.
+Each reader raises `argparse.ArgumentTypeError` with the expected and the given value.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of argparse that answers a mistake in one line and takes no abbreviations."""
+    """An argparse parser with one-line errors and without abbreviated options."""
 
     def __init__(self, **keywords: Any) -> None:
-        """Take what argparse takes."""
+        """Take argparse's keywords."""
         super().__init__(**keywords | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and leave with exit code 2."""
+        """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
     def read(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """Read the arguments; an unknown option is answered with the one it resembles."""
+        """Parse the arguments; the error of an unknown option suggests a similar one."""
         given, unknown = self.parse_known_args(argv)
         if unknown:
-            import difflib  # costs hccl-launch, of which a thousand may start at once
+            import difflib  # slow for hccl-launch, of which a thousand may start at once
 
             names = list(self._options())
             close = difflib.get_close_matches(unknown[0].partition("=")[0], names, 1, 0.5)
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def reader(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
-    """Have argparse print the message of a ValueError, instead of one of its own."""
+    """Have argparse print a ValueError's message instead of its own."""
 
     def parse(text: str) -> _Value:
         try:
@@ -64,7 +64,7 @@ def reader(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
 
 
 def list_of(parse: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]:
-    """Make a reader of values with commas between them."""
+    """Make a reader of comma-separated values."""
     return lambda text: tuple(map(parse, text.split(",")))
 
 
@@ -102,7 +102,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_output(text: str) -> Path:
-    """Read the path of a file to write; a wrong one is found before the work, not after it."""
+    """Read the path of a file to write, and check it before the work, not after."""
     path = Path(text).expanduser()
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file to write, got the folder {text}")
@@ -141,12 +141,12 @@ def names_of(
     every: Sequence[str] = (),
     elsewhere: Mapping[str, str] | None = None,
 ) -> Callable[[str], tuple[str, ...]]:
-    """Make a reader of names with commas between them.
+    """Make a reader of comma-separated names.
 
     Args:
         known: the names.
         aliases: other spellings, with the names that they stand for.
-        every: the names that `all` stands for; by default all that are known.
+        every: the names that `all` stands for; default: all known names.
         elsewhere: names that belong to another option, with what to give instead.
     """
     known = tuple(known)

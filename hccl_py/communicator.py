@@ -1,7 +1,7 @@
 """The communicator's life cycle: create, subset, split, shrink, abort, close.
 
-This is hccl-py without torch.distributed. `collectives.py` holds the collectives themselves,
-`plan_cache.py` what they run, `transport/bootstrap/mesh.py` how ranks find each other.
+This is hccl-py without torch.distributed. `collectives.py` has the collectives, `plan_cache.py`
+their plans, and `transport/bootstrap/mesh.py` connects the ranks.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ class Communicator(Collectives[None]):
     """Ranks that call collectives together, in the same order.
 
     Methods may be called from any thread; calls of one communicator run in the order submitted. A
-    context manager: leaving it closes. The collectives are those of `collectives.Collectives`; here
-    each runs to its end on the calling thread.
+    context manager: leaving it closes. The collectives are in `collectives.Collectives`; here each
+    blocks the calling thread until its end.
 
     Attributes:
         rank: of this process, 0-based.
         world_size: number of ranks.
         name: for messages.
-        nodes: the ranks of every node.
-        old_ranks: if another communicator shrank to this one, the rank that each rank had there.
+        nodes: ranks of each node.
+        old_ranks: if another communicator shrank to this one, the ranks' old numbers.
         nonblocking: the same collectives in the background, each returning a Work.
     """
 
@@ -68,11 +68,11 @@ class Communicator(Collectives[None]):
         algorithms: "Sequence[CustomAlgorithm]" = (),
         reproducible: bool | None = None,
     ) -> None:
-        """Meet the other ranks and connect to all of them.
+        """Find the other ranks and connect to all of them.
 
         Args:
             store: a UniqueId, or its bytes; or anything with `set(key, bytes)` and a blocking
-                `get(key)`, used by this communicator alone; torch's stores fit. None: the one at
+                `get(key)`, used by this communicator alone; torch's stores fit. None: the store at
                 MASTER_ADDR:MASTER_PORT.
             rank: None: from RANK.
             world_size: None: from WORLD_SIZE.
@@ -82,17 +82,17 @@ class Communicator(Collectives[None]):
             compression: `bf16` or `int8`, for large sums of float32 between nodes (see
                 docs/speed/compression.md), or `none`; the same on all ranks. None: from
                 HCCL_COMPRESSION, else none.
-            algorithms: of your own (see docs/internals/algorithms.md), for the calls that each
-                serves; the same on all ranks. They are proved for these ranks here.
-            reproducible: the bits of a reduction depend on nothing but the data, the type and the
-                number of ranks (see docs/api/reproducible.md). Rank 0 decides for all; a rank that
-                asks for it in vain raises. None: from HCCL_REPRODUCIBLE.
+            algorithms: your own (see docs/internals/algorithms.md), for the calls that each serves;
+                the same on all ranks. They are proved for these ranks.
+            reproducible: the bits of a reduction depend only on the data, the type and the number
+                of ranks (see docs/api/reproducible.md). Rank 0 decides for all; a rank that
+                requests it against rank 0 raises. None: from HCCL_REPRODUCIBLE.
 
         Raises:
-            InvalidArgumentError: a number makes no sense, or the environment lacks one; one of
+            InvalidArgumentError: a number is invalid, or missing in the environment; one of
                 `algorithms` is wrong; `reproducible` with compression.
-            BootstrapError: not all ranks came, or one could not be connected; the message says
-                which, where and at what step.
+            BootstrapError: a rank did not arrive, or could not be connected; the message names the
+                rank, its host and the step.
         """
         name = text("name", name)
         timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
@@ -117,7 +117,7 @@ class Communicator(Collectives[None]):
         }
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
+        self._store = rendezvous  # rank 0 may host it, and other ranks may still read it
         state = assemble((name, rank), timeout_s, core, mesh, wanted.encoding)
         state.owner = weakref.ref(self)
         super().__init__(state, blocking=True)
@@ -167,43 +167,43 @@ class Communicator(Collectives[None]):
         return read_statistics(self._state.require_engine())
 
     def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Write the last 4,096 calls of each of this rank's communicators, and how far they got.
+        """Write the last 4,096 calls of each of this rank's communicators, and their progress.
 
-        Any thread may, at any time. `hccl-trace` makes one timeline of all ranks' files, and
-        `torchfrtrace` compares them.
+        Any thread may call it, at any time. `hccl-trace` makes one timeline of all ranks' files,
+        and `torchfrtrace` compares them.
 
-        `folder` is made if it is not there; None: HCCL_TRACE_DIR, or a folder of the user's own
-        below the system's temporary one. Returns the path of the JSON file, readable by its owner
-        alone. Raises OSError if it could not be written.
+        `folder` is created if necessary; None: HCCL_TRACE_DIR, or a private folder below the
+        system's temporary one. Returns the path of the JSON file, which only its owner may read.
+        Raises OSError if it could not be written.
         """
         return self.flight_recorder.dump(None if folder is None else path("folder", folder))
 
     def abort(self, reason: str = "abort() was called") -> None:
-        """End every call under way, here and on all ranks, with an AbortedError.
+        """End every running call, here and on all ranks, with an AbortedError.
 
-        Any thread may call it, at any time, a signal handler too. Ranks without a call under way
-        raise in their next one. The first failure stays the reason. It returns when all ranks know,
-        or after 1.5 s; inside a call of this thread (a signal handler) at once.
+        Any thread and any signal handler may call it, at any time. Ranks without a running call
+        raise in their next one. An earlier failure remains the reason. It returns when all ranks
+        know, or after 1.5 s; in a signal handler within a call of this thread, at once.
         """
         self._lifetime.abort(reason, Cause.ABORTED)
 
     def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None
     ) -> "Communicator":
-        """Make a communicator of some of this one's ranks; exactly those call it.
+        """Make a communicator of some of this one's ranks; exactly its members call it.
 
-        It is a call of this communicator: what ends this one, and the death or leaving of a member,
-        ends it at once. The new communicator goes on when this one is closed.
+        It is a call of this communicator: it fails at once when this communicator fails, or a
+        member dies or leaves. The new communicator outlives this one.
 
         Args:
-            members: ranks of this communicator, in the order that they are to have in the new one.
+            members: ranks of this communicator, in their order in the new one.
             name: of the new communicator; the same on all members.
-            timeout_s: for connecting, and the default of every call; None: as here.
+            timeout_s: for connecting, and the default of every call; None: this communicator's.
 
         Raises:
             InvalidArgumentError: `members` are not ranks of this communicator, or lack this one.
             CommunicatorError: this communicator failed meanwhile.
-            BootstrapError: a member did not come in time, or could not be connected.
+            BootstrapError: a member did not arrive in time, or could not be connected.
         """
         chosen = check_members(self.world_size, self.rank, members)
         name = text("name", name)
@@ -221,12 +221,12 @@ class Communicator(Collectives[None]):
         """Make a communicator of all ranks of one colour, for every colour; all ranks call it.
 
         Args:
-            color: any number; None: this rank is to be in none of them, and None is returned.
-            key: ranks are sorted by it, and by their rank here where it is equal; None: as here.
+            color: any number; None: this rank joins no communicator, and gets None.
+            key: ranks are sorted by key, then by their rank here; None: by their rank here.
             timeout_s: as for `subset`.
 
         Raises:
-            InvalidArgumentError: a number is none; or this is inside of `hccl_py.group()`.
+            InvalidArgumentError: an argument is not a number, or a `hccl_py.group()` is open.
             CommunicatorError: this communicator failed meanwhile.
             BootstrapError: a rank of this colour could not be connected in time.
         """
@@ -240,21 +240,21 @@ class Communicator(Collectives[None]):
         return self.subset(members, f"{self.name}/color-{color}", timeout_s=timeout_s)
 
     def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float = 10.0) -> "Communicator":
-        """Go on without some ranks: agree with all others on who is left, and connect anew.
+        """Continue without some ranks: agree on the remaining ones, and connect them anew.
 
-        Every rank that is to go on calls it; ranks that died are not waited for. The order of
-        ranks stays. This communicator is closed if it had failed, else it can be used as before.
+        Every remaining rank calls it; it does not wait for dead ranks. Ranks keep their order. This
+        communicator is closed if it had failed; else it remains usable.
 
         Args:
-            exclude: ranks that are to be left out although they may live; the same on all others.
-            timeout_s: how long to wait for a rank that is not known to be dead; then it is left
-                out, if those that came are enough (`membership/shrink.py` says how many).
-                Connecting may take as long again.
+            exclude: ranks to leave out although they may be alive; the same on all others.
+            timeout_s: how long to wait for a rank that is not known to be dead. It is then left
+                out, if enough ranks arrived (`membership/shrink.py` has the rule). Connecting may
+                take as long again.
 
         Raises:
-            InvalidArgumentError: `exclude` names no rank of this communicator, or this one.
-            BootstrapError: on all ranks that called: too few came, or they could not connect. On
-                a rank alone: the others decided without it.
+            InvalidArgumentError: `exclude` has an unknown rank, or this one.
+            BootstrapError: on all callers: too few ranks arrived, or they could not connect. On one
+                rank: the others decided without it.
             AbortedError: the communicator was closed before.
         """
         excluded = check_excluded(self.world_size, self.rank, exclude)
@@ -267,8 +267,8 @@ class Communicator(Collectives[None]):
         self._num_shrinks += 1
         made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
         made.timeout_s, made.old_ranks = self.timeout_s, tuple(members)
-        # When a rank has passed it, all have left the agreement, and this coordinator may end. The
-        # calls of the new communicator report a rank that dies from now on.
+        # After it all ranks have left the agreement, so this coordinator may end. From now on the
+        # calls of the new communicator report ranks that die.
         with contextlib.suppress(CommunicatorError):
             made.barrier(timeout_s=timeout_s)
         if core.failed():
@@ -276,25 +276,25 @@ class Communicator(Collectives[None]):
         return made
 
     def close(self) -> None:
-        """Finish what was started, say goodbye to all ranks and free everything. Idempotent.
+        """Finish all started calls, say goodbye to all ranks and free everything. Idempotent.
 
-        Calls that no thread waits for end first, each by its own deadline at the latest; one that
-        fails is logged. A call that another thread waits for is aborted.
+        Calls that no thread waits for end first, at the latest by their own deadlines; their
+        failures are logged. A call that another thread waits for is aborted.
 
-        While an exception is handled, as in a `finally` that it passes through, all calls are
-        aborted, and the goodbye names the exception to the ranks that still wait for this one.
+        While an exception is being handled, for example in a `finally`, all calls are aborted, and
+        the goodbye names the exception to ranks that still wait for this one.
         """
         self._lifetime.close()
 
     def exclude_from_groups(self) -> None:
-        """Have `hccl_py.group()` collect nothing here: its owner counts on calls that are done."""
+        """Exclude this communicator's calls from `hccl_py.group()`: its owner needs them done."""
         self._state.in_groups = False
 
     def __enter__(self) -> "Communicator":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
-        """Close. After an exception: report it to all ranks first, which ends their calls."""
+        """Close; report an exception to all ranks first, which ends their calls."""
         if isinstance(error, Exception):
             self._lifetime.leave_by(describe_error(error))
         self.close()

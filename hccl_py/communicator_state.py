@@ -1,4 +1,4 @@
-"""State that the parts of one communicator share: its engine while open, else why it is not."""
+"""State shared by the parts of a communicator: its engine while it is open."""
 
 import os
 import weakref
@@ -24,25 +24,25 @@ from hccl_py.transport.network.identity import Identity, are_crowded, count_core
 from hccl_py.transport.types import Compression
 
 UNISSUED: dict[object, Callable[[], None]] = {}
-"""Communicators that have not got all earlier calls of their process group yet; each with a
-function that waits until it has."""
+"""Communicators with earlier calls of their process group still to be submitted; each with a
+function that waits for that."""
 
 
 @dataclass(eq=False)
 class CommunicatorState:
-    """One rank's share of a communicator; its collectives, its Works and its reports hold this."""
+    """One rank's part of a communicator, shared by its collectives, Works and reports."""
 
     name: str
     rank: int
     world_size: int
-    calls: _core.EngineState  # the engine and the default deadline, as calls of C++ see them
+    calls: _core.EngineState  # the engine and the default deadline, for calls made in C++
     coordination: Coordination | None  # None: this rank is alone
     reporter: Reporter
     recorder: FlightRecorder
     plans: PlanCache
     errors: CallErrors
     gain: GainCheck
-    compression: Compression = Compression.NONE  # of calls that do not say
+    compression: Compression = Compression.NONE  # default of calls
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
     owner: "weakref.ref[Any] | None" = None  # the Communicator
@@ -66,7 +66,7 @@ class CommunicatorState:
         return self.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
 
     def require_engine(self) -> _core.Communicator:
-        """Return the engine; raise AbortedError if there is none any more."""
+        """Return the engine; raise AbortedError after close()."""
         core: _core.Communicator | None = self.core
         if core is not None:
             return core
@@ -88,12 +88,12 @@ def assemble(
     mesh: Mesh,
     compression: Compression,
 ) -> CommunicatorState:
-    """Make the state of a communicator that is connected; `member` is its name and this rank."""
+    """Make the state of a connected communicator; `member` is its name and this rank."""
     name, rank = member
     coordination = mesh.coordination
     processes = tuple((one.identity.host, one.identity.pid) for one in mesh.world.members)
     size = len(processes)
-    # With all processes in it, its ranks are those of the job; a process group sets its own.
+    # If it has all processes, its ranks are the job's; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
     membership = Membership(
         name,

@@ -1,6 +1,6 @@
-"""Which calls are compressed between nodes, what a call loses and adds again, and whether it pays.
+"""Compression between nodes: the calls that use it, their error feedback, and its gain.
 
-`plan/compress.py` marks the edges, `csrc/reduce/reduce.h` states the encodings and their errors.
+`plan/compress.py` marks the edges, `csrc/reduce/reduce.h` defines the encodings and their errors.
 """
 
 import logging
@@ -20,16 +20,16 @@ logger = logging.getLogger("hccl_py")
 VARIABLE = "HCCL_COMPRESSION"
 
 MIN_BYTES = 64 << 10
-"""A smaller call is sent as it is: latency dominates it, and losses and norms stay exact."""
+"""Smaller calls are not compressed: latency dominates, and losses and norms stay exact."""
 
 _COLLECTIVES = ("all_reduce", "reduce_scatter")
 _OPS = (ReduceOp.SUM, ReduceOp.AVG)
 _FLOAT32 = ELEMENT_TYPES[DType.FLOAT32]
-_JUDGED_NS = 500_000_000  # of encoding and decoding on rank 0, before it says whether that pays
+_JUDGED_NS = 500_000_000  # encoding and decoding time on rank 0 before it decides
 
 
 def is_compressible(collective: str, kind: ElementType, op: int, num_bytes: int) -> bool:
-    """Return whether a communicator that compresses does so in this call; equal on all ranks."""
+    """Return whether a compressing communicator compresses this call; equal on all ranks."""
     fits = collective in _COLLECTIVES and kind is _FLOAT32 and op in _OPS
     return fits and num_bytes >= MIN_BYTES
 
@@ -44,22 +44,21 @@ def compression_named(name: object, source: str = "compression") -> Compression:
 
 
 def default_compression(given: str | None) -> Compression:
-    """Return what a communicator was made with; without it `HCCL_COMPRESSION`, else none."""
+    """Return the given compression; without one `HCCL_COMPRESSION`, else none."""
     if given is not None:
         return compression_named(given)
     return compression_named(os.environ.get(VARIABLE) or "none", VARIABLE)
 
 
 class ErrorFeedback:
-    """Compression of one tensor that is reduced again and again, such as a bucket of gradients.
+    """Compression of one tensor that is reduced repeatedly, such as a bucket of gradients.
 
-    What compressing this rank's messages lost in one `all_reduce` is added in the next one, so
-    that the errors of many calls do not add up. Use one object for each tensor, on every rank, and
-    in one call at a time.
+    The compression error of this rank's messages in one `all_reduce` is added in the next one, so
+    that errors do not accumulate. Use one object per tensor, on every rank, in one call at a time.
 
     Attributes:
         compression: `bf16` or `int8`.
-        residual: what was lost, by element; None before the first call. Zero it to forget.
+        residual: the error, by element; None before the first call. Zero it to reset.
     """
 
     def __init__(self, compression: str) -> None:
@@ -81,17 +80,17 @@ class ErrorFeedback:
 class GainCheck:
     """Warns once, on rank 0, if compression costs more time than it saves.
 
-    It costs the time of encoding and decoding. It saves the time of the bytes that were not sent.
-    Where bytes wait for the network, the transport measures its speed. Elsewhere a byte costs what
-    sending and receiving took for each byte that was sent.
+    Its cost is the time of encoding and decoding. Its gain is the time of the bytes that were not
+    sent: at the measured network speed where bytes wait for the network, elsewhere at the measured
+    time per byte of sending and receiving.
 
     Attributes:
-        is_open: whether calls that say nothing of compression are to `check`.
-        is_decided: whether enough was compressed, and the warning given if there is one.
+        is_open: whether calls without a compression argument `check`.
+        is_decided: whether enough was compressed to decide and, if necessary, warn.
     """
 
     def __init__(self, name: str, is_open: bool) -> None:
-        """Begin to watch a communicator of this name."""
+        """Start to watch a communicator of this name."""
         self.is_open = is_open
         self._name = name
         self.is_decided = False

@@ -1,6 +1,6 @@
-"""Makes the C++ engine of a communicator and hands it its connections.
+"""Makes the C++ engine of a communicator and gives it its connections.
 
-`communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
+`communicator.py` owns the result; `transport/bootstrap/mesh.py` connects ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +33,12 @@ def connect_engine(
     *,
     ask: Callable[[], Terms],
 ) -> Connected:
-    """Meet the other ranks at the store and connect an engine to all of them.
+    """Find the other ranks at the store and connect an engine to all of them.
 
-    What `ask` returns is compared; what rank 0 shares all ranks get, as `Mesh.shared`.
+    The ranks compare the results of `ask`; all get rank 0's shared settings as `Mesh.shared`.
 
-    Return it; what it is connected by; what a forked child has to close; what makes lanes and
-    replaces connections that break, None where there are none that could be.
+    Return the engine, the mesh, the sockets that a forked child closes, and the object that
+    replaces broken connections (None if there are none to replace).
     """
     core: _core.Communicator | None = None
 
@@ -81,9 +81,9 @@ def connect_engine(
 
 
 def _cores_of(ranks: Sequence[Identity]) -> int:
-    """Count the cores that ranks of this host may use between them; each may be bound to some."""
+    """Count the cores that ranks of this host may use together; each may be bound to some."""
     usable, mine = _core.usable_cores(), len(usable_cores())
-    if usable < mine:  # a quota of the cgroup, which is that of all
+    if usable < mine:  # a quota of the cgroup, which all ranks share
         return usable
     return max(usable, count_cores(ranks))
 
@@ -91,7 +91,7 @@ def _cores_of(ranks: Sequence[Identity]) -> int:
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     identities = [member.identity for member in mesh.world.members]
     here = [one for one in identities if one.host == identities[rank].host]
-    num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
+    num_threads = 1 if mesh.provider is None else 2  # that keep a core busy: a provider has its own
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
     over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
     sockets = OpenSockets()

@@ -1,17 +1,17 @@
-"""The 64 bits that every message carries so that two ranks notice when they made different calls.
+"""The 64 bits in every message by which two ranks detect that they made different calls.
 
     bits  0-15  sequence number, low bits (the engine puts it in)
     bits 16-19  collective
     bits 20-24  the caller's type of elements (`memory/element_types.py`)
-    bits 25-28  reduce op; of elements that travel as bytes: the low bits of their signature
+    bits 25-28  reduce op; of elements sent as bytes: the low bits of their signature
     bits 29-41  root; of a collective without one: its Compression
     bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime; of bytes
                 the same with 2^10 in the lower half, and the rest of the signature in the upper
 
-Not a hash: two fingerprints that differ still say what each rank called. The count is that of the
-data; in all_gather and reduce_scatter of all blocks together. Of all_to_all, gather and scatter it
-is 0, because there no rank knows what the others give: the messages themselves are compared. Only
-an algorithm of all_to_all that needs equal blocks counts them.
+It is not a hash: fingerprints that differ still show each rank's call. The count is of the data, in
+all_gather and reduce_scatter of all blocks together. It is 0 in all_to_all, gather and scatter,
+where no rank knows the others' sizes: the messages themselves are compared. Only an all_to_all
+algorithm that needs equal blocks counts them.
 """
 
 from typing import NamedTuple
@@ -71,10 +71,10 @@ class Fields(NamedTuple):
 
 
 def pack(collective: str, root: int | None, element: ElementType, op: int, count: int) -> int:
-    """Write a call's bits. Counts that ranks may differ in are passed as 0.
+    """Pack a call's bits. Pass 0 for counts that may differ between ranks.
 
-    `root` is a Compression where the collective has no root. Bytes are not reduced, so the bits of
-    an op are free there.
+    `root` is a Compression if the collective has no root. Bytes are not reduced, so the op's bits
+    are free.
     """
     large, modulus = _limits(element)
     size = count * element.item_bytes if element.number == BYTES.number else count
@@ -88,13 +88,13 @@ def pack(collective: str, root: int | None, element: ElementType, op: int, count
 
 
 def _limits(element: ElementType) -> tuple[int, int]:
-    """Return from where on a size is not itself, and by what it is divided then."""
+    """Return the size from which on the field has a remainder, and its divisor."""
     is_bytes = element.number == BYTES.number
     return (_LARGE_BYTES, _BYTES_MODULUS) if is_bytes else (_LARGE_COUNT, _COUNT_MODULUS)
 
 
 def unpack(fingerprint: int) -> Fields:
-    """Read a collective's bits."""
+    """Unpack a collective's bits."""
     number = fingerprint >> 16 & 0xF
     element_number = min(fingerprint >> 20 & 0x1F, BYTES.number)
     element, op, size = ELEMENT_TYPES[element_number], fingerprint >> 25 & 0xF, fingerprint >> 42
@@ -114,7 +114,7 @@ def unpack(fingerprint: int) -> Fields:
 def describe(call: Call, count: int | None = None) -> str:
     """Name the call, e.g. `all_reduce(sum, float32[1000]) number 17`.
 
-    `count` is its number of elements, where that is known exactly.
+    `count` is its exact number of elements, if known.
     """
     if isinstance(call, Transfer):
         verb, way = ("send", "to") if call.sends else ("recv", "from")

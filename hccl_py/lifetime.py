@@ -1,4 +1,4 @@
-"""The life of a communicator: its threads, how it closes, and what it leaves to a forked child."""
+"""The life of a communicator: its threads, its close, and its state in a forked child."""
 
 import contextlib
 import logging
@@ -25,19 +25,19 @@ from hccl_py.work import release_finished
 logger = logging.getLogger("hccl_py")
 
 _CLOSING_SLICE_S = 0.05
-_FINISHING_NEWS_S = 10.0  # until close() says what it waits for
+_FINISHING_NEWS_S = 10.0  # until close() logs the calls that it waits for
 
 
 class Lifetime:
-    """Everything that a communicator has to end. Any thread may call the methods."""
+    """All that a communicator must end. Any thread may call the methods."""
 
     def __init__(self, state: CommunicatorState, connected: Connected) -> None:
-        """Begin to watch the other ranks."""
+        """Start to watch the other ranks."""
         core, mesh, self._sockets, self._repair = connected
         self._state = state
         self._provider = mesh.provider
-        self._closing = threading.RLock()  # a signal's handler may close inside of close()
-        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
+        self._closing = threading.RLock()  # a signal handler may close inside close()
+        # Their threads keep the engine alive, but must not outlive an unreferenced communicator.
         threads = contextlib.ExitStack()  # from last to first
         for part in (state.reporter, state.coordination, self._repair):
             if part is not None:
@@ -54,7 +54,7 @@ class Lifetime:
         _open.add(self)
 
     def abort(self, reason: object, cause: Cause) -> None:
-        """End every call under way on all ranks; return when they know, or after 1.5 s."""
+        """End every running call on all ranks; return when they know, or after 1.5 s."""
         core = self._state.core
         if core is not None:
             text = reason if isinstance(reason, str) else shown(reason)
@@ -62,16 +62,16 @@ class Lifetime:
             self._state.reporter.await_diagnosis()
 
     def leave_by(self, error: str) -> None:
-        """Report to all ranks which exception ends this one, unless all of them raise it."""
+        """Report the exception that ends this rank to all, unless all raise it."""
         core = self._state.core
         if core is not None and not core.failed():
             self.abort(error, Cause.UNCAUGHT_EXCEPTION)
 
     def close(self) -> None:
-        """Finish what was started, say goodbye and free everything; see `Communicator.close`."""
+        """Finish all started calls, say goodbye and free everything; see `Communicator.close`."""
         core = self._state.core
         while core is not None and not self._closing.acquire(timeout=_CLOSING_SLICE_S):
-            if core.drives():  # a signal handler, inside of a call that the other thread ends
+            if core.drives():  # a signal handler inside a call, which the other thread ends
                 return
             core = self._state.core
         if core is None:
@@ -103,25 +103,25 @@ class Lifetime:
         self._state.recorder.close()
         if self._repair is not None and not core.failed():
             self._repair.settle()
-        self._dropped.detach()  # to call it would do nothing while the process exits
+        self._dropped.detach()  # it would do nothing while the process exits
         self._threads.close()
         self._repair = None
         try:
             core.close(handled_error(core))
-        finally:  # Ctrl-C ends its wait for slow peers, and raises
+        finally:  # Ctrl-C ends the wait for slow peers, and raises
             if self._provider is not None:
                 self._provider.close()
             self._state.core = None
             release_finished()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: touch nothing of the parent's, and keep nothing of it open."""
+        """In a forked child: drop the parent's objects and close the copies of its descriptors."""
         _core.leak(self._state.core)
         if self._provider is not None:
             _core.leak(self._provider)
             self._provider = None
         self._state.core, self._state.forked = None, True
-        # Else the parent's death stays unseen for as long as this child lives.
+        # Otherwise peers would not notice the parent's death while this child lives.
         self._sockets.close_copies()
         if self._repair is not None:
             _core.leak(self._repair)

@@ -1,10 +1,9 @@
-"""Algorithms that users write, in a communicator: all ranks have the same, and they are right.
+"""Users' algorithms in a communicator: checks that all ranks have the same, and proves them.
 
-`algorithms/custom.py` makes them. A communicator that was given some calls `agree` before its first
-call. Every rank writes its own plans, once, and sends their digests to all. The proof needs the
-plans of all ranks; each root is proved by one rank, which compares what it proves with what the
-others have written. A rank keeps the plans that it has written, and every call runs them: a
-function is not called again.
+`algorithms/custom.py` makes them. A communicator with such algorithms calls `agree` before its
+first call. Every rank writes its own plans once, and sends their digests to all. The proof needs
+the plans of all ranks; one rank proves each root, and compares the proved plans with the others'
+digests. A rank keeps its plans for all calls: a function is not called again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,14 +39,14 @@ class _Case(NamedTuple):
 def agree(
     algorithms: Sequence[CustomAlgorithm], rank: int, nodes: Nodes, first: str, gather: Gather
 ) -> tuple[CustomAlgorithm, ...]:
-    """Prove those of the algorithms that serve these nodes; return them with the plans to run.
+    """Prove the algorithms that serve these nodes; return them with the plans to run.
 
     All ranks call it, and all raise the same error if one rank finds something wrong.
 
     Args:
-        algorithms: of this rank.
-        rank: this one.
-        nodes: of the communicator.
+        algorithms: this rank's algorithms.
+        rank: this rank.
+        nodes: the communicator's nodes.
         first: the names of rank 0's algorithms, for messages.
         gather: an all_gather among the ranks.
 
@@ -81,7 +80,7 @@ def agree(
 
 
 def _write(cases: Sequence[_Case], rank: int, nodes: Nodes) -> tuple[list[Plan], str]:
-    """Write this rank's plan of each case; or say why one cannot be written."""
+    """Write this rank's plan of each case, or return the problem."""
     plans = list[Plan]()
     with _progress(rank) as progress:
         for case in cases:
@@ -103,12 +102,12 @@ def _cases(algorithms: Sequence[CustomAlgorithm], nodes: Nodes) -> list[_Case]:
 
 
 def _progress(rank: int) -> ProofProgress:
-    """Rank 0 has as much to do as any other, and speaks for all unless one of them is slow."""
+    """Return a progress log: rank 0's for all ranks, the others' only if they are slow."""
     return ProofProgress(f"rank {rank}:", PERIOD_S if rank == 0 else 6 * PERIOD_S)
 
 
 def _prove(case: _Case, nodes: Nodes, own: Plan, digests: Sequence[int]) -> None:
-    """Write the plans of the other ranks, compare them with what those wrote, and prove all."""
+    """Write the other ranks' plans, compare them with the ranks' own, and prove all."""
     algorithm, root = case
     plans = list[Plan]()
     with _progress(own.rank) as progress:
@@ -122,7 +121,7 @@ def _prove(case: _Case, nodes: Nodes, own: Plan, digests: Sequence[int]) -> None
 
 
 def _unlike(algorithm: CustomAlgorithm, rank: int, plan: Plan, nodes: Nodes) -> str:
-    """Say why a rank's own plan may not be the one that another rank wrote for it."""
+    """Explain why a rank's plan may differ from the one that another rank wrote for it."""
     owner = plan.rank
     again = algorithm.plan(owner, nodes, plan.root)
     if again == plan:
@@ -140,7 +139,7 @@ def _unlike(algorithm: CustomAlgorithm, rank: int, plan: Plan, nodes: Nodes) -> 
 
 
 def _problem_of(attempt: Callable[[], object]) -> str:
-    """Return the message of what an attempt raises: this rank is not to leave the others alone."""
+    """Return the message of an attempt's exception, so that this rank continues to the exchange."""
     try:
         attempt()
     except InvalidArgumentError as error:
@@ -166,7 +165,7 @@ def _raise_first(problem: str, n: int, gather: Gather) -> None:
 
 
 def _rules(one: CustomAlgorithm) -> tuple[object, ...]:
-    chunks = one.entry.data_chunks(())  # settled: the nodes are nothing to it
+    chunks = one.entry.data_chunks(())  # settled: it does not depend on the nodes
     return str(one), one.min_bytes, one.max_bytes, one.entry.equal_blocks, chunks
 
 
@@ -181,7 +180,7 @@ def _digest_of(plan: Plan) -> int:
 def _with_plans(
     cases: Sequence[_Case], plans: Sequence[Plan], spans: Sequence[int]
 ) -> tuple[CustomAlgorithm, ...]:
-    """Return the algorithms of the cases, which write these plans and nothing else."""
+    """Return the algorithms of the cases, restricted to these plans."""
     kept: dict[CustomAlgorithm, dict[int | None, Plan]] = {}
     widest: dict[CustomAlgorithm, int] = {}
     for (one, root), plan, span in zip(cases, plans, spans, strict=True):

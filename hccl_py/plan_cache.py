@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hccl_py")
 
 _Key = tuple[str, int, int | None, bool, bool, bool]
-"""The collective, the class of its size, the root, whether in one step, whether compressed, whether
-blocks are even."""
+"""Collective, size class, root, whether in one step, whether compressed, whether blocks are
+even."""
 
 
 class PlanCache(_core.PlanCache):
     """Chooses, writes, lowers and keeps plans.
 
-    `find` of the base class, which calls of C++ ask too, takes the collective's name; the caller's
-    ElementType; a ReduceOp; the number of elements of the whole, equal on all ranks (0 where they
-    cannot know); the root, if there is one; whether all ranks' blocks have one length; and the
-    Compression, where it is not that of the communicator. It returns a Prepared.
+    `find` of the base class, also used by calls made in C++, takes the collective's name; the
+    caller's ElementType; a ReduceOp; the total number of elements, equal on all ranks (0 if not
+    known); the root, if there is one; whether all blocks have one length; and the Compression, if
+    it is not the communicator's. It returns a Prepared.
     """
 
     def __init__(
@@ -58,13 +58,12 @@ class PlanCache(_core.PlanCache):
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
-        `tuning` is what rank 0 handed to all ranks. `compression` is that of the calls that can be
-        compressed and do not say. `reproducible`: results are reduced in rank order, whatever the
-        size and the nodes. `cores` are as `choose` takes them.
+        `tuning` is rank 0's. `compression` is the default of compressible calls. `reproducible`:
+        results are reduced in rank order, for all sizes and nodes. `cores` is as in `choose`.
         """
         super().__init__(compression)
         self._tuning = tuning
-        # As the ranks compared it when they connected; a later change could be of one rank alone.
+        # As compared when the ranks connected; a later change could be on one rank only.
         self._given: Mapping[str, str] = {VARIABLE: os.environ.get(VARIABLE, "")}
         self._environ: Mapping[str, str] = self._given
         self._rank = rank
@@ -77,7 +76,7 @@ class PlanCache(_core.PlanCache):
         self._plans: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
 
     def checked(self, compression: Compression) -> Compression:
-        """Return the compression of a call; raise InvalidArgumentError where there may be none."""
+        """Return the compression of a call; raise InvalidArgumentError if it is not permitted."""
         if self._reproducible and compression is not self._compression:
             raise InvalidArgumentError(
                 f"compression: expected none in a reproducible communicator, got "
@@ -95,9 +94,9 @@ class PlanCache(_core.PlanCache):
         even: bool,
         compression: int,
     ) -> _core.Prepared:
-        """Make what a call needs, if the ReduceOp is defined for the elements."""
+        """Prepare a call, if the ReduceOp is defined for the elements."""
         num_bytes = count * kind.item_bytes
-        # What is only moved the engine sees as bytes; complex numbers it adds up as their parts.
+        # The engine moves bytes, and adds complex numbers as their parts.
         dtype, engine_count = DType.UINT8, num_bytes
         if collective in REDUCING:
             check_op(op, kind)
@@ -113,23 +112,23 @@ class PlanCache(_core.PlanCache):
             known = self._plans.setdefault(key, self._chosen(key, num_bytes, compression))
         entry, plan = known
         if collective == "all_to_all" and not entry.equal_blocks:
-            count = engine_count = 0  # a rank may have equal blocks where another has not
+            count = engine_count = 0  # equal blocks here may be uneven on another rank
         fingerprint = pack(collective, compression or root, kind, op, count)
-        # Of a reduce only the root holds a sum to be divided.
+        # In a reduce only the root has a sum to divide.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
         return _core.Prepared(
             plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
         )
 
     def serve(self, custom: "tuple[CustomAlgorithm, ...]") -> None:
-        """Run calls with the first of these that fits them; they are proved for these nodes."""
+        """Use the first of these algorithms that fits a call; they are proved for these nodes."""
         self._custom = custom
         self._forget()
 
     def choose_by(self, environ: Mapping[str, str] | None) -> None:
-        """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do.
+        """Drop all plans and read `HCCL_ALGORITHM` from `environ`; all ranks call it.
 
-        None is what the ranks compared; algorithms of users take part with that alone.
+        None: the value that the ranks compared, which alone includes users' algorithms.
         """
         self._environ = self._given if environ is None else environ
         self._forget()
@@ -161,7 +160,7 @@ class PlanCache(_core.PlanCache):
                 tuning=self._tuning,
             )
             entry = ALGORITHMS[collective, algorithm]
-        # A warning is printed where the program has not set up logging.
+        # A warning is printed even if the program has not set up logging.
         asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
         level = logging.WARNING if asked else logging.INFO
         logger.log(
@@ -176,7 +175,7 @@ class PlanCache(_core.PlanCache):
 
     def _written(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
         name = header.collective, header.algorithm
-        if self._verify and name in ALGORITHMS:  # others are proved already
+        if self._verify and name in ALGORITHMS:  # users' algorithms are already proved
             verify_algorithm(*name, self._nodes, header.root, compressed=compressed)
         plan = write_plan(entry, header, self._nodes)
         if compressed:

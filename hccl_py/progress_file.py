@@ -1,8 +1,8 @@
-"""How far this rank is, at least once a second in a file that the launcher reads.
+"""This rank's progress, written at least once a second to a file for the launcher.
 
-HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from counters
-that exist anyway, so no call pays for it. The file is a line: a checksum, and JSON with the keys of
-`Snapshot`. `launcher/progress/rank_progress.py` reads it.
+HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from existing
+counters, at no cost to calls. The file is a line: a checksum, and JSON with the keys of `Snapshot`.
+`launcher/progress/rank_progress.py` reads it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 VARIABLE = "HCCL_PROGRESS_FILE"
 _PERIOD_S = 1.0
-_LOOKS_PER_STALL = 4  # an older file would make a rank look idle that is not
+_LOOKS_PER_STALL = 4  # an older file would make an active rank look idle
 
 
 class Snapshot(TypedDict):
@@ -35,10 +35,10 @@ class Snapshot(TypedDict):
     steps: int  # of torch's optimizers
     collectives: int  # finished, of all communicators
     bytes: int  # sent
-    changed_s: float  # when any of it last changed, by the clock `time.monotonic`
-    call: str  # under way without progress; empty: none is
-    waiting_for: tuple[int, ...]  # ranks of the job without which this call cannot go on
-    blames: int | None  # the rank of the job that an error named last, other than for being late
+    changed_s: float  # when any of these last changed, by `time.monotonic`
+    call: str  # a running call without progress; empty: none
+    waiting_for: tuple[int, ...]  # ranks of the job that this call waits for
+    blames: int | None  # the job's rank that the last error named, unless only for lateness
 
 
 class _Counted(NamedTuple):
@@ -47,7 +47,7 @@ class _Counted(NamedTuple):
     calls: int = 0
     collectives: int = 0
     num_bytes: int = 0
-    bytes_done: int = 0  # of a call that was under way then
+    bytes_done: int = 0  # of a call that was running then
 
 
 class _Call(NamedTuple):
@@ -79,15 +79,15 @@ class ProgressFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody wants to know."""
+        """Whether the launcher has named a file."""
         return self._fd is not None
 
     def follow(self, coordination: Coordination) -> None:
-        """Write from now on, if the launcher has named a file; any thread may."""
-        # Processes that this one starts are not the rank that the launcher watches.
+        """Start to write, if the launcher has named a file; called by any thread."""
+        # Child processes are not the rank that the launcher watches.
         path = os.environ.pop(VARIABLE, "")
         if path and self._fd is None:
-            with contextlib.suppress(OSError):  # the job can do without
+            with contextlib.suppress(OSError):  # optional for the job
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._fd is not None:
             stall_s = warning_from_environment() or math.inf
@@ -95,7 +95,7 @@ class ProgressFile:
             coordination.serve(self)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: write no more."""
+        """In a forked child: stop writing."""
         self._writing = threading.RLock()
         if self._fd is not None:
             os.close(self._fd)
@@ -114,9 +114,9 @@ class ProgressFile:
         self._write(self._snapshot(now_s))
 
     def note_error(self, error: CommunicatorError, member: Membership) -> None:
-        """Write at once which rank an error names: the program may end before the next turn.
+        """Write the rank that an error names at once: the program may end before the next turn.
 
-        The launcher then knows whose failure came first, however this rank ends.
+        The launcher then knows the first failure, however this rank ends.
         """
         if self._fd is None or error.rank is None or isinstance(error, CollectiveTimeoutError):
             return
@@ -127,7 +127,7 @@ class ProgressFile:
     def _write(self, snapshot: Snapshot) -> None:
         with self._writing, contextlib.suppress(OSError):  # a full disk
             self._last = snapshot
-            body = json.dumps({**snapshot, "blames": self._blames})  # it may be older
+            body = json.dumps({**snapshot, "blames": self._blames})  # from an earlier error
             if self._fd is not None:
                 os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
 
@@ -150,7 +150,7 @@ class ProgressFile:
         }
 
     def _count(self, recorder: FlightRecorder) -> tuple[bool, _Call]:
-        """Count what is new; return whether there is any, and the call that is stuck if not."""
+        """Update the counters; return whether there is progress, and if not, the stalled call."""
         core = recorder.engine
         if core is None:
             return False, _Call()
@@ -164,7 +164,7 @@ class ProgressFile:
         self._num_bytes += now.num_bytes - seen.num_bytes
         call = _Call()
         if now == seen._replace(bytes_done=0):
-            # Only now: the thread that drives the engine has to answer this question.
+            # Last, because the thread that drives the engine must answer.
             progress = Progress.of(core)
             now = now._replace(bytes_done=progress.bytes_done)
             call = _under_way(progress, recorder.member)
@@ -182,7 +182,7 @@ def _under_way(progress: Progress, member: Membership) -> _Call:
 
 
 PROGRESS = ProgressFile()
-"""Of the process, as the file is."""
+"""One per process, like the file."""
 
 AFTER_ERROR.append(PROGRESS.note_error)
 

@@ -1,4 +1,4 @@
-"""Reads sizes, rates and times as people write them: 64K, 25 Gbit/s, 2 ms."""
+"""Parses sizes, rates and times in their usual notation: 64K, 25 Gbit/s, 2 ms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Kind(NamedTuple):
 
     Attributes:
         name: with its article and examples, for errors.
-        units: each in the unit of what is read; names in lower case.
+        units: factor of each unit; names in lower case.
     """
 
     name: str
@@ -48,9 +48,9 @@ def read_quantity(text: object, kind: Kind, bounds: tuple[str, str] | None = Non
     """Read a number and its unit, in upper or lower case.
 
     Args:
-        text: a str; of anything else the error says what came.
+        text: a str; anything else is an error.
         kind: SIZE, RATE or TIME.
-        bounds: the smallest and the largest that is allowed; None: any above 0.
+        bounds: the smallest and the largest allowed value; None: any above 0.
 
     Raises:
         ValueError: the text is no such quantity, or is out of bounds.

@@ -1,9 +1,9 @@
-"""The calls of a thread inside of `hccl_py.capture()`, recorded while they run as ever.
+"""The calls of a thread inside `hccl_py.capture()`, recorded as they run.
 
-A replay makes the same calls in the same order. The program also waited between them: every
-blocking call, every `wait()` of a Work. A call that began after such a wait must not begin before
-it in a replay. The engine runs the collectives of one communicator in order by itself, so only a
-change of communicator, and a send or recv, need a step of their own.
+A replay makes the same calls in the same order. The program also waited between them, in every
+blocking call and every `wait()` of a Work. A call after such a wait must not begin before it in a
+replay. The engine runs the collectives of one communicator in order, so only a change of
+communicator, and a send or recv, need their own step.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 class RecordedCall(NamedTuple):
-    """A call of a graph; `buffers` are what the caller passed, `native` is what a replay issues."""
+    """A call of a graph; `buffers` are the caller's, `native` is the call that a replay issues."""
 
     state: CommunicatorState
     call: Call
@@ -46,13 +46,13 @@ class Recording:
     calls: list[RecordedCall] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     is_open: bool = True
-    # The calls that the program has waited for, and no step yet. Of the collectives of one
-    # communicator the last one stands for all before it.
+    # The calls that the program has waited for since the last step. The last collective of a
+    # communicator stands for all before it.
     _awaited: dict[object, int] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)  # a future's thread waits, too
+    _lock: Lock = field(default_factory=Lock)  # a future's thread may also wait
 
     def add(self, recorded: RecordedCall) -> int:
-        """Note a call that has begun; return its number."""
+        """Record a call that has begun; return its number."""
         with self._lock:
             number = len(self.calls)
             self.calls.append(recorded)
@@ -64,19 +64,19 @@ class Recording:
         return number
 
     def note_wait(self, number: int) -> None:
-        """Note that the program has waited for a call."""
+        """Record that the program has waited for a call."""
         with self._lock:
             if self.is_open:
                 key = self._order_of(number)
                 self._awaited[key] = max(number, self._awaited.get(key, 0))
 
     def _order_of(self, number: int) -> object:
-        """Return what is equal for calls that the engine runs in order."""
+        """Return a key that is equal for calls that the engine runs in order."""
         one = self.calls[number]
         return number if isinstance(one.call, Transfer) else one.state
 
     def _must_end(self, earlier: int, later: int) -> bool:
-        """Whether a call that was waited for would be passed by this later one."""
+        """Return whether this later call could overtake an awaited one."""
         return self._order_of(earlier) != self._order_of(later)
 
     def _is_awaited(self, number: int) -> bool:
@@ -88,7 +88,7 @@ class Recording:
             ending = self.steps[-1]
             inside = range(ending.first, ending.last)
             if all(map(self._is_awaited, inside)):
-                ending.blocks = True  # which is faster than to wait for each of them
+                ending.blocks = True  # faster than a wait for each
                 awaited = [one for one in late if one not in inside]
         for one in late:
             del self._awaited[self._order_of(one)]
@@ -96,7 +96,7 @@ class Recording:
 
 
 class CapturedWork:
-    """The engine's Work of a call in a block: a wait for it orders what follows."""
+    """The engine's Work of a call in a block: a wait for it orders later calls."""
 
     def __init__(self, native: _core.Work, recording: Recording, number: int) -> None:
         self._native = native
@@ -111,7 +111,7 @@ class CapturedWork:
         return finished
 
     def done(self) -> bool:
-        """Return whether the call has ended; a program may take that for a wait."""
+        """Return whether the call has ended; a program may rely on it like on a wait."""
         done = self._native.done()
         if done:
             self._recording.note_wait(self._number)
@@ -122,15 +122,15 @@ class CapturedWork:
         return self._native.failed()
 
     def source(self) -> int:
-        """Return the rank that a recv took its data from, -1 if it is none."""
+        """Return the source rank of a recv, -1 for other calls."""
         return self._native.source()
 
 
 GUARDS: list[Callable[[], AbstractContextManager[object]]] = []
-"""Contexts that a block enters too: they reject calls that a replay would leave out."""
+"""Contexts that a block also enters: they reject calls that a replay would omit."""
 
 CAPTURES: dict[int, Recording] = {}
-"""By thread, while that thread is in a block. Each thread changes its own entry only."""
+"""Recordings by thread. Each thread changes its own entry only."""
 
 
 def recording_here() -> Recording | None:
@@ -145,7 +145,7 @@ def reject_in_capture(what: str, instead: str) -> None:
 
 
 def run_recorded(recorded: RecordedCall, started: Callable[[], Any]) -> Any:
-    """Make a call and note it; return what `started` returns, a CapturedWork for a Work."""
+    """Make and record a call; return the result of `started`, with CapturedWork for Work."""
     recording = CAPTURES[get_ident()]
     native = started()
     number = recording.add(recorded)

@@ -1,6 +1,6 @@
-"""How a call that Python has checked reaches the engine: to its end, or in the background.
+"""Submits calls that Python has checked to the engine, blocking or in the background.
 
-Most calls are made by `csrc/bindings/call_entry.cc` instead, without a Python frame.
+`csrc/bindings/call_entry.cc` makes most calls instead, without a Python frame.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ _ENGINE = _core.Communicator
 
 
 class CheckedCall(NamedTuple):
-    """A call as its method of the communicator made it out.
+    """A call with checked arguments.
 
     Attributes:
         call: the plan of a collective, or a send or recv.
-        limit_s: its deadline.
-        read: what it reads.
-        written: what it writes; in place this is `read`.
-        buffers: what the caller passed.
-        residual: address of what an ErrorFeedback keeps; 0: none.
+        limit_s: its timeout.
+        read: memory that it reads.
+        written: memory that it writes; in place this is `read`.
+        buffers: the caller's objects.
+        residual: address of an ErrorFeedback's residual; 0: none.
     """
 
     call: _core.Prepared | Transfer
@@ -42,7 +42,7 @@ class CheckedCall(NamedTuple):
     residual: int = 0
 
     def made(self, core: _core.Communicator) -> _core.UnsubmittedCall:
-        """Return the engine's call; it keeps all that lies at its addresses."""
+        """Return the engine's call, which keeps the memory at its addresses alive."""
         read, written = self.read, self.written
         if isinstance(self.call, Transfer):
             (span,) = *read, *written
@@ -52,27 +52,27 @@ class CheckedCall(NamedTuple):
         return core.make_collective(self.call, self.limit_s, given, taken, self.residual, self)
 
     def access(self, state: CommunicatorState) -> Access:
-        """Return what it does with memory; the collectives of a communicator run one by one."""
+        """Return its memory access; the collectives of a communicator run one by one."""
         order = object() if isinstance(self.call, Transfer) else state
         return Access(describe(self.call), order, self.written, self.read)
 
 
 class Submits(Protocol[Result]):
-    """Whatever takes a call that was checked."""
+    """An object that accepts checked calls."""
 
     def submit(self, checked: CheckedCall) -> Result:
-        """Make it."""
+        """Make the call."""
 
 
 class Submitter(Generic[Result]):
-    """Hands calls of one communicator to its engine, all of them blocking or none."""
+    """Submits calls of one communicator to its engine, all of them blocking or none."""
 
     def __init__(self, state: CommunicatorState, blocking: bool) -> None:
         self._state = state
         self._blocking = blocking
 
     def submit(self, checked: CheckedCall) -> Result:
-        """Make a call: return None where calls block, else a Work."""
+        """Make a call: return None if calls block, else a Work."""
         if CALLS and self._state.in_groups and get_ident() in CALLS:
             return self._collect(checked)
         started = self._begin(_ENGINE.run if self._blocking else _ENGINE.start, checked)
@@ -104,5 +104,5 @@ class Submitter(Generic[Result]):
             return start()
         except _core.CommunicatorFailed as failure:
             raised = state.errors.of_call(failure, checked.limit_s, checked.call)
-            del core, start  # the traceback of what is raised must not keep the engine
+            del core, start  # the traceback of an exception must not keep the engine
             raise raised from None

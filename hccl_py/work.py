@@ -11,7 +11,7 @@ from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 
 
 class Native(Protocol):
-    """The engine's Work, or what stands in for it."""
+    """The engine's Work, or a substitute."""
 
     def wait(self, timeout_s: float, /) -> bool:
         """Return whether the call ended in time; raise CommunicatorFailed if it failed."""
@@ -20,15 +20,15 @@ class Native(Protocol):
         """Whether the call has ended."""
 
     def failed(self) -> bool:
-        """Whether the call has ended badly."""
+        """Whether the call has failed."""
 
     def source(self) -> int:
-        """Return the rank that a recv took its data from; -1 if there is none."""
+        """Return the source rank of a recv; -1 for other calls."""
 
 
 @dataclass(frozen=True)
 class NotBegun:
-    """Stands in for the engine's Work until the group of its call ends."""
+    """Replaces the engine's Work until the group of its call ends."""
 
     dropped: str = ""  # why the call never begins
 
@@ -48,29 +48,29 @@ class NotBegun:
     failed = done
 
     def source(self) -> int:
-        """Return what the engine returns where there is no source."""
+        """Return the engine's value for no source."""
         return -1
 
 
-# Handles that nobody holds any more although their calls go on: they keep the buffers alive. Every
-# operation on the set is atomic, because works are dropped on any thread.
+# Handles of running calls that no program refers to any more; they keep the buffers alive. Every
+# operation on the set is atomic, because any thread may drop a Work.
 _dropped: set[Native] = set()
 
 
 def release_finished() -> None:
-    """Free the handles that nobody holds whose calls have ended, and with them their engines."""
+    """Free the unreferenced handles whose calls have ended, and with them their engines."""
     if _dropped:
         _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
 
 
 def keep_until_done(native: Native) -> None:
-    """Hold what the engine still works on although nobody waits for it any more."""
+    """Keep the handle of a running call that no thread waits for any more."""
     if not native.done():
         _dropped.add(native)
 
 
 class Work:
-    """One submitted call. The engine finishes it whether or not somebody waits, or keeps the Work.
+    """One submitted call. The engine finishes it even if no thread waits for or keeps the Work.
 
     The buffers of the call belong to the engine until the work is done.
     """
@@ -94,11 +94,11 @@ class Work:
         """Block until done; the waiting thread moves the bytes itself.
 
         Args:
-            timeout_s: how long to wait here; None: as long as the call itself may take.
+            timeout_s: longest wait; None: the call's own timeout.
 
         Raises:
-            CollectiveTimeoutError: this wait was too short; the call goes on and can be waited for
-                again. Or the call's own deadline passed.
+            CollectiveTimeoutError: this wait was too short; the call continues, and can be waited
+                for again. Or the call's own deadline passed.
             CommunicatorError: the call failed.
         """
         limit_s = LONGEST_S if timeout_s is None else seconds("timeout_s", timeout_s)
@@ -111,11 +111,11 @@ class Work:
             raise self._errors.of_wait(timeout_s, self._timeout_s, self._call)
 
     def done(self) -> bool:
-        """Whether the call has ended, well or not. Never blocks."""
+        """Whether the call has ended, successfully or not. Never blocks."""
         return self.native.done()
 
     def exception(self) -> CommunicatorError | None:
-        """Return why the call failed; None while it runs or if it went well."""
+        """Return why the call failed; None while it runs or if it succeeded."""
         try:
             if self.native.failed():
                 self.native.wait(0.0)
@@ -125,6 +125,6 @@ class Work:
 
     @property
     def source(self) -> int | None:
-        """The rank that a finished recv took its data from."""
+        """The source rank of a finished recv."""
         peer = self.native.source()
         return peer if peer >= 0 else None

@@ -1,7 +1,7 @@
 """The agent of a host that `hccl-launch --hosts` reached over ssh.
 
 It reads its part of the job as a line of JSON from stdin, which stays open. The end of stdin is the
-end of the connection, and of everything that this agent started.
+end of the connection and ends everything that this agent started.
 """
 
 import json
@@ -25,7 +25,7 @@ from hccl_py.launcher.scratch import scratch_folder
 def main() -> int:
     """Run this host's part of a job, and return its exit code."""
     pass_over_warnings()
-    # Read without a buffer: the agent waits for the end of the same descriptor.
+    # Unbuffered: the agent waits for the end of the same descriptor.
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(0, 1)

@@ -1,8 +1,8 @@
 """Jobs whose size may change, and torchrun's own options: `torch.distributed.run` runs them.
 
-hccl-launch reads the options, waits for the node of the endpoint and passes signals on; it starts
-each rank by `worker.py`. All else is torch's: rendezvous, restarts, output and log files.
-Only this file of the launcher imports torch, apart from what counts its devices.
+hccl-launch reads the options, waits for the node of the endpoint, forwards signals and starts each
+rank by `worker.py`. torch does the rest: rendezvous, restarts, output and log files. Only this file
+of the launcher and the count of devices import torch.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from hccl_py.transport.network.interfaces import address_towards, describe_targe
 
 _PROBE_S = 2.0
 _TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
-# torch's names for a rendezvous at the place that hccl-launch's own options name.
+# torch's options that hccl-launch's own options replace.
 _BY_PLACE = (None, "static", "c10d")
 
 
 def check_options(options: JobOptions) -> None:
-    """Refuse options that torch does not have."""
+    """Reject options that torch does not have."""
     for name, is_given in {
         "--bind": options.bind is not Bind.NONE,
         "--prefix": options.output.prefix == "always",
@@ -53,8 +53,8 @@ def check_options(options: JobOptions) -> None:
 def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
     """Run this node's part of the job, and return its exit code.
 
-    `folder` is for records of exceptions, and `words` are the command line. A signal ends this
-    process until torch handles it: an exception might be lost in the midst of an import.
+    `folder` is for records of exceptions, and `words` are the command line. Until torch handles
+    signals, a signal ends this process: an exception could be lost during an import.
     """
     for number in WARNINGS:
         signal.signal(number, _pass_on)
@@ -72,8 +72,8 @@ def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
 
 
 def _run(options: JobOptions, folder: Path, args: argparse.Namespace) -> tuple[str, int]:
-    """Return what ended the job, in a line, and the exit code."""
-    # torch's C++ would log a page of frames for every connection that ends; the ranks log all.
+    """Return the reason for the job's end, in a line, and the exit code."""
+    # torch's C++ would log a page of frames for every ended connection; the ranks log errors.
     given = os.environ.get(_TORCH_LOG_LEVEL)
     os.environ[_TORCH_LOG_LEVEL] = given or "FATAL"
     from torch.distributed import DistNetworkError
@@ -110,7 +110,7 @@ def _run(options: JobOptions, folder: Path, args: argparse.Namespace) -> tuple[s
 
         what, code = why_not_run(error, options.program[0])
         return f"error: cannot start a rank: {what}", code
-    except KeyError as unknown:  # torch looks its handlers of events up by their names
+    except KeyError as unknown:  # torch looks up event handlers by name
         return f"error: --event-log-handler: expected one of torch's, got {unknown}", USAGE
     except (ValueError, AssertionError) as error:
         return f"error: torch.distributed.run: {' '.join(str(error).split())}", USAGE
@@ -126,9 +126,9 @@ def _words(options: JobOptions, folder: Path, args: argparse.Namespace) -> list[
     args.nproc_per_node = options.ranks_per_node
     args.shutdown_timeout = round(options.stop_s)
     if args.log_dir is not None and args.redirects == args.tee == "0":
-        args.tee = "3"  # every rank's output is kept, and printed as well
+        args.tee = "3"  # every rank's output is logged and printed
     args.log_dir = args.log_dir or str(folder)
-    ours = {"module", "no_python", "run_path", "standalone"}  # said otherwise below
+    ours = {"module", "no_python", "run_path", "standalone"}  # passed differently below
     given = {
         name: value
         for name, value in vars(args).items()
@@ -140,11 +140,11 @@ def _words(options: JobOptions, folder: Path, args: argparse.Namespace) -> list[
 
 
 def _prepare_c10d(args: argparse.Namespace, options: JobOptions) -> None:
-    """Say where the nodes meet and who serves the store there, and wait for that node.
+    """Set where the nodes meet and which one serves the store, and wait for that node.
 
-    torch takes an address for this machine's only if the machine's own name means it.
+    torch recognises only addresses of the machine's own name as this machine's.
     """
-    if options.coordinator is None:  # all of the job is here
+    if options.coordinator is None:  # the whole job is here
         args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
         args.rdzv_id = args.rdzv_id or f"job-{os.urandom(4).hex()}"
     if options.coordinator is None or not options.by_arrival:
@@ -152,11 +152,11 @@ def _prepare_c10d(args: argparse.Namespace, options: JobOptions) -> None:
     host, port = address_of(options.coordinator[0]), options.coordinator[1]
     args.rdzv_backend, args.node_rank = "c10d", None
     args.rdzv_endpoint = describe_target(options.coordinator)
-    # Where rank 0 runs, the others reach it there: never by the name of the machine.
+    # The others reach rank 0 at its node's address, not by the machine's name.
     args.local_addr = args.local_addr or address_towards(host, None)
     try:
         bind(host, port).close()
-    except OSError:  # another machine's, or another process was first
+    except OSError:  # another machine's address, or another process was first
         keep_trying(
             lambda: socket.create_connection((host, port), _PROBE_S).close(),
             f"no answer from the node of --rdzv-endpoint {args.rdzv_endpoint}",
@@ -168,18 +168,18 @@ def _prepare_c10d(args: argparse.Namespace, options: JobOptions) -> None:
 
 
 def _set_environment(options: JobOptions) -> None:
-    """Give the ranks what those of a job of fixed size find, where the user set nothing else."""
+    """Set the variables of a job of fixed size, unless the user has set them."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     os.environ.update(framework_variables(os.environ))
     where = place(read_machine(), options.ranks_per_node, Bind.NONE).places[0]
     os.environ.update(where.environment(os.environ))
-    # torch would share its own store with the ranks: with the keys of the failed attempt, and
-    # unknown to nodes that join later.
+    # torch would share its own store with the ranks: it keeps the keys of a failed attempt, and
+    # later nodes do not know it.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 
 
 def _log_restarts_alone() -> None:
-    """Have torch print what LOGLEVEL asks for where it is set, else restarts alone."""
+    """Have torch log by LOGLEVEL if it is set, else restarts only."""
     if "LOGLEVEL" in os.environ:
         return
     handler = logging.StreamHandler()
@@ -193,7 +193,7 @@ def _log_restarts_alone() -> None:
 
 
 def _first_failure(failures: dict[int, Any]) -> tuple[str, int]:
-    """Name the first of this node's ranks that failed; each printed its exception itself."""
+    """Name this node's first failed rank; the ranks printed their exceptions themselves."""
     rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
     where = f"{socket.gethostname()}, local rank {first.local_rank}, pid {first.pid}"
     code = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
@@ -205,7 +205,7 @@ def _stopped_by(number: int) -> tuple[str, int]:
 
 
 def _pass_on(number: int, _frame: object) -> None:
-    """Pass a signal on to the ranks, unless it would end them."""
+    """Forward a signal to the ranks that handle it."""
     for pid in children(os.getpid()):
         if takes(pid, number):
             with suppress(ProcessLookupError):

@@ -1,30 +1,30 @@
-"""Exit codes of the launcher's own, from sysexits.h, and the error of a command line.
+"""The launcher's exit codes, from sysexits.h, and the error of a command line.
 
 A job has the exit code of its first failing rank.
 """
 
 USAGE = 2
-"""The command line cannot be carried out."""
+"""The command line is wrong."""
 MISSING_NODE = 69
-"""Not all nodes came, or they contradict each other."""
+"""Some nodes did not arrive, or nodes contradict each other."""
 AGENT_KILLED = 70
 """A process of the launcher was killed."""
 LOST_NODE = 71
-"""A node stopped to answer while its ranks ran."""
+"""A node stopped answering while its ranks ran."""
 TRY_AGAIN = 75
-"""Within the launcher only: the coordinator is gone before it took this node in."""
+"""Internal: the coordinator ended before it accepted this node."""
 CHECK_FAILED = 78
-"""Preflight found that the job would fail."""
+"""Preflight found errors."""
 CANNOT_RUN = 126
-"""The program cannot be executed, as a shell says it."""
+"""The program cannot be executed; a shell's exit code."""
 NOT_FOUND = 127
-"""There is no such program, as a shell says it."""
+"""The program was not found; a shell's exit code."""
 
 
 class UsageError(Exception):
-    """The command line cannot be carried out; the message says why, in one line."""
+    """A wrong command line; the message says why, in one line."""
 
     def __init__(self, why: str, exit_code: int = USAGE) -> None:
-        """Take the exit code of the launcher as well."""
+        """Take the reason and the launcher's exit code."""
         super().__init__(why)
         self.exit_code = exit_code

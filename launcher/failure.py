@@ -1,6 +1,6 @@
-"""What is known of a failed rank, which of several failed first, and the text of the report.
+"""The record of a failed rank, the choice of the first failure, and the report.
 
-No processes and no torch here: `agent` makes these records and prints them.
+This file has no processes and no torch: `agent` makes and prints the records.
 """
 
 import re
@@ -12,10 +12,10 @@ from hccl_py.launcher.number_ranges import name_ranks
 
 _MOST_KINDS = 8
 _QUOTED = 300
-# A death that left no record is dated when the agent notices it, a recorded exception when it was
-# raised. On a loaded machine another rank may notice the death, and raise, before the agent does.
+# A death without a record has the time of the agent's notice, a recorded exception the time when it
+# was raised. On a loaded machine another rank may notice the death and raise before the agent does.
 _NOTICED_LATE_S = 0.1
-# How Python, gloo and torch's store call the end of a connection.
+# The end of a connection in the words of Python, gloo and torch's store.
 _LOST_CONNECTION = re.compile(
     r"(closed|reset) by (remote )?peer|broken pipe|failed to recv|"
     r"^(Connection\w*|BrokenPipe|DistNetwork)Error\b",
@@ -29,7 +29,7 @@ class RankFailure(NamedTuple):
     rank: int
     node: int
     local_rank: int
-    host: str  # empty: this one
+    host: str  # empty: this host
     pid: int
     exit_code: int  # negative for a signal
     kind: str  # type of the exception
@@ -37,14 +37,14 @@ class RankFailure(NamedTuple):
     traceback: str  # the exception with its stack
     at_s: float  # when it was raised or noticed, seconds since the epoch
     log: str  # path of its log file; empty: none
-    last_lines: tuple[str, ...] = ()  # of both its streams
-    reason: str = ""  # a likely one, where the exit code alone says little
-    was_stopped: bool = False  # it ended, or raised, after the launcher asked it to end
-    was_killed: bool = False  # by the launcher, as it did not end when it was asked to
-    blames: int | None = None  # the rank that hccl named in an error of this one
+    last_lines: tuple[str, ...] = ()  # of both streams
+    reason: str = ""  # a likely reason, if the exit code says little
+    was_stopped: bool = False  # it ended or raised after the launcher asked it to end
+    was_killed: bool = False  # by the launcher, because it did not end on request
+    blames: int | None = None  # the rank that hccl's error named
 
     def cut(self, most_chars: int) -> "RankFailure":
-        """Return it with texts of so many characters at most: messages have a limit."""
+        """Return it with texts cut to `most_chars`, because messages have a limit."""
         lines = _cut("\n".join(self.last_lines), most_chars).split("\n")
         return self._replace(
             message=_cut(self.message, most_chars),
@@ -59,7 +59,7 @@ class RankFailure(NamedTuple):
 
     @property
     def ended_by(self) -> str:
-        """The exception, the signal or the exit code, in a word or two."""
+        """The exception, signal or exit code, in short."""
         if self.message:
             return self.kind or "an exception"
         if self.exit_code >= 0:
@@ -73,8 +73,8 @@ class RankFailure(NamedTuple):
 
     @property
     def lost_a_connection(self) -> bool:
-        """Whether its last words say so."""
-        # C++ that loses a connection may abort, and print the reason.
+        """Whether its last lines report a lost connection."""
+        # C++ code that loses a connection may print the reason and abort.
         lines = self.last_lines if self.exit_code == -signal.SIGABRT else ()
         return any(_LOST_CONNECTION.search(text) for text in (self.message, *lines))
 
@@ -88,7 +88,7 @@ def _cut(text: str, most_chars: int) -> str:
 
 
 def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
-    """Choose the root cause: ranks that only lost a peer, or that we stopped, come after it."""
+    """Choose the root cause: ranks that lost a peer or were stopped failed later."""
     own = [each for each in failures if not each.was_stopped] or list(failures)
     failed = {each.rank for each in own}
     causes = [each for each in own if each.blames in (None, each.rank) or each.blames not in failed]
@@ -116,7 +116,7 @@ def render(
 
 
 def _what_a_peer_says(first: RankFailure, failures: Sequence[RankFailure]) -> list[str]:
-    """Quote one of the ranks that failed later: what it was doing, or waiting for."""
+    """Quote a rank that failed later: its call, or the rank that it waited for."""
     others = [each for each in failures if each is not first and each.message]
     if not others:
         return []
@@ -127,7 +127,7 @@ def _what_a_peer_says(first: RankFailure, failures: Sequence[RankFailure]) -> li
 
 
 def title(failure: RankFailure, world_size: int | None) -> str:
-    """Say in a line which rank failed, how and where."""
+    """Describe in a line which rank failed, how and where."""
     of = f" of {world_size}" if world_size else ""
     host = f" on {failure.host}" if failure.host else ""
     details = f"node {failure.node}{host}, local rank {failure.local_rank}, pid {failure.pid}"
@@ -136,7 +136,7 @@ def title(failure: RankFailure, world_size: int | None) -> str:
 
 
 def how_ended(rank: int, exit_code: int) -> str:
-    """Say in words how a rank ended, before it is known what it recorded."""
+    """Describe how a rank ended, before its record is read."""
     return f"rank {rank} {_ended(exit_code)}"
 
 
@@ -177,5 +177,5 @@ def _later(
 
 
 def cut_off(ranks: Sequence[int]) -> str:
-    """Say which ranks were killed while they may have been saving."""
+    """Describe the ranks that were killed because they did not end in time."""
     return f"{name_ranks(ranks)} did not end in time (--shutdown-timeout) and got SIGKILL"

@@ -1,6 +1,6 @@
-"""Names are looked up on threads: no signal interrupts the resolver, which may take half a minute.
+"""Looks up names on threads: no signal interrupts the resolver, which may take half a minute.
 
-No thread keeps the launcher from ending, as those of an executor would.
+These threads do not keep the launcher from ending, unlike an executor's.
 """
 
 import _thread
@@ -16,13 +16,13 @@ from hccl_py.transport.network.interfaces import name_to_look_up
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 MOST_THREADS = 32
-_LONG_S = 1e6  # the resolver gives up before
+_LONG_S = 1e6  # longer than the resolver's own limit
 
 
 def in_threads(
     call: Callable[[Item], Result], items: Sequence[Item], timeout_s: float
 ) -> list[Result | None]:
-    """Call a function, which raises nothing, for every item; None where it took too long."""
+    """Call a function that never raises for every item; None: it took too long."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     ended: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
     for index in range(len(items)):
@@ -35,7 +35,7 @@ def in_threads(
                 ended.put((index, call(items[index])))
 
     until_s = time.monotonic() + timeout_s
-    # What a handler of a signal raises in the midst of Thread.start() becomes another error.
+    # A signal handler's exception within Thread.start() would become another error.
     for _ in items[:MOST_THREADS]:
         _thread.start_new_thread(work, ())
     results: list[Result | None] = [None] * len(items)
@@ -56,7 +56,7 @@ def addresses_of(name: str) -> list[str] | str:
 
 
 def address_of(name: str, timeout_s: float = _LONG_S) -> str:
-    """Return the first address of a name; OSError says why there is none."""
+    """Return the first address of a name; OSError: there is none."""
     (found,) = in_threads(addresses_of, [name], timeout_s)
     if isinstance(found, list):
         return found[0]

@@ -1,6 +1,6 @@
-"""The command hccl-launch. Of ours it imports `signals` alone: Ctrl-C is one line from here on.
+"""The command hccl-launch. It first imports only `signals`, so that Ctrl-C prints one line.
 
-`launch.py` is what it does.
+`launch.py` has its steps.
 """
 
 import os
@@ -25,17 +25,17 @@ def command() -> NoReturn:
         signal.signal(number, end)
     pass_over_warnings()
     code = main()
-    # Taking the interpreter apart costs a tenth of an agent's CPU time, and ends nothing more.
+    # Finalising the interpreter costs a tenth of an agent's CPU time, without effect.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def pass_over_warnings() -> None:
-    """Live on when a signal for ranks comes and no rank runs."""
+    """Ignore signals for ranks while no rank runs."""
     for number in WARNINGS:
         if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, lambda *_: None)  # to ignore it would have the ranks ignore it
+            signal.signal(number, lambda *_: None)  # with SIG_IGN the ranks would also ignore it
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Numbers as ranges: "ranks 0-3, 8" for people, "0-3,8" as the kernel writes them."""
+"""Numbers as ranges: "ranks 0-3, 8" for messages, "0-3,8" in the kernel's format."""
 
 from collections.abc import Iterable
 
 
 def parse_ranges(text: str) -> frozenset[int]:
-    """Read a list of the kernel's; raise ValueError if the text is none. Empty is no number."""
+    """Parse a list of the kernel; ValueError: it is not one. Empty is no number."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else []:
         first, _, last = part.partition("-")

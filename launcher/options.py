@@ -1,4 +1,4 @@
-"""What a checked command line says. `command_line` makes it, all other rooms only read it."""
+"""The checked command line. `command_line` makes it; other rooms only read it."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 MAX_PORT = 65535
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
-"""The coordinator listens beside the ranks' store, so that one option gives both ports."""
+"""The coordinator's port relative to the ranks' store, so that one option gives both."""
 
 
 class EmulatedCluster(NamedTuple):
-    """What `--emulate` asks for.
+    """The settings of `--emulate`.
 
     Attributes:
         num_nodes: of the job.
         ranks_per_node: of each.
-        network: gives the network a name, which ranks inherit; returns what starts it.
+        network: names the network for the ranks; returns a function that starts it.
     """
 
     num_nodes: int
@@ -33,31 +33,31 @@ class JobOptions(NamedTuple):
     """A checked command line.
 
     Attributes:
-        num_nodes: of the job; the largest number where it may change.
+        num_nodes: of the job; the largest number if it may change.
         nodes_given: whether the user gave that number.
         ranks_per_node: of this node.
-        standalone: all nodes are this machine, whatever the environment says.
-        node_rank: None where it was not given.
-        coordinator: host and port of the coordinator; None where they were not given.
-        master_port: of the ranks' store; 0 where it was not given.
-        job_id: the same on all nodes; empty where it was not given.
-        by_arrival: nodes get their numbers in the order in which they come.
+        standalone: all nodes are this machine, regardless of the environment.
+        node_rank: None: not given.
+        coordinator: host and port of the coordinator; None: not given.
+        master_port: of the ranks' store; 0: not given.
+        job_id: the same on all nodes; empty: not given.
+        by_arrival: nodes are numbered in order of arrival.
         elastic: torch.distributed.elastic runs the job.
         max_restarts: how often all ranks may start again.
-        min_ranks: how many ranks have to go on when others fail; 0: all.
+        min_ranks: how many ranks must remain when others fail; 0: all.
         stop_s: between SIGTERM and SIGKILL of a rank.
-        connect_timeout_s: how long all nodes have to come.
+        connect_timeout_s: how long to wait for all nodes.
         remote: None without --hosts and --hostfile.
         emulates: None without --emulate.
-        variables: of all ranks, whoever starts them.
-        bind: which cores each rank gets.
-        output: where the lines of ranks go.
+        variables: environment variables of all ranks.
+        bind: the cores of each rank.
+        output: destinations of the ranks' lines.
         checks: only check the nodes.
         dry_run: only print what would run.
-        print_sbatch, print_k8s: only print what starts the job there.
+        print_sbatch, print_k8s: only print a file that starts the job.
         own_words: the command line before the program.
-        program: as the ranks run it: a script, `-m` and a module, or a program.
-        is_python: whether the program is one.
+        program: the ranks' program: a script, `-m` and a module, or a program.
+        is_python: whether it is a Python program.
     """
 
     num_nodes: int

@@ -1,4 +1,4 @@
-"""What the launcher itself says outside of a job's output; no wait of it is silent."""
+"""The launcher's own lines outside of a job's output; they report every wait."""
 
 import sys
 import time
@@ -14,18 +14,18 @@ def say(text: str) -> None:
 
 
 class WaitingLines:
-    """Lines of one wait: after 5 s, then once a minute. All times are those of the caller's clock.
+    """Lines of one wait: after 5 s, then once a minute. All times are by the caller's clock.
 
     Attributes:
         next_s: when the next line is due.
     """
 
     def __init__(self, now_s: float) -> None:
-        """Begin to wait."""
+        """Start to wait."""
         self.next_s = now_s + _FIRST_LINE_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether to say a line now; the next one is due in a minute then."""
+        """Return whether a line is due now; the next one is then due in a minute."""
         if now_s < self.next_s:
             return False
         self.next_s = now_s + _NEXT_LINE_S
@@ -36,7 +36,7 @@ def keep_trying(attempt: Callable[[], object], what: str, timeout_s: float) -> N
     """Call `attempt` until it raises neither OSError nor UnicodeError; `what` says what failed.
 
     Raises:
-        TimeoutError: it still does after `timeout_s`; the message says what and why.
+        TimeoutError: it still raises after `timeout_s`; the message says what and why.
     """
     began_s = time.monotonic()
     lines = WaitingLines(began_s)

@@ -1,8 +1,8 @@
-"""Processes below this one: none of them may outlive the launcher.
+"""Descendants of this process: none of them may outlive the launcher.
 
-Two processes of the launcher watch each other, the supervisor and the agent. Each adopts the
-orphans below it, and the agent ends with the supervisor. So after `kill -9` of one the other ends
-everything, even an agent that was frozen.
+The launcher's supervisor and agent watch each other. Each adopts its orphaned descendants, and the
+agent ends with the supervisor. So after `kill -9` of one the other ends everything, even a frozen
+agent.
 """
 
 import ctypes
@@ -28,14 +28,14 @@ def adopt_orphans() -> None:
 def end_with_parent(number: signal.Signals, parent: int) -> None:
     """Have the kernel send this process a signal when `parent` ends, or end now if it has."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it ended before the kernel knew
+    if os.getppid() != parent:  # it had ended before
         os.kill(os.getpid(), number)
 
 
 def thaw_at_end_of(descriptor: int) -> None:
-    """Have the kernel continue this process, if it is frozen, when a pipe has data or ends.
+    """Have the kernel continue this process, if frozen, when a pipe has data or ends.
 
-    A frozen process sees neither other signals nor that its parent has ended.
+    A frozen process handles neither other signals nor the end of its parent.
     """
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGCONT)
@@ -44,24 +44,24 @@ def thaw_at_end_of(descriptor: int) -> None:
 
 
 def children(pid: int) -> Iterator[int]:
-    """Yield the processes that a process started, and those that it adopted."""
+    """Yield the children of a process, adopted ones included."""
     with suppress(OSError):
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             yield from map(int, path.read_text().split())
 
 
 def tree(pid: int) -> Iterator[int]:
-    """Yield a process and all below it."""
+    """Yield a process and all its descendants."""
     yield pid
     for child in children(pid):
         yield from tree(child)
 
 
 def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
-    """Kill what is below this process, which adopts orphans; False: something is left.
+    """Kill the descendants of this process, which adopts orphans; False: some are left.
 
-    A process may fork while it is killed, so this repeats until there is none. Children that
-    are spared stay, with what is below them.
+    A process may fork while it is killed, so this repeats until none is left. Spared children stay,
+    with their descendants.
     """
     end_s = time.monotonic() + limit_s
     while True:
@@ -78,14 +78,14 @@ def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
 
 
 def reap(spared: Collection[int] = ()) -> None:
-    """Take the exit codes of children that ended, so that none stays as a zombie."""
+    """Collect the exit codes of ended children, so that none stays a zombie."""
     for child in set(children(os.getpid())) - set(spared):
         with suppress(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
 
 
 def takes(pid: int, number: int) -> bool:
-    """Whether a process handles, blocks or ignores a signal: any other ends by its default."""
+    """Return whether a process handles, blocks or ignores a signal, instead of ending by it."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)$", status, re.MULTILINE)
@@ -94,7 +94,7 @@ def takes(pid: int, number: int) -> bool:
 
 
 def is_in_background(pid: int) -> bool:
-    """Whether standard input is the terminal of a process which the shell does not let read it."""
+    """Return whether stdin is a process's terminal, but the process is in the background."""
     _, _, group, _, terminal, foreground = (
         Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:6]
     )

@@ -1,6 +1,6 @@
-"""A folder of the launcher's own, for records of exceptions, of which the report is made.
+"""A temporary folder for records of exceptions, the source of the report.
 
-The supervisor's child makes it: whichever of the two is killed, the other one removes it.
+The supervisor's child makes it; if either of the two is killed, the other one removes it.
 """
 
 import os
@@ -11,7 +11,7 @@ from hccl_py.launcher.exit_codes import UsageError
 
 def scratch_folder() -> Path:
     """Return the path of a new folder, which `make` makes."""
-    # Not by tempfile, whose import costs an agent more than all else here.
+    # Not by tempfile, whose import costs an agent more than the rest here.
     return Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
 
 
@@ -31,6 +31,6 @@ def remove(folder: Path) -> None:
     try:
         folder.rmdir()  # empty, unless a rank raised
     except OSError:
-        from shutil import rmtree  # it imports every kind of archive
+        from shutil import rmtree  # slow to import
 
         rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which signals belong to whom. Needs the standard library only."""
+"""The owners of signals. Uses the standard library only."""
 
 import os
 import signal
@@ -6,13 +6,13 @@ from types import FrameType
 from typing import NoReturn
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
-"""Signals that schedulers and users send to running programs: they are the ranks'."""
+"""Signals that schedulers and users send to running programs: for the ranks."""
 
 
 def end(number: int, _frame: object = None) -> NoReturn:
     """Handle a signal by ending this process, in one line.
 
-    Not by an exception: in the midst of an import it may be lost, or be taken for another one.
+    An exception could be lost, or be mistaken for another one, within an import.
     """
     os.write(2, f"hccl-launch: stopped by {signal.Signals(number).name}\n".encode())
     os._exit(128 + number)
@@ -21,13 +21,13 @@ def end(number: int, _frame: object = None) -> NoReturn:
 def stop(number: int, _frame: object) -> NoReturn:
     """Handle a signal that ends a wait: KeyboardInterrupt has its number.
 
-    A pod's first process has no other way to learn that it has to end.
+    A pod's first process ends only if it handles the signal.
     """
     raise KeyboardInterrupt(number)
 
 
 def stop_or_end(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal as `stop`, or as `end` in the midst of an import."""
+    """Handle a signal as `stop`, or as `end` within an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             end(number)

@@ -1,8 +1,8 @@
-"""The process that the user sees: forks the worker of the command, passes signals on, cleans up.
+"""The process that the user starts: forks the worker of the command, forwards signals, cleans up.
 
-This process forks before it has any thread. The child leaves the session, so Ctrl-C reaches this
-process alone, which asks the child to stop. A second Ctrl-C kills. At the end nothing is left below
-this process, however the child ended.
+This process forks before it has any thread. The child leaves the session, so Ctrl-C reaches only
+this process, which asks the child to stop. A second Ctrl-C kills. At the end this process has no
+descendants, however the child ended.
 """
 
 import gc
@@ -31,30 +31,30 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_S = 0.5
 _IMPATIENT = (signal.SIGINT, signal.SIGQUIT)
 _KILL_S = 3.0
-# The child's own work at the end, on top of the time that ranks get.
+# Time for the child's work at the end, besides the ranks' time.
 _EXTRA_S = 5.0
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that end a job; under nohup, SIGHUP is none of them."""
+    """Return the signals that end a job; under nohup, without SIGHUP."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in STOP_SIGNALS if number != signal.SIGHUP or not ignored]
 
 
 def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
-    """Run `body` in a child that is a session of its own, and return its exit code.
+    """Run `body` in a child with its own session, and return its exit code.
 
-    A signal is passed on to the child, whose ranks have `stop_s` after the first one. Nothing that
-    the child started is left when this returns. The child makes the folder, and removes it where
-    this process was killed.
+    Signals are forwarded to the child, whose ranks have `stop_s` after the first one. No descendant
+    of the child is left when this returns. The child makes the folder, and removes it if this
+    process is killed.
     """
     adopt_orphans()
     # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
     signals, signal_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    # A signal reaches both processes before the child has left the session: neither takes it yet.
+    # Before the child has left the session, a signal reaches both processes, so both block it.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    # SIGCHLD says that the child was frozen: its byte on the pipe thaws the child. Where a shell
-    # ignores that signal, the kernel would keep no exit code.
+    # SIGCHLD reports a frozen child: its byte on the pipe thaws the child. If a shell ignored that
+    # signal, the kernel would keep no exit code.
     handled = (*stop_signals(), *WARNINGS, signal.SIGCHLD)
     before = {number: signal.signal(number, lambda *_: None) for number in handled}
     pid = _fork(body, folder, (signals, signal_writer))
@@ -64,7 +64,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     try:
         stopped_by = _watch(pid, ended, signals, stop_s + _EXTRA_S)
     finally:
-        # Not reaped yet, so the pid is the child's.
+        # Not reaped yet, so the pid is still the child's.
         os.kill(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         kill_descendants(_KILL_S)
@@ -75,7 +75,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
             signal.signal(number, handler)
         os.close(signals)
         os.close(signal_writer)
-    if stopped_by and code <= 0:  # the child was killed before it could say so
+    if stopped_by and code <= 0:  # the child was killed before it could report that
         lost = "; all ranks were killed, and their last lines may be missing"
         say(f"stopped by {signal.Signals(stopped_by).name}" + lost * (code != -stopped_by))
         return 128 + stopped_by
@@ -93,14 +93,14 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    gc.freeze()  # a collection in the child would touch, and so copy, every page of this process
+    gc.freeze()  # a garbage collection in the child would copy every page of this process
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setsid()
-        # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
+        # Until the body handles signals: KeyboardInterrupt in an import would print a traceback.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number in stop_signals():
             signal.signal(number, partial(_end_child, parent, folder))
@@ -117,10 +117,10 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        if os.getppid() != parent:  # nobody else cleans up
+        if os.getppid() != parent:  # no other process cleans up
             kill_descendants(_KILL_S)
             remove(folder)
-        # This process is a copy: what its parent registered for its end must not run here.
+        # This process is a copy: its parent's exit handlers must not run here.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -134,7 +134,7 @@ def _end_child(parent: int, folder: Path, number: int, _frame: object) -> None:
 
 
 def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
-    """Wait for the end of the child, which a signal stops; return that signal, 0 without one."""
+    """Wait for the end of the child; return the signal that stopped it, 0 without one."""
     stopped_by, stopped_s, end_s = 0, 0.0, 0.0
     while True:
         left_s = max(0.0, end_s - time.monotonic()) if stopped_by else None
@@ -142,7 +142,7 @@ def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
         if ended in ready:
             return stopped_by
         if signals not in ready:
-            return stopped_by  # out of time
+            return stopped_by  # time is up
         for number in os.read(signals, 64):
             if number in WARNINGS:
                 os.kill(pid, number)

@@ -1,10 +1,9 @@
 """Runs one rank's script as `python script.py` would, and records the exception that ends it.
 
 The agent starts this file by its path, instead of the script: `worker.py script.py ARGS` or
-`worker.py -m module ARGS`. It imports the standard library alone, so the script still decides
-what happens before torch is imported, and a script without torch starts at once. With
-HCCL_HABANA_SHIM it also imports that shim, which imports no torch: a script may name Habana's
-modules first.
+`worker.py -m module ARGS`. It imports only the standard library, so the script controls what
+happens before torch is imported, and a script without torch starts fast. With HCCL_HABANA_SHIM it
+also imports that shim, without torch: a script may name Habana's modules first.
 
 The record is the error file of torch.distributed.elastic (TORCHELASTIC_ERROR_FILE), in the format
 that its `@record` writes, and the exit code; a script needs no decorator. sys.exit(3) is recorded
@@ -22,13 +21,13 @@ import time
 import traceback
 
 _PR_SET_PDEATHSIG = 1
-# Errors of these packages come with the user's line; the frames below it are the packages' own.
+# Errors of these packages are shown at the user's line, without the packages' frames.
 _LIBRARIES = ("torch", "hccl_py", "hccl_py.transport")
 
 
 def main() -> None:
     """Run the script or module that the command line names, in this process."""
-    # The agent stops its ranks when it ends; this covers an agent that was killed itself.
+    # The agent stops its ranks when it ends; this covers a killed agent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.enable()
     del sys.argv[0]
@@ -38,7 +37,7 @@ def main() -> None:
         _run()
     except SystemExit as stop:
         if isinstance(stop.code, int | None):
-            # The other ranks may lose this one, and end, before its interpreter has ended.
+            # Other ranks may lose this one, and end, before its interpreter has ended.
             if code := (stop.code or 0) & 0xFF:
                 _record("SystemExit", "", "", code)
             raise
@@ -55,18 +54,18 @@ def main() -> None:
         name = type(error).__name__
         is_interrupt = isinstance(error, KeyboardInterrupt)
         code = -signal.SIGINT if is_interrupt else 1
-        # hccl-launch's own agent, which reads the progress file too, prints what was recorded.
+        # hccl-launch's own agent, which also reads the progress file, prints the record.
         is_told = _record(name, f"{name}: {error}", text, code)
         if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
-        if is_interrupt:  # the interpreter then ends by the signal itself
+        if is_interrupt:  # the interpreter then ends by the signal
             sys.excepthook = lambda *_: None
             raise
         sys.exit(1)
 
 
 def _run() -> None:
-    # sys.path[0] is the folder of this file, which the script did not ask for.
+    # sys.path[0] is the folder of this file, which the script must not see.
     if sys.argv[0] == "-m":
         del sys.argv[0]
         sys.path[0] = os.getcwd()

@@ -1,4 +1,4 @@
-"""The one arena of this process: registered memory, which peers on the node map as they connect."""
+"""The arena of this process: registered memory that peers on the node map when they connect."""
 
 import logging
 import os
@@ -23,10 +23,10 @@ _lock = threading.Lock()
 
 
 def arena_of_this_process() -> _core.Arena:
-    """Return the arena; made at first use, which takes up address space but no memory.
+    """Return the arena, created at first use; it takes address space but no memory.
 
     Raises:
-        InvalidArgumentError: HCCL_ARENA_BYTES is no number.
+        InvalidArgumentError: HCCL_ARENA_BYTES is not a number.
     """
     global _arena
     with _lock:
@@ -50,7 +50,7 @@ def _wanted_bytes() -> int:
 
 
 def _forget_after_fork() -> None:
-    # The memory stays the parent's; this process registers its own.
+    # The parent keeps the memory; this process registers its own.
     global _arena, _lock
     if _arena is not None:
         _core.leak(_arena)

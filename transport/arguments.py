@@ -15,15 +15,15 @@ LONGEST_S = 1e8
 
 
 def wrong(name: str, expected: str, got: object) -> InvalidArgumentError:
-    """Return the error for an argument that is not what was expected."""
+    """Return the error for an unexpected argument."""
     return InvalidArgumentError(f"{name}: expected {expected}, got {shown(got)}")
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: in one line."""
+    """Render a value in one line, for an error."""
     try:
         text = repr(value).replace("\n", " ")
-    except Exception:  # a user's own, or of a number with more than 4,300 digits
+    except Exception:  # raised by a user's class, or by an int of over 4,300 digits
         text = f"one of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{type(value).__name__} {text[:60]} ..."
 
@@ -40,8 +40,8 @@ def seconds(name: str, value: object, *, above_zero: bool = False) -> float:
 def whole_number(
     name: str, value: Any, expected: str = "a whole number", within: range | None = None
 ) -> int:
-    """Return Python's int of a whole number, numpy's too, that is in the range if there is one."""
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of torch: no number is there
+    """Return a whole number, numpy's included, as an int, checked against a range if given."""
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # torch: the tensor has no value
         number = operator.index(value)
         if within is None or number in within:
             return number
@@ -49,7 +49,7 @@ def whole_number(
 
 
 def whole_numbers(name: str, value: Any, what: str, within: range | None = None) -> tuple[int, ...]:
-    """Return Python's ints of an iterable of whole numbers; `what` they are to be."""
+    """Return an iterable of whole numbers as ints; `what` names them in the error."""
     return tuple(whole_number(name, one, what, within) for one in items(name, value, what))
 
 
@@ -67,7 +67,7 @@ def _real(value: object) -> float:
 
 
 def text(name: str, value: object) -> str:
-    """Return a string that can be sent: half of a surrogate pair is no character."""
+    """Return a string that UTF-8 can encode: no lone surrogates."""
     if isinstance(value, str):
         with contextlib.suppress(UnicodeEncodeError):
             value.encode()
@@ -76,14 +76,14 @@ def text(name: str, value: object) -> str:
 
 
 def flag(name: str, value: object) -> bool:
-    """Return a truth value, numpy's too."""
+    """Return a bool, numpy's included."""
     if value is True or value is False or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise wrong(name, "True or False", value)
 
 
 def path(name: str, value: Any) -> "str | os.PathLike[str]":
-    """Return what names a file or folder."""
+    """Return the path of a file or folder."""
     if isinstance(value, str | os.PathLike):
         with contextlib.suppress(ValueError):
             if b"\0" not in os.fsencode(value):
@@ -92,9 +92,9 @@ def path(name: str, value: Any) -> "str | os.PathLike[str]":
 
 
 def items(name: str, value: Any, what: str) -> tuple[Any, ...]:
-    """Return the items of an iterable that is no text; `what` they are to be."""
+    """Return the items of an iterable other than a string; `what` names them in the error."""
     is_text = isinstance(value, str | bytes | bytearray)
-    # Arrays of no dimension are iterable, and have no items.
+    # Arrays without dimensions look iterable but have no items.
     if isinstance(value, Iterable) and not is_text and getattr(value, "ndim", None) != 0:
         return tuple(value)
     raise wrong(name, what, value)

@@ -1,4 +1,4 @@
-"""How far the clocks of two ranks are apart, measured with the heartbeats."""
+"""The offset between the clocks of two ranks, measured with heartbeats."""
 
 import time
 from collections import deque
@@ -8,10 +8,10 @@ _SAMPLES = 32
 
 
 class ClockReading(NamedTuple):
-    """The clock of a rank against its coordinator's.
+    """The offset of a rank's clock from its coordinator's.
 
     Attributes:
-        coordinator: whose clock it is compared with.
+        coordinator: the rank whose clock is the reference.
         offset_ns: what to add to this rank's CLOCK_REALTIME to get the coordinator's.
         round_trip_ns: of the heartbeat that measured it; half of it bounds the error.
         monotonic_offset_ns: this rank's CLOCK_REALTIME minus its CLOCK_MONOTONIC.
@@ -24,7 +24,7 @@ class ClockReading(NamedTuple):
 
 
 class ClockProbe:
-    """Keeps the best of the last heartbeats: the quickest errs least."""
+    """Keeps the quickest of the last heartbeats, whose error is the smallest."""
 
     def __init__(self, coordinator: int) -> None:
         """Compare with the clock of `coordinator`."""
@@ -37,7 +37,7 @@ class ClockProbe:
             self._samples.append((now_ns - sent_ns, theirs_ns - (sent_ns + now_ns) // 2))
 
     def reading(self) -> ClockReading | None:
-        """Return the best reading; None before the first heartbeat has come back."""
+        """Return the best reading; None before the first answer."""
         if not self._samples:
             return None
         round_trip_ns, offset_ns = min(self._samples)

@@ -10,7 +10,7 @@ class Deadline:
 
     Attributes:
         timeout_s: how far away it was at the start.
-        hopeless: where it is set, says why to give up before that, or "".
+        hopeless: if set, returns a reason to give up earlier, or "".
     """
 
     def __init__(self, timeout_s: float, hopeless: Callable[[], str] | None = None) -> None:
@@ -20,7 +20,7 @@ class Deadline:
 
     @property
     def end_s(self) -> float:
-        """When it is, by `time.monotonic`."""
+        """The point in time, by `time.monotonic`."""
         return self._start_s + self.timeout_s
 
     @property

@@ -2,8 +2,8 @@
 
     HcclError (RuntimeError)
     ├── InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
-    ├── BootstrapError                      the ranks could not find or trust each other
-    ├── VerbsError                          a verbs object could not do it; it stays usable
+    ├── BootstrapError                      the ranks could not connect or authenticate
+    ├── VerbsError                          a verbs call failed; the object stays usable
     │   ├── QueueFullError                  more work requests than the queue has room for
     │   ├── CompletionQueueOverflowError    more completions than the queue has room for
     │   └── CompletionTimeoutError (TimeoutError)
@@ -14,7 +14,7 @@
         └── AbortedError                    abort() or Ctrl-C, here or on `.rank`
 
 A message names the collective, its sequence number, the culprit, its host and process, and what to
-look at next. Where a communicator fails, all its ranks raise the same one.
+look at next. When a communicator fails, all its ranks raise the same error.
 """
 
 import time
@@ -26,10 +26,11 @@ class HcclError(RuntimeError):
 
 
 class InvalidArgumentError(HcclError, ValueError):
-    """A wrong argument: which one, what was expected, what came. The communicator stays usable."""
+    """A wrong argument: its name, the expected and the given value. The communicator stays
+    usable."""
 
     latest: ClassVar[tuple[int, str]] = 0, ""
-    """When the last one was made in this process (`time.monotonic_ns`), and its text."""
+    """Time (`time.monotonic_ns`) and text of this process's last one."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -37,36 +38,37 @@ class InvalidArgumentError(HcclError, ValueError):
 
 
 class BootstrapError(HcclError):
-    """Rendezvous, authentication or connecting failed before any collective could run."""
+    """Rendezvous, authentication or connecting failed before the first collective."""
 
 
 class VerbsError(HcclError):
-    """A call of a verbs object failed. A failure on the wire is a completion instead."""
+    """A call of a verbs object failed. A failure on the wire is reported as a completion."""
 
 
 class QueueFullError(VerbsError):
-    """max_send_wr or max_recv_wr requests are under way: poll for completions, then post again."""
+    """max_send_wr or max_recv_wr requests are outstanding: poll for completions, then post
+    again."""
 
 
 class CompletionQueueOverflowError(VerbsError):
-    """More completions came than the completion queue holds: some are lost for good."""
+    """The completion queue overflowed: some completions are lost."""
 
 
 class CompletionTimeoutError(VerbsError, TimeoutError):
-    """No completion came in the time allowed."""
+    """No completion arrived in the time allowed."""
 
 
 class CommunicatorError(HcclError):
     """The communicator cannot be used any more; every later call raises the first cause again.
 
-    All ranks have the same attributes; None is unknown, or nobody in particular.
+    All ranks have the same attributes; None is unknown, or no particular rank.
 
     Attributes:
         rank: the culprit.
-        host: where it ran.
-        pid: its process there.
-        cause: in one word or two, see `hccl_py.diagnosis.Cause`.
-        collective: the call that met it, e.g. `all_reduce(sum, float32[1000])`.
+        host: its host name.
+        pid: its process id.
+        cause: see `hccl_py.diagnosis.Cause`.
+        collective: the call that failed, e.g. `all_reduce(sum, float32[1000])`.
         sequence: number of that call in the communicator, from 1.
     """
 
@@ -83,7 +85,7 @@ class PeerLostError(CommunicatorError):
 
 
 class CollectiveTimeoutError(CommunicatorError, TimeoutError):
-    """A deadline passed; the message names the ranks that were waited for."""
+    """A deadline passed; the message names the ranks that the call waited for."""
 
 
 class MismatchError(CommunicatorError):

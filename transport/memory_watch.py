@@ -1,4 +1,4 @@
-"""The one watch of this process over memory that devices know (csrc/base/memory_watch.h)."""
+"""The one watch of this process over memory registered with devices (csrc/base/memory_watch.h)."""
 
 import threading
 
@@ -19,7 +19,7 @@ def watch_of_this_process() -> _core.MemoryWatch | None:
 
 
 def _forget_after_fork() -> None:
-    # Its thread is the parent's, and so is what it watches.
+    # The parent owns its thread and the watched memory.
     global _watch, _lock
     _watch = None
     _lock = threading.Lock()

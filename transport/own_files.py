@@ -1,9 +1,9 @@
 """Files of this user in folders that other users may write to: logs and dumps.
 
 A path is opened folder by folder, each relative to the descriptor of the one above, so no other
-user can redirect it between two steps. Another user's symbolic link is not followed: by root
-nowhere, by others not in a folder where everybody may write. A file is always a new one: what had
-its name may be a link to a file of worth, or a pipe that nobody reads.
+user can redirect it between two steps. Symbolic links of other users are not followed: by root
+nowhere, by others not in world-writable folders. A file is always created anew: an existing one of
+that name may be a link to a valuable file, or a pipe without a reader.
 """
 
 import errno
@@ -18,14 +18,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_folder(path: Path, mode: int = 0o777) -> int:
-    """Open a folder, which is made if it is not there, and return its descriptor.
+    """Open a folder, creating it and its parents if necessary; return its descriptor.
 
     Args:
-        path: of the folder; those above it are made too.
-        mode: of the folder if it is made.
+        path: path of the folder.
+        mode: permissions of a new folder.
 
     Raises:
-        OSError: it cannot be made or opened, or another user's symbolic link leads there.
+        OSError: it cannot be created or opened, or another user's symbolic link leads there.
     """
     left = list(path.absolute().parts[::-1])
     folder, num_links = os.open("/", _FOLDER), 0
@@ -53,14 +53,14 @@ def open_folder(path: Path, mode: int = 0o777) -> int:
 
 
 def open_private_folder(parent: int, name: str) -> int:
-    """Open a folder that only its owner may read, and make it if it is not there.
+    """Open a folder that only its owner may read; create it if necessary.
 
     Args:
         parent: descriptor of the folder above.
         name: of the folder in it.
 
     Raises:
-        OSError: it is no folder, or another user's.
+        OSError: it is not a folder, or belongs to another user.
     """
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -76,7 +76,7 @@ def open_private_folder(parent: int, name: str) -> int:
 
 
 def create_file(folder: int, name: str) -> int:
-    """Create an empty file, which only its owner may read, in place of what has that name.
+    """Create an empty file that only its owner may read, replacing any of that name.
 
     Args:
         folder: descriptor of the folder.
@@ -92,19 +92,19 @@ def create_file(folder: int, name: str) -> int:
 
 
 def _open(name: str, folder: int, mode: int) -> int:
-    """Open an entry of a folder, a link itself too; make a folder where there is none."""
+    """Open an entry of a folder, a link as itself; create a missing folder."""
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.mkdir(name, mode, dir_fd=folder)
-    except OSError:  # a link, a file, or a folder that may be passed and not listed
+    except OSError:  # a link, a file, or a folder with x but not r permission
         pass
     return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _target(link: int, folder: int, num_links: int) -> str:
-    """Return where a link of a folder leads; raise OSError where it may not be followed."""
+    """Return the target of a link in a folder; OSError: it may not be followed."""
     owner, me = os.fstat(link).st_uid, os.geteuid()
     everybody_writes = os.fstat(folder).st_mode & stat.S_IWOTH
     if owner not in (0, me) and (me == 0 or everybody_writes):

@@ -1,8 +1,8 @@
 """The actions of this process at exit and at fork: one list, in one written order.
 
 Nothing else in this package uses `atexit` or `os.register_at_fork`. At exit the stages run from
-first to last: the users of a thing end before the thing. A forked child runs them from last to
-first: locks and sockets of the lowest layers are replaced before anything above can use them.
+first to last, so users of a resource end before it. A forked child runs them from last to first:
+locks and sockets of the lowest layers are replaced before higher layers can use them.
 """
 
 import atexit
@@ -18,10 +18,10 @@ Step = Callable[[], object]
 
 
 class LifecycleStage(IntEnum):
-    """Owners of something that must end, in the order at exit."""
+    """Owners of resources, in the order in which they end at exit."""
 
     EXCEPTION = 0
-    """The exception that ends this process is reported before any goodbye could hide it."""
+    """Reports the exception that ends this process, before a goodbye could hide it."""
     PROCESS_GROUPS = 1
     FUTURE_THREADS = 2
     COMMUNICATORS = 3
@@ -46,7 +46,7 @@ forked_child_steps: list[tuple[LifecycleStage, Step]] = []
 def register(
     stage: LifecycleStage, *, at_exit: Step | None = None, in_forked_child: Step | None = None
 ) -> None:
-    """Have steps run when this process exits, and in every child that it forks."""
+    """Register steps for the exit of this process, and for every child that it forks."""
     if at_exit is not None:
         insort(exit_steps, (stage, at_exit), key=lambda entry: entry[0])
     if in_forked_child is not None:
@@ -57,7 +57,7 @@ def _run(steps: list[tuple[LifecycleStage, Step]]) -> None:
     for stage, step in steps:
         try:
             step()
-        except Exception:  # the steps of the other owners are due all the same
+        except Exception:  # the other owners' steps must still run
             logger.exception("the step %s failed in process %d", stage.name, os.getpid())
 
 

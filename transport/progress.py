@@ -1,4 +1,4 @@
-"""The one progress thread of a process: it drives what no other thread waits for."""
+"""The progress thread of a process: it drives work that no other thread waits for."""
 
 from hccl_py.transport import _core
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
@@ -13,7 +13,7 @@ def progress_thread() -> _core.ProgressThread:
 
 def _leave_to_parent() -> None:
     global _thread
-    _core.leak(_thread)  # the thread is not in this process and cannot be joined
+    _core.leak(_thread)  # the thread is not in this process, so it cannot be joined
     _thread = _core.ProgressThread()
 
 

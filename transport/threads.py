@@ -1,6 +1,6 @@
 """Threads and signals: the one place that starts Python threads in a user's process, and a check.
 
-Threads of the engine are started likewise, in C++.
+C++ starts the engine's threads in the same way.
 """
 
 import signal
@@ -16,18 +16,18 @@ from hccl_py.transport.errors import BootstrapError
 
 T = TypeVar("T")
 SIGNAL_SLICE_S = 0.2
-"""How long the main thread may wait without a look at its signals."""
+"""Longest wait of the main thread between two checks for signals."""
 _masks: WeakKeyDictionary[Thread, Iterable[int]] = WeakKeyDictionary()
 """The signals that the starter of a thread had blocked."""
 
 
 def start_without_signals(thread: Thread) -> None:
-    """Start a thread that the kernel gives no signal to.
+    """Start a thread that receives no signals.
 
-    Python runs handlers on the main thread alone. A signal that lands on another thread ends that
-    thread's system call with EINTR, and leaves the main thread asleep in its own.
+    Python runs handlers on the main thread only. A signal that another thread receives interrupts
+    that thread's system call with EINTR, and leaves the main thread asleep in its own.
 
-    BootstrapError: the process may have no further thread.
+    BootstrapError: the process may not start another thread.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _masks[thread] = before
@@ -44,7 +44,7 @@ def start_without_signals(thread: Thread) -> None:
 
 @contextmanager
 def in_users_code() -> Iterator[None]:
-    """Run a user's code on a thread of the library: a process that it starts inherits the mask."""
+    """Unblock signals while a user's code runs: processes that it starts inherit the mask."""
     mask = _masks.get(threading.current_thread())
     if mask is None:
         yield
@@ -57,8 +57,8 @@ def in_users_code() -> Iterator[None]:
 
 
 def call_interruptibly(function: Callable[[], T]) -> T:
-    """Call what waits in C++ for long; handlers of signals run meanwhile, and what they raise ends
-    the wait. The call itself then goes on, on a thread of its own.
+    """Call a function that waits in C++; signal handlers run meanwhile, and their exceptions end
+    the wait. The call then continues on a thread of its own.
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
@@ -74,7 +74,7 @@ def call_interruptibly(function: Callable[[], T]) -> T:
 
     try:
         start_without_signals(Thread(target=run, name="hccl-call", daemon=True))
-    except BootstrapError:  # it may have no thread: what is called may do without
+    except BootstrapError:  # no further thread is allowed: call directly
         return function()
     while not done.done():
         wait([done], SIGNAL_SLICE_S)
@@ -82,11 +82,11 @@ def call_interruptibly(function: Callable[[], T]) -> T:
 
 
 def is_of_signal_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it, which nobody may turn into another error."""
+    """Return whether a signal handler raised it; such an error must not be translated."""
     place: TracebackType | None = error.__traceback__
     while place is not None:
         frame = place.tb_frame
-        # No other function is handed the number of a signal and the frame of its caller.
+        # Only a signal handler is called with a signal's number and its caller's frame.
         for value in frame.f_locals.values():
             handed = value[-1] if type(value) is tuple and value else value
             if frame.f_back is not None and handed is frame.f_back:

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class DType(IntEnum):
-    """Element types that can be reduced. Elements that are only moved travel as `UINT8`."""
+    """Element types that can be reduced. Elements that are only moved are sent as `UINT8`."""
 
     FLOAT32 = 0
     FLOAT64 = 1
@@ -59,4 +59,4 @@ ITEM_SIZE: dict[DType, int] = dict.fromkeys(DType, 1) | {
 """Bytes of one element."""
 
 IN_ONE_STEP = frozenset(dtype for dtype in DType if dtype >= DType.FLOAT8_E4M3FN)
-"""Too narrow to hold a sum on its way: each chunk is reduced at one rank, and rounded once."""
+"""Too narrow for partial sums: each chunk is reduced at one rank, and rounded once."""

@@ -1,8 +1,8 @@
 """Predicts the time of an algorithm from its plans: no formula per algorithm.
 
-A rank is one thread, so a call takes at least the time of its messages, bytes and reductions. Where
-ranks share cores it takes at least the work of all of them. On top comes the latency of every round
-that waits for the one before it. `tuning.py` has the numbers, `tuner.py` compares the costs.
+A rank is one thread, so a call takes at least the time of its messages, bytes and reductions; of
+all ranks', if they share cores. The latency of every dependent round is added. `tuning.py` has the
+numbers, `tuner.py` compares the costs.
 """
 
 from collections import Counter, defaultdict, deque
@@ -24,27 +24,28 @@ NUMBERS = (
     "scale_out_us_per_mib",
     "scale_out_reduce_us_per_mib",
 )
-"""Constants that are fitted for each class of link: per dependent round, per message, per byte sent
-or received, and per byte of a message that is reduced. A copy of own data counts as a reduction
-from the own node."""
+"""Constants fitted for each class of link: per dependent round, per message, per byte sent or
+received, and per received byte that is reduced. A local copy counts as a reduction within the
+node."""
 
 _MIB = 1 << 20
 _TILE_BYTES = 128 << 10
-# Ranks examined times ranks of the world: some ten ms an algorithm, once.
+# Limit of examined ranks times world size: about 10 ms per algorithm, once.
 _MOST_EXAMINED = 2048
 
 Row = tuple[float, ...]
 """A value for each of `NUMBERS`."""
 
 Rounds = tuple[int, int]
-"""Dependent rounds between nodes, which outweigh any number of rounds inside, and inside nodes."""
+"""Dependent rounds between nodes, then inside nodes; the former outweigh any number of the
+latter."""
 
 
 class RankWork(NamedTuple):
     """The work of one rank; the link classes are scale-up (0) and scale-out (1)."""
 
     messages: tuple[int, int]  # sent and received
-    bytes: tuple[float, float]  # of them, as a share of the call's bytes
+    bytes: tuple[float, float]  # bytes of the messages, as a share of the call's bytes
     reduced: tuple[float, float]  # bytes reduced or copied here, as a share of the call's bytes
 
 
@@ -53,16 +54,16 @@ class Cost(NamedTuple):
 
     rounds: Rounds
     widest: float  # bytes of the longest message, as a share of the call's bytes
-    works: tuple[tuple[RankWork, int], ...]  # with the number of ranks that do it
+    works: tuple[tuple[RankWork, int], ...]  # each with the number of ranks that have it
 
     def row(self, num_bytes: int, crowd: float, numbers: Row) -> Row:
-        """Count what stands before each number; the call's time is the product with `numbers`.
+        """Return the coefficient of each number; the call's time is the product with `numbers`.
 
         Args:
-            num_bytes: of the call, as `tuner.choose` counts them.
+            num_bytes: size of the call, as in `tuner.choose`.
             crowd: ranks per core, at least 1.
-            numbers: decide whether the busiest rank limits the call or, where ranks share cores,
-                the work of all.
+            numbers: decide whether the busiest rank limits the call or, if ranks share cores, the
+                work of all.
         """
         tiles = max(1.0, self.widest * num_bytes / _TILE_BYTES)
         rows = [(_work_row(work, num_bytes, tiles), ranks) for work, ranks in self.works]
@@ -82,13 +83,13 @@ def product(row: Row, numbers: Row) -> float:
 
 @lru_cache(maxsize=512)
 def cost_of(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> Cost | None:
-    """Examine an algorithm: all ranks' plans of a small world, those of a few ranks of a large one.
+    """Examine an algorithm: the plans of all ranks, or of a few ranks of a large world.
 
-    None: not even one plan can be examined in the time that a first call may take.
+    None: examining even one plan takes too long for a first call.
     """
     n = count_ranks(nodes)
     one_of_each_size = {len(node): node[0] for node in nodes}
-    # In a tree with this root the chains are longest to its last rank, and to itself.
+    # In a tree with this root the longest chains end at its last rank and at the root.
     first = [*one_of_each_size.values(), root or 0, ((root or 0) - 1) % n]
     most = min(n, _MOST_EXAMINED // n)
     write = partial(plan_for, collective, algorithm, nodes=nodes, root=root)
@@ -96,7 +97,7 @@ def cost_of(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> 
 
 
 def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
-    """Examine the plans of some ranks; the other ranks are taken to be in step with them."""
+    """Examine the plans of some ranks; the others are assumed to run in step."""
     if not plans:
         return None
     node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
@@ -115,7 +116,7 @@ def _work_row(work: RankWork, num_bytes: int, tiles: float) -> Row:
 
 
 def share_of(plan: Plan, chunk: Chunk | None) -> float:
-    """Return which share of the call's bytes a chunk has."""
+    """Return a chunk's share of the call's bytes."""
     if chunk is None:
         return 0.0
     whole = plan.shape.data_chunks if chunk.buffer is Buffer.DATA else plan.world_size
@@ -133,16 +134,16 @@ def _work(plan: Plan, node_of: Mapping[int, int]) -> RankWork:
         moved[1] += share * remote
         if op.kind is OpKind.COPY:
             reduced[0] += share
-        elif op.kind is OpKind.RECV_REDUCE:  # reads what shared memory holds where it is
+        elif op.kind is OpKind.RECV_REDUCE:  # reads shared memory in place
             reduced[0] += share * local
             reduced[1] += share * remote
-        elif local:  # shared memory takes a payload once for all readers
+        elif local:  # one payload in shared memory serves all readers
             moved[0] += share
     return RankWork((messages[0], messages[1]), (moved[0], moved[1]), (reduced[0], reduced[1]))
 
 
 def _examined(write: Callable[[int], Plan], first: Iterable[int], most: int) -> dict[int, Plan]:
-    """Write the plans of the first ranks, and of those that they wait for before they send."""
+    """Write the plans of the first ranks, and of the ranks that their sends depend on."""
     plans: dict[int, Plan] = {}
     waiting = list(first)
     while waiting and len(plans) < most:
@@ -179,7 +180,7 @@ def _rounds(plans: Mapping[int, Plan], node_of: Mapping[int, int]) -> Rounds:
             if any(peer in plans and not lanes[peer, rank] for peer in op.peers):
                 return False
             for peer in op.peers:
-                # A rank that is not examined sends when this one does.
+                # A rank that is not examined is assumed to send when this one does.
                 known = lanes[peer, rank].popleft() if peer in plans else None
                 now[rank] = max(now[rank], known or after(sent[rank], peer, rank))
         at[rank] += 1

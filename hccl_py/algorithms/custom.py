@@ -1,7 +1,7 @@
-"""Algorithms that users write: the decorator, and the rules for which calls one serves.
+"""Users' algorithms: the decorator, and the rules for the calls that an algorithm serves.
 
-No job imports this before it names an algorithm of its own. `hccl_py/own_algorithms.py` proves each
-for the world at hand before its first call.
+A job imports this only if it names an algorithm of its own. `hccl_py/own_algorithms.py` proves each
+for the job's ranks before its first call.
 """
 
 import traceback
@@ -24,23 +24,23 @@ from hccl_py.transport.arguments import whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 PLANS = "plan:"
-"""Begins the place of plans in a file."""
+"""Prefix of a file with plans, instead of a function."""
 
 
 class WrongAlgorithmError(InvalidArgumentError):
-    """The proof refuses an algorithm; the message draws how the block at fault came to be."""
+    """The proof rejects an algorithm; the message draws the history of the wrong block."""
 
 
 @dataclass(frozen=True, eq=False)
 class CustomAlgorithm:
-    """An algorithm of a user, with its rules; `algorithm` makes one of a function.
+    """A user's algorithm with its rules; `algorithm` makes one from a function.
 
     Attributes:
         name: file and function, such as `mine.py:mine`.
         cost: in the user's words.
-        min_bytes, max_bytes: it serves calls of more than the one and up to the other.
-        when: for which world size and nodes; None: for all.
-        world_size: the only one that it serves; None: `when` decides.
+        min_bytes, max_bytes: it serves calls of more than min_bytes, up to max_bytes.
+        when: decides by world size and nodes; None: serves all.
+        world_size: the only world size that it serves; None: `when` decides.
     """
 
     collective: str
@@ -65,23 +65,23 @@ class CustomAlgorithm:
         return replace(COLLECTIVES[self.collective], equal_blocks=self.entry.equal_blocks)
 
     def serves(self, nodes: Nodes) -> bool:
-        """Return whether it is for these nodes."""
+        """Return whether it serves these nodes."""
         n = count_ranks(nodes)
         if self.world_size not in (None, n):
             return False
         return self.when is None or bool(self._call(f"`when` of {n} ranks", self.when, n, nodes))
 
     def fits(self, num_bytes: int) -> bool:
-        """Return whether it is for calls of this size; the same for all sizes of one size class."""
+        """Return whether it serves calls of this size; equal for all sizes of a size class."""
         largest_of_class = 1 << size_class(num_bytes)
         return self.min_bytes < largest_of_class <= (self.max_bytes or largest_of_class)
 
     def settled(self, nodes: Nodes) -> "CustomAlgorithm":
-        """Return it with the number of chunks that it has for these nodes, asked for once.
+        """Return it with a fixed number of chunks for these nodes, computed once.
 
-        Raise InvalidArgumentError: that is no number, or the function raised.
+        Raise InvalidArgumentError: the result is not a number, or the function raised.
         """
-        chunks = 0  # of a collective on blocks
+        chunks = 0  # for a collective on blocks
         if COLLECTIVES[self.collective].blocks is None:
             where = f"`chunks` of {count_ranks(nodes)} ranks"
             expected = f"a whole number from 1 to {MOST_CHUNKS}", range(1, MOST_CHUNKS + 1)
@@ -105,7 +105,7 @@ class CustomAlgorithm:
         return tuple(settled.plan(rank, nodes, root) for rank in range(count_ranks(nodes)))
 
     def verify(self, nodes: Nodes, root: int | None = None) -> tuple[Plan, ...]:
-        """Write its plans for these ranks and prove them; return what was proved.
+        """Write its plans for these ranks and prove them; return the proved plans.
 
         Raise WrongAlgorithmError: it is wrong.
         """
@@ -130,7 +130,7 @@ class CustomAlgorithm:
         def watch(done: Callable[[], str]) -> None:
             progress.now = lambda: f"{self} is proved for {where}: {done()}"
 
-        # A collective on `data` is in place anyway.
+        # A collective on `data` is always in place.
         for in_place in (False,) if contract.blocks is None else (False, True):
             try:
                 verify(plans, contract, in_place=in_place, watch=watch)
@@ -141,7 +141,7 @@ class CustomAlgorithm:
     def _call(self, where: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:  # whatever a user's function raises
+        except (Exception, SystemExit) as error:  # anything that a user's function may raise
             lines = [
                 frame.lineno
                 for frame in traceback.extract_tb(error.__traceback__)
@@ -162,21 +162,21 @@ def algorithm(
     max_bytes: int | None = None,
     when: Callable[[int, Nodes], bool] | None = None,
 ) -> Callable[[Callable[[int, int, PlanBuilder], None]], CustomAlgorithm]:
-    """Make an algorithm of a function that writes the plan of rank `me` of `n`.
+    """Make an algorithm from a function that writes the plan of rank `me` of `n`.
 
-    See docs/internals/algorithms.md. It is proved for the ranks at hand before its first call.
+    See docs/internals/algorithms.md. It is proved for the job's ranks before its first call.
 
     Args:
-        collective: which one it is for, as torch spells it.
-        cost: in your words; shown where it is chosen.
-        chunks: into how many chunks it cuts `data`; or a function of world size and nodes.
+        collective: the collective, as torch spells it.
+        cost: a description, shown where the algorithm is chosen.
+        chunks: number of chunks of `data`, or a function of world size and nodes.
         equal_blocks: it relies on blocks of one length, the same on all ranks.
         min_bytes: it serves calls of more bytes than this, a power of two, or 0.
-        max_bytes: it serves calls of up to this, a power of two; None: of any size.
+        max_bytes: it serves calls of up to this many bytes, a power of two; None: any size.
         when: whether it serves a world size and nodes; None: it serves all.
 
     Raises:
-        InvalidArgumentError: there is no such collective, or it has no size for these limits.
+        InvalidArgumentError: unknown collective, or one whose size is not known for the limits.
     """
     if not isinstance(collective, str) or collective not in COLLECTIVES:
         valid = ", ".join(COLLECTIVES)

@@ -1,14 +1,14 @@
-"""One step: everybody talks straight to whom the data is for."""
+"""One step: every rank sends directly to the receivers of its data."""
 
 from hccl_py.algorithms.neighbours import others_after
 from hccl_py.plan.language import PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone sends all to all, everyone reduces all: for messages where only latency counts.
+    """Every rank sends all data to all ranks, and reduces all: for the lowest latency.
 
     Cost: 1 step, (n-1) x the data sent and reduced by every rank.
-    Same bits everywhere because `recv_reduce` reduces in rank order.
+    Results are bitwise equal because `recv_reduce` reduces in rank order.
     """
     others = others_after(me, range(n))
     plan.send(others, data[:])
@@ -17,7 +17,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """The root sends all to all, as one work request.
+    """The root sends all data to all ranks, as one work request.
 
     Cost: 1 step, (n-1) x the data sent by the root; shared memory writes it once.
     """
@@ -29,7 +29,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone sends all to the root, which reduces.
+    """Every rank sends all data to the root, which reduces.
 
     Cost: 1 step, the data sent once by everyone, (n-1) x reduced by the root.
     """

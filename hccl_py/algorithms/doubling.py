@@ -7,10 +7,10 @@ from hccl_py.plan.language import Nodes, PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Recursive doubling: partners exchange all that they have reduced so far.
+    """Recursive doubling: partners exchange their partial results.
 
-    Let p be the largest power of two up to n. Rank p + i first folds its data into rank i, sits
-    out, and gets the result. Partners reduce the same two operands in rank order: the same bits.
+    Let p be the largest power of two up to n. Rank p + i first sends its data to rank i, waits, and
+    receives the result. Partners reduce the same two operands in rank order, so bits are equal.
 
     Cost: log2 p steps, log2 p x the data sent and reduced; 2 steps and the data more if n is not p.
     Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication
@@ -20,7 +20,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def all_reduce_among(me: int, team: Sequence[int], plan: PlanBuilder) -> None:
-    """Do so among the members of a team."""
+    """Run `all_reduce` among the members of a team."""
     place, n = team.index(me), len(team)
     p = 1 << (n.bit_length() - 1)
     if place >= p:
@@ -46,9 +46,9 @@ def all_gather_max_span(nodes: Nodes) -> int:
 
 
 def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone sends all that it holds to the rank as far before it as it holds blocks.
+    """A rank that holds k blocks sends all of them to the rank k before it.
 
-    Slot i of scratch is the block of rank me + i, so that what is held is one message.
+    Slot i of scratch is the block of rank me + i, so that all held blocks are one message.
 
     Cost: log2 n steps, rounded up, one message each; (n-1) blocks sent, each copied twice more.
     Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, Efficient algorithms for
@@ -63,9 +63,9 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
-    """A block for the rank i further on travels along the bits of i, with all that share the way.
+    """A block for rank me + i moves by the bits of i, in one message with all on the same route.
 
-    Block i waits in output[me - i], where the one that ends here stays.
+    Block i is kept in output[me - i], where a block for this rank stays.
 
     Cost: log2 n steps, rounded up, one message each; about n/2 x log2 n blocks sent, each copied
         twice more.

@@ -6,20 +6,20 @@ from hccl_py.plan.language import Chunk, PlanBuilder, data
 
 
 class _Step(NamedTuple):
-    """The chunks that a rank gives away, and keeps, of those that it still reduces."""
+    """Of the chunks that a rank still reduces, the ones it gives away and the ones it keeps."""
 
-    target: int  # reduces what is given
+    target: int  # reduces the given chunks
     given: list[Chunk]
-    source: int  # gives its part of what is kept
+    source: int  # gives its part of the kept chunks
     kept: list[Chunk]
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone hands on half of the chunks that it still reduces until one is left, and back.
+    """Every rank passes on half of its chunks until one is left, then gathers in reverse.
 
-    With n a power of two, partners swap halves. With another n, the chunks that a rank keeps begin
-    with its own, and it hands those further on to the rank that they begin with. These may wrap
-    round behind the last chunk; then they are two messages.
+    With n a power of two, partners swap halves. With another n, a rank keeps the chunks from its
+    own on, and passes the later ones to the rank at their beginning. A range that wraps round
+    behind the last chunk takes two messages.
 
     Cost: 2 log2 n steps, rounded up; 2(n-1)/n of the data sent.
     Source: R. Rabenseifner, Optimization of collective reduction operations, 2004; for any n,
@@ -39,7 +39,8 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def _swaps(me: int, n: int) -> list[_Step]:
-    # With `length` chunks left, I own those whose number differs from mine in the low bits only.
+    # With `length` chunks left, I own the chunks whose number differs from mine in the low bits
+    # only.
     def owned(rank: int, length: int) -> list[Chunk]:
         begin = rank - rank % length
         return [data[begin : begin + length]]

@@ -1,10 +1,9 @@
-"""Two levels: shared memory inside a node does most of the work, the wire carries what it must.
+"""Two levels: most work uses shared memory inside a node, and the wire carries the minimum.
 
-Definitions. An owner of a node is one of its first m local ranks, m being the size of the smallest
-node; so all nodes have the same number of owners, however uneven they are. Counterparts are ranks
-of equal local rank on different nodes. Owners with local rank l exchange chunk l with their
-counterparts only, so every owner drives its own part of the wire. The engine's tiles make the
-stages overlap.
+Definitions. The owners of a node are its first m local ranks, where m is the size of the smallest
+node; so all nodes have the same number of owners. Counterparts are ranks of equal local rank on
+different nodes. Owners with local rank l exchange chunk l with their counterparts only, so every
+owner drives its own part of the wire. The engine's tiles make the stages overlap.
 """
 
 from hccl_py.algorithms import mesh
@@ -23,7 +22,7 @@ def all_reduce_chunks(nodes: Nodes) -> int:
 
 
 def all_reduce_max_span(nodes: Nodes) -> int:
-    """Return the widest op of `all_reduce`: a whole share where a node has several ranks."""
+    """Return the widest op of `all_reduce`: a whole share if a node has several ranks."""
     return _cuts(nodes) if max(map(len, nodes)) > 1 else 1
 
 
@@ -33,7 +32,7 @@ def _cuts(nodes: Nodes) -> int:
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Owners reduce a share inside the node, exchange it with counterparts, hand it round inside.
+    """Owners reduce a share in the node, exchange it with counterparts, and send it to the node.
 
     Cost: 3 steps with two nodes, 4 with more; 2(k-1)/k of a share over the wire per owner, for k
         nodes.
@@ -70,7 +69,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """The root's node gets all; its owners send their chunk to counterparts, which hand it round.
+    """The root's node gets all data; owners send their chunk to counterparts, which distribute it.
 
     Cost: 3 steps; the data crosses the wire once to every other node.
     """
@@ -94,7 +93,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Owners reduce a chunk inside the node; the root's owners add their counterparts'.
+    """Owners reduce a chunk inside the node; owners of the root's node add their counterparts'.
 
     Cost: 3 steps; the data crosses the wire once from every other node.
     """
@@ -119,7 +118,7 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
-    """Every block crosses the wire once to every other node, where one rank hands it round.
+    """Every block crosses the wire once to every other node, where one rank distributes it.
 
     The block of local rank l goes to local rank l, or l modulo the size of a smaller node.
 
@@ -139,13 +138,13 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
-    """A node reduces every block that belongs elsewhere before it crosses the wire, once.
+    """A node reduces each block of another node before the block crosses the wire once.
 
-    The block for local rank l elsewhere is reduced by local rank l here, or l modulo the size of
-    this node. Two scratch slots take turns, so that one partial result is reduced while the one
-    before it is being sent.
+    Local rank l here, or l modulo the size of this node, reduces the block for local rank l
+    elsewhere. Two scratch slots alternate, so that one partial result is reduced while the previous
+    one is being sent.
 
-    Cost: 2 steps; a rank sends each mate what it reduces, and over the wire what it reduced.
+    Cost: 2 steps; a rank sends each mate the blocks that it reduces, and its results over the wire.
     """
     view = NodeView.of(me, plan.nodes)
     for mate, place in view.places_of_mates():

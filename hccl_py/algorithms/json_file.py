@@ -1,4 +1,4 @@
-"""JSON files that a person may have written."""
+"""JSON files that may be written by hand."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 def read_json(path: Path, kind: str = "") -> Any:
-    """Return what a file holds; `kind` stands before its path in messages.
+    """Return the content of a file; messages put `kind` before its path.
 
-    Raise InvalidArgumentError: it cannot be read, or is no JSON.
+    Raise InvalidArgumentError: it cannot be read, or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""One rank speaks for its node, or a few: the fewest messages on the wire, for few bytes.
+"""One or a few leaders per node: the fewest messages on the wire, for small calls.
 
-A message on the wire costs both kernels microseconds, whatever it carries. So where `hierarchical`
-has every owner send its share, one leader sends all. A node's leader is its first rank, or the
-root of a rooted collective; an `all_to_all` may take several. Data crosses a node's shared memory
-before and after.
+A message on the wire costs both kernels microseconds, whatever its size. In `hierarchical` every
+owner sends its share; here one leader sends all. A node's leader is its first rank, or the root of
+a rooted collective; an `all_to_all` may take several. Data crosses a node's shared memory before
+and after.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ Ranks = tuple[int, ...]
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Leaders reduce their node's data, then all leaders' by recursive doubling, and hand it round.
+    """Leaders reduce their node's data, then all leaders' by recursive doubling, and distribute it.
 
-    Cost: 2 steps inside the nodes; between k of them log2 k steps, 2 more if k is no power of two,
-        in each of which a leader sends the data once. Of 6 and 8 ranks on 3 and 4 hosts with two
-        cores in all, one step in which leaders send to all others took 1.2 to 1.3 times as long.
+    Cost: 2 steps inside the nodes; between k of them log2 k steps, 2 more if k is no power of two;
+        a leader sends the data once per step. A single step in which leaders send to all others
+        took 1.2 to 1.3 times as long (6 and 8 ranks on 3 and 4 hosts with two cores in all).
     """
     view = NodeView.of(me, plan.nodes)
     leader = view.node[0]
@@ -52,7 +52,7 @@ def barrier(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """A binomial tree over the leaders; each passes the data on, then hands it round in its node.
+    """A binomial tree over the leaders; each passes the data on, then distributes it in its node.
 
     Cost: 1 step inside the nodes and log2 k between k of them; the data sent on the wire at most
         log2 k times by the root, and by another leader once for each of its children.
@@ -86,7 +86,7 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone hands its block round in its node; leaders swap their nodes' and hand those round.
+    """Ranks exchange blocks in their node; leaders swap their nodes' blocks and distribute them.
 
     Cost: 3 steps; inside a node every block is sent once, and a leader sends its node's blocks to
         every other leader in one message. Blocks that cross the wire are copied once more.
@@ -111,7 +111,7 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
-    """Leaders reduce what their node has for others and send it; each adds what it got to its own.
+    """Leaders reduce their node's data for other nodes and send it; receivers add it to theirs.
 
     Cost: 3 steps; inside a node everyone but the leader sends all its blocks but one, and a leader
         sends every other leader the blocks of that node in one message. Blocks for other nodes are
@@ -139,10 +139,10 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
-    """Leaders collect what their node has for each other one, swap it, and hand it out.
+    """Leaders collect their node's blocks for each other node, swap them, and distribute them.
 
-    A message has n blocks at most: the more blocks, the shorter are the tiles of a large call. So
-    between few nodes a node has several leaders, and between many its first rank leads all.
+    A message has at most n blocks, because more blocks mean shorter tiles of a large call. So
+    between few nodes a node has several leaders, and between many one leader.
 
     Cost: 3 steps; between two of N nodes of k ranks k / N messages each way, rounded up, in place
         of k * k; inside a node everyone sends its blocks for another node in one message. Blocks
@@ -174,7 +174,7 @@ def max_span(nodes: Nodes) -> int:
 
 
 def _scratch(view: NodeView, like: Chunk, plan: PlanBuilder) -> list[list[Chunk]]:
-    """Return room for the blocks of each node, of mine first; those of others take two turns."""
+    """Return scratch for my node's blocks, and two alternating sets for other nodes'."""
     largest = max(map(len, plan.nodes))
     turns = [0, *(1 + turn % 2 for turn in range(len(view.elsewhere)))]
     return [
@@ -184,7 +184,7 @@ def _scratch(view: NodeView, like: Chunk, plan: PlanBuilder) -> list[list[Chunk]
 
 
 class _Swap(NamedTuple):
-    """What `all_to_all` knows of this rank: its node, its place in it, the most blocks at once."""
+    """This rank's part in `all_to_all`: its node, its place in it, the most blocks per message."""
 
     node: Ranks
     place: int
@@ -201,7 +201,7 @@ class _Swap(NamedTuple):
 
 
 def _groups(ranks: Ranks, size: int) -> list[Ranks]:
-    """Cut the ranks of a node into groups; there are no more than ranks of the node opposite."""
+    """Cut a node's ranks into groups, at most as many as the other node has ranks."""
     return [ranks[first : first + size] for first in range(0, len(ranks), size)]
 
 
@@ -224,7 +224,7 @@ def _collect(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
 def _hand_out(swap: _Swap, node: Ranks, groups: list[Ranks]) -> None:
     """Bring the blocks of each group of `node` to their ranks: group i sends them to my i-th rank.
 
-    What this rank hands out goes first, so that no mate waits for it while it waits for others.
+    This rank distributes first, so that no mate waits for it while it waits for others.
     """
     plan, me = swap.plan, swap.node[swap.place]
     if swap.place < len(groups):

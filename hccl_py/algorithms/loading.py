@@ -1,4 +1,4 @@
-"""Algorithms that are named by a place: `mine.py:mine`, a function in a file, or `plan:FILE`."""
+"""Algorithms named by their location: `mine.py:mine`, a function in a file, or `plan:FILE`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ from hccl_py.transport.errors import InvalidArgumentError
 def in_effect(
     given: Iterable[CustomAlgorithm], environ: Mapping[str, str] = os.environ
 ) -> tuple[CustomAlgorithm, ...]:
-    """Return the algorithms of `HCCL_ALGORITHM`, then those given that it does not override.
+    """Return the algorithms of `HCCL_ALGORITHM`, then the given ones that it does not override.
 
-    Raise InvalidArgumentError if a file, a function or a collective is not what was expected.
+    Raise InvalidArgumentError if a file, a function or a collective is wrong.
     """
     text = environ.get(VARIABLE, "")
     named = [loaded(place, owner) for owner, place in items(text) if ":" in place]

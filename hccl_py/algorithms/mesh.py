@@ -7,7 +7,7 @@ from hccl_py.plan.language import Chunk, PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone reduces the chunk it owns, then hands it round.
+    """Every rank reduces the chunk it owns, then sends it to all.
 
     Cost: 2 steps, 2(n-1)/n of the data sent; shared memory writes the second half once.
     """
@@ -30,9 +30,9 @@ def all_reduce_among(
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """The root deals out one chunk each, and everyone hands its chunk round.
+    """The root sends each rank one chunk, and every rank sends its chunk to all.
 
-    Cost: 2 steps, about 2 x the data sent by the root, (n-2)/n by everybody else.
+    Cost: 2 steps, about 2 x the data sent by the root, (n-2)/n by the others.
     """
     others = others_after(me, range(n))
     if me == plan.root:
@@ -50,7 +50,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Everyone reduces the chunk it owns and sends it to the root.
+    """Every rank reduces the chunk it owns and sends it to the root.
 
     Cost: 2 steps, the data sent once by everyone; no rank reduces more than its share.
     """

@@ -1,4 +1,4 @@
-"""Neighbour arithmetic: who is next, who is above, who sits where. No ops here."""
+"""Neighbour arithmetic: next ranks, parents, and places in nodes. No ops here."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,7 +32,7 @@ def are_two_on_a_node(nodes: Nodes) -> bool:
 def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
     """Return the other members of `team`, starting behind me and wrapping round.
 
-    Everybody's first message then goes to somebody else, instead of all to the first rank.
+    Each rank's first message then goes to a different rank, not all to the first.
     """
     at = team.index(me)
     return [*team[at + 1 :], *team[:at]]
@@ -48,7 +48,7 @@ class NodeView(NamedTuple):
 
     @classmethod
     def of(cls, me: int, nodes: Nodes) -> "NodeView":
-        """Look round from rank `me`."""
+        """Return the view of rank `me`."""
         home = next(node for node in nodes if me in node)
         return cls(home, home.index(me), others_after(me, home), others_after(home, nodes))
 
@@ -107,7 +107,7 @@ def tops_of_complementary_trees(n: int) -> list[int]:
 
 
 def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
-    """Return parent and children of `me` in two trees; inner ranks of one are leaves of the other.
+    """Return parent and children of `me` in two trees: inner ranks of one are leaves of the other.
 
     The second tree is the first one mirrored (n even: n + 1 - place) or shifted by one (n odd),
     which turns odd places into even ones. With n odd one rank is a leaf of both.
@@ -120,7 +120,7 @@ def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
 
 @lru_cache(maxsize=4)
 def _families(n: int) -> list[tuple[list[int | None], list[list[int]]]]:
-    """Return everybody's parent and children in each tree: whoever asks for one rank asks again."""
+    """Return all ranks' parents and children in each tree, cached for calls by rank."""
     families = []
     for order in _complementary_orders(n):
         parents: list[int | None] = [None] * n

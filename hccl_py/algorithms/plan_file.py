@@ -1,10 +1,10 @@
 """Plans in a file: `all_reduce=plan:FILE` runs the ops that are written there.
 
-`hccl-plan synthesize` writes such files; anything else may. A file is JSON: `format`, `version`,
+`hccl-plan synthesize` writes such files; other programs may. A file is JSON: `format`, `version`,
 `collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `about` (for people) and
 `plans`, one for each root (`null` without roots): `root`, and `ops`, for each rank the lines that
-`hccl-plan show` prints, with `end_step` where a step ends. It is an algorithm of a user: the ranks
-prove it before their first call, and all must have the same.
+`hccl-plan show` prints, with `end_step` where a step ends. It counts as a user's algorithm: the
+ranks prove it before their first call, and all must have the same file.
 """
 
 import json
@@ -35,7 +35,7 @@ PlansOfRoots = Mapping[int | None, Sequence[Plan]]
 
 
 def write_plans(path: Path, plans: PlansOfRoots, about: str) -> None:
-    """Write plans of one collective among the same ranks; `about` says what is known of them.
+    """Write plans of one collective among the same ranks; `about` describes them.
 
     Raise OSError: the file cannot be written.
     """
@@ -58,13 +58,13 @@ def _lines(plan: Plan) -> list[str]:
     lines: list[str] = []
     for begin, end in pairwise((0, *plan.steps, len(plan.ops))):
         lines += [*map(str, plan.ops[begin:end]), _END_STEP]
-    return lines[:-1]  # the last of these ends the plan
+    return lines[:-1]  # the last one ends the plan
 
 
 def loaded_plans(place: str) -> CustomAlgorithm:
     """Return the algorithm in the file `plan:FILE`.
 
-    Raise InvalidArgumentError: it cannot be read, or is not what was expected.
+    Raise InvalidArgumentError: it cannot be read, or is malformed.
     """
     return _algorithm_of(Path(place.removeprefix(PLANS)).resolve())
 
@@ -79,7 +79,7 @@ def _algorithm_of(path: Path) -> CustomAlgorithm:
 
 
 def _algorithm(document: Any, name: str) -> CustomAlgorithm:
-    """Make the algorithm; ValueError: the document is not what was expected."""
+    """Make the algorithm; ValueError: the document is malformed."""
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError(f'expected "format": "{_FORMAT}", as hccl-plan synthesize writes it')
     if document.get("version") != _VERSION:

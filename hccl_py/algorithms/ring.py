@@ -1,10 +1,10 @@
-"""Chunks travel round a ring of ranks: every rank talks to two neighbours only."""
+"""Chunks travel round a ring of ranks: every rank exchanges with two neighbours only."""
 
 from hccl_py.plan.language import PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """A chunk travels round once collecting contributions, and once more being handed out.
+    """A chunk travels round once to collect contributions, and again to distribute the result.
 
     Chunk c starts at rank c + 1 and is complete at rank c.
 
@@ -34,8 +34,8 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
 def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
     """The partial result of block b travels from rank b + 1 round to rank b.
 
-    Two scratch slots take turns, so that a rank reduces one partial result while the one before it
-    is still on its way.
+    Two scratch slots alternate, so that a rank reduces one partial result while it sends the
+    previous one.
 
     Cost: n-1 steps, (n-1) blocks sent.
     """

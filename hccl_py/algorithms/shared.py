@@ -1,4 +1,4 @@
-"""Rank 0's costs and rules, which all ranks get while they connect, so that all choose alike."""
+"""Rank 0's costs and rules, sent to all ranks as they connect, so that all choose alike."""
 
 import json
 import os
@@ -11,21 +11,21 @@ REPRODUCIBLE = "HCCL_REPRODUCIBLE"
 
 
 class Shared(NamedTuple):
-    """Settings of rank 0; a rank that is alone gets those of no file and no variable."""
+    """Settings of rank 0; the defaults are for a rank that is alone."""
 
     algorithms: str = ""  # the names of users' algorithms, for messages
     reproducible: bool = False
     tuning: bytes = b""  # a file of `tuning.py`, without line breaks
 
     def packed(self) -> bytes:
-        """Return the bytes that all ranks get; the tuning alone where there is nothing else."""
+        """Return the bytes for all ranks; only the tuning if there is nothing else."""
         if not self.algorithms and not self.reproducible:
             return self.tuning
         return json.dumps(self[:2]).encode() + b"\n" + self.tuning
 
     @classmethod
     def parse(cls, received: bytes) -> "Shared":
-        """Read what `packed` returned on rank 0."""
+        """Parse rank 0's `packed` bytes."""
         first, newline, tuning = received.partition(b"\n")
         if not newline:
             return cls(tuning=received)
@@ -34,7 +34,7 @@ class Shared(NamedTuple):
 
 
 def is_reproducible(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout.
+    """Return whether `HCCL_REPRODUCIBLE` requires the same bits for every layout.
 
     Raise InvalidArgumentError for anything but 0 and 1.
     """

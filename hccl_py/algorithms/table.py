@@ -1,7 +1,6 @@
-"""Every algorithm by collective and name, its plans, and the proof of them.
+"""Every algorithm by collective and name, its plans, and their proof.
 
-All of them take any number of ranks, any nodes and any root. An entry states its exceptions, which
-the tuner reads.
+All take any number of ranks, any nodes and any root. The tuner reads the exceptions in an entry.
 """
 
 from collections.abc import Callable
@@ -35,19 +34,19 @@ class Algorithm(NamedTuple):
     """An entry of the table."""
 
     write: Callable[[int, int, PlanBuilder], None]  # the algorithm: the plan of rank `me` of `n`
-    # Into how many chunks it cuts `data`; without effect where there are blocks.
+    # Number of chunks of `data`; unused for collectives on blocks.
     data_chunks: Callable[[Nodes], int] = lambda _nodes: 1
-    # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one
-    # message, and all ranks have to cut the same tiles.
+    # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one message,
+    # and all ranks must cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
     # Whether every message is a block, or all of `data`, that its receiver neither reduces nor
-    # passes on: inside a node it need not be cut small then.
+    # passes on: such messages need not be cut small inside a node.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
-    # It has two steps and no scratch, and in each a rank receives once from every other: inside a
-    # node, several tiles of a large call can take a step before any takes the next one.
+    # Whether it has two steps without scratch in which a rank receives once from every other:
+    # inside a node, several tiles of a large call can take one step before any takes the next.
     by_step: bool = False
-    equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
-    # It stays right with compressed edges between nodes: every value is compressed once at most.
+    equal_blocks: bool = False  # it requires blocks of one length on all ranks
+    # It is correct with compressed edges between nodes: every value is compressed at most once.
     compressible: bool = False
     # A result is one reduction of all ranks' contributions, in rank order: the same bits whatever
     # the nodes and the size, and enough for elements too narrow to hold a sum on its way.
@@ -133,7 +132,7 @@ def plan_for(
     Raise InvalidArgumentError for an unknown name, or a root that is wrong for the collective.
     """
     if (collective, algorithm) not in ALGORITHMS:
-        valid = ", ".join(names_for(collective)) or "none, for there is no such collective"
+        valid = ", ".join(names_for(collective)) or "none: there is no such collective"
         raise InvalidArgumentError(
             f"algorithm: {algorithm!r} is none of {collective}; there are: {valid}"
         )
@@ -146,7 +145,7 @@ def plan_for(
 
 
 def write_plan(entry: Algorithm, header: Plan, nodes: Nodes) -> Plan:
-    """Have an algorithm write the plan that `header` begins."""
+    """Run an algorithm to write the plan whose head is `header`."""
     shape = COLLECTIVES[header.collective].shape(header, entry.data_chunks(nodes))
     builder = PlanBuilder(replace(header, shape=shape), nodes)
     entry.write(header.rank, header.world_size, builder)
@@ -162,7 +161,7 @@ def plans_for(
 
 
 def contract_for(collective: str, algorithm: str) -> Contract:
-    """Return what an algorithm promises, and what it relies on."""
+    """Return an algorithm's postcondition and precondition."""
     entry = ALGORITHMS[collective, algorithm]
     contract = COLLECTIVES[collective]
     return replace(contract, equal_blocks=entry.equal_blocks, in_rank_order=entry.in_rank_order)

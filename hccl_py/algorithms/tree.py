@@ -14,7 +14,7 @@ from hccl_py.plan.language import PlanBuilder, data
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     """Two complementary binary trees each carry half the data up to their root and down again.
 
-    Who is inner in one tree is a leaf in the other, so that no rank's links idle.
+    An inner rank of one tree is a leaf of the other, so no rank's links are idle.
 
     Cost: about 4 log2 n steps, at most 3 x the data sent by a rank.
     Source: P. Sanders, J. Speck, J. L. Traeff, Two-tree algorithms for full bandwidth broadcast,
@@ -32,7 +32,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
-    """Binomial tree: in every step whoever has the data passes it on.
+    """Binomial tree: in every step each rank that has the data passes it on.
 
     Cost: log2 n steps, at most log2 n x the data sent, by the root.
     """
@@ -43,10 +43,10 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def broadcast_by_two_trees(me: int, n: int, plan: PlanBuilder) -> None:
-    """Two complementary binary trees over all but the root each hand down half the data.
+    """Two complementary binary trees over all but the root each pass down half the data.
 
-    An inner rank of one tree is a leaf of the other, and takes first the half that it hands on. A
-    send completes in the background, so a rank hands one tile on while it receives the next.
+    An inner rank of one tree is a leaf of the other, and first receives the half that it passes on.
+    A send completes in the background, so a rank passes on one tile while it receives the next.
 
     Cost: about 1 + log2 n steps, the data sent at most once by everyone, the root too.
     Source: as for `all_reduce`.
@@ -65,7 +65,8 @@ def broadcast_by_two_trees(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Binomial tree towards the root; partial results in scratch, for only the root's data changes.
+    """Binomial tree towards the root; partial results are in scratch, as only the root's data
+    changes.
 
     Cost: log2 n steps, the data sent once by everyone, at most log2 n x reduced by one rank.
     """
@@ -91,7 +92,7 @@ def barrier(me: int, n: int, plan: PlanBuilder) -> None:
 
 
 def barrier_among(me: int, team: Sequence[int], plan: PlanBuilder) -> None:
-    """Do so among the members of a team."""
+    """Run `barrier` among the members of a team."""
     place, distance = team.index(me), 1
     while distance < len(team):
         plan.send([team[(place + distance) % len(team)]], data[0])

@@ -1,8 +1,8 @@
-"""Which algorithm for how many bytes on which nodes: one table, first fitting row wins.
+"""The choice of an algorithm by bytes and nodes: one table, whose first fitting row wins.
 
 A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORITHM` overrides both:
 `ring` for every collective that has a `ring`, or `all_reduce=ring,all_to_all=leader@64K`, where the
-second is for calls of up to 64 KB. All ranks must be given the same.
+second is for calls of up to 64 KB. All ranks must have the same value.
 `all_reduce=path/to/mine.py:mine` names an algorithm of `custom.py`.
 """
 
@@ -22,9 +22,9 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
 _WORTH_A_CHANGE = {"measured": 1.03, "predicted": 1.1}
-"""How many times slower the table's choice has to be, to be replaced: less may be noise."""
+"""Slowdown above which the table's choice is replaced: less may be noise."""
 UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
-"""Collectives where a rank does not know what the others give."""
+"""Collectives in which a rank does not know the other ranks' sizes."""
 
 
 class ChoiceRow(NamedTuple):
@@ -32,18 +32,18 @@ class ChoiceRow(NamedTuple):
 
     collective: str
     algorithm: str
-    many_nodes: bool | None = False  # for several nodes, for one, or (None) for both
+    many_nodes: bool | None = False  # True: several nodes; False: one; None: both
     max_ranks: int | None = None
     max_bytes: int | None = None  # a power of two
-    max_cores: int | None = None  # that the ranks may use between them
-    if_crowded: bool = False  # only where there are more ranks than cores
+    max_cores: int | None = None  # that all ranks together may use
+    if_crowded: bool = False  # only if there are more ranks than cores
 
 
 class Cores(NamedTuple):
-    """Facts about the cores that the ranks may use, alike on all ranks."""
+    """The cores that the ranks may use; equal on all ranks."""
 
-    shared: int | None = None  # by all ranks, on one host; None: unknown, or there are several
-    crowded: bool = False  # on one host at least there are more ranks than cores
+    shared: int | None = None  # by all ranks, on one host; None: unknown, or several hosts
+    crowded: bool = False  # some host has more ranks than cores
 
 
 UNKNOWN_CORES = Cores()
@@ -65,25 +65,25 @@ def _few_messages(collective: str) -> tuple[ChoiceRow, ChoiceRow]:
 
 TABLE = (
     # With n ranks, one_shot reads and reduces n-1 times the data in every rank, mesh less than
-    # twice; so the more ranks, the sooner mesh's second step pays.
+    # twice; so mesh's second step pays from fewer bytes on with more ranks.
     ChoiceRow("all_reduce", "one_shot", max_ranks=2, max_bytes=1 << 16),
     ChoiceRow("all_reduce", "one_shot", max_ranks=4, max_bytes=1 << 15),
     ChoiceRow("all_reduce", "one_shot", max_ranks=8, max_bytes=1 << 14),
     ChoiceRow("all_reduce", "one_shot", max_ranks=16, max_bytes=1 << 12),
     # For two ranks one_shot is 1.1 to 1.4 times as fast from 4 MB on, but in registered memory 1.5
-    # to 2.5 times as slow: nobody may overwrite what the peer has still to read.
+    # to 2.5 times as slow: a rank must not overwrite data that the peer has yet to read.
     ChoiceRow("all_reduce", "mesh"),
-    # Every message on the wire costs both kernels microseconds. One message from each node is
-    # fastest as long as several in parallel save nothing; ranks that share cores send one after the
-    # other. With hierarchical, 8 ranks on 2 hosts with 2 cores in all took 1.2 to 1.8 times as long
-    # for 64 KiB, and 1.8 to 3.7 times for 1 KiB.
+    # Every message on the wire costs both kernels microseconds. One message per node is fastest as
+    # long as parallel ones save nothing, as among ranks that share cores. With hierarchical, 8
+    # ranks on 2 hosts with 2 cores in all took 1.2 to 1.8 times as long for 64 KiB, and 1.8 to 3.7
+    # times for 1 KiB.
     *_few_messages("all_reduce"),
     ChoiceRow("all_reduce", "hierarchical", many_nodes=True),
-    # Shared memory writes a payload once for all readers, so the root's one send is the cheapest.
+    # One payload in shared memory serves all readers, so the root's single send is the cheapest.
     ChoiceRow("broadcast", "direct"),
     *_few_messages("broadcast"),
     ChoiceRow("broadcast", "hierarchical", many_nodes=True),
-    # A root with one peer reads as much as mesh would bring, and neither waits for the other.
+    # A root with one peer reads as much as with mesh, and no rank waits.
     ChoiceRow("reduce", "direct", max_ranks=2),
     ChoiceRow("reduce", "direct", max_bytes=1 << 14),
     # mesh shares the reduction, which needs cores. On 2 cores, from 64 KiB to 64 MiB, 4 ranks took
@@ -128,19 +128,19 @@ def choose(
     """Choose the algorithm for a call; the same for all sizes of one `size_class`.
 
     Args:
-        num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
-            all ranks; of `UNKNOWN_SIZE`, where it cannot be, neither table nor tuning asks.
-        in_one_step: whether one rank must reduce a chunk, with all ranks' values at hand and in
-            rank order; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        num_bytes: size of `data`, or of all n blocks. Must be the same on all ranks, except for
+            `UNKNOWN_SIZE`, where neither table nor tuning uses it.
+        in_one_step: whether one rank must reduce a chunk from all ranks' values in rank order;
+            `HCCL_ALGORITHM` then applies only if it names such an algorithm.
         equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
-            counts only where it names an algorithm that does without.
-        compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
-            names an algorithm that takes it.
-        root: of a rooted collective; only a tuning asks.
-        cores: the same on all ranks.
+            applies only if its algorithm does not need that.
+        compressed: whether messages between nodes are compressed; `HCCL_ALGORITHM` then applies
+            only if its algorithm permits that.
+        root: of a rooted collective; used by a tuning only.
+        cores: must be the same on all ranks.
         tuning: from rank 0, the same on all ranks; None: the table decides.
 
-    Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
+    Raise InvalidArgumentError if `HCCL_ALGORITHM` names an unknown algorithm.
     """
 
     def fits(name: str) -> bool:
@@ -193,10 +193,10 @@ def _us(time_us: float) -> str:
 
 
 def min_message_bytes(nodes: Nodes) -> int:
-    """Say up to which size a message is better sent whole than cut to keep more channels busy.
+    """Return the size up to which sending a message whole beats cutting it for more channels.
 
     On a wire every message costs both kernels about 5 us. In shared memory it costs a wait, and a
-    change of process where ranks share cores. Between and inside nodes at once, the two overlap.
+    context switch if ranks share cores. The two costs overlap in calls that use both.
     """
     overlaps = 1 < len(nodes) < count_ranks(nodes)
     return 32 << 10 if overlaps else 128 << 10
@@ -208,7 +208,7 @@ def names_a_file(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def items(text: str) -> list[tuple[str | None, str]]:
-    """Read `HCCL_ALGORITHM`: pairs of a collective (None: not said) and `ring` or `ring@64K`."""
+    """Parse `HCCL_ALGORITHM`: pairs of a collective (None: all) and `ring` or `ring@64K`."""
     parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
     return [(owner.strip() if equals else None, name.strip()) for owner, equals, name in parts]
 
@@ -216,7 +216,7 @@ def items(text: str) -> list[tuple[str | None, str]]:
 def overrides(text: str) -> dict[str, list[tuple[float, str]]]:
     """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective.
 
-    Each comes after its limit in bytes, infinity where none is given; limits ascend.
+    Each is a pair of its limit in bytes, by default infinity, and its name; limits ascend.
     """
     chosen: defaultdict[str, dict[float, str]] = defaultdict(dict)
     for collective, item in items(text):
@@ -235,7 +235,7 @@ def overrides(text: str) -> dict[str, list[tuple[float, str]]]:
 
 
 def _limited(item: str) -> tuple[str, float]:
-    """Read `leader@64K`: an algorithm, and the most bytes of a call that it is for."""
+    """Parse `leader@64K`: an algorithm and the largest call in bytes that it serves."""
     name, limited, size = item.partition("@")
     if not limited:
         return name, math.inf

@@ -1,7 +1,7 @@
-"""What `hccl-bench --tune` measured: the file that `HCCL_TUNING` names.
+"""The measurements of `hccl-bench --tune`: the file that `HCCL_TUNING` names.
 
-Rank 0 reads it and hands it to all ranks while they connect, so that all choose alike. The choice
-depends on nothing but the file and the nodes.
+Rank 0 reads it and sends it to all ranks as they connect, so that all choose alike. The choice
+depends only on the file and the nodes.
 """
 
 import json
@@ -21,16 +21,16 @@ from hccl_py.transport.errors import InvalidArgumentError
 VARIABLE = "HCCL_TUNING"
 FORMAT = 2
 _ONE_REDUCTION = 1
-"""The format before it: one speed of reductions for both classes of link."""
+"""The previous format: one reduction speed for both classes of link."""
 _SHARED = ("format", "layout", "cores_per_node", "numbers", "measurements")
 
 _received: dict[str, bytes] = {}
-"""By value of the variable: what this process got first. All its communicators are to choose alike,
-and rank 0 of a subset may be on a host without the file."""
+"""The first file of this process, by value of the variable: all its communicators choose alike, and
+rank 0 of a subset may be on a host without the file."""
 
 
 class Estimates(NamedTuple):
-    """Microseconds by algorithm, and where they come from."""
+    """Microseconds by algorithm, and their source."""
 
     times_us: Mapping[str, float]
     source: str
@@ -41,9 +41,9 @@ class Tuning:
     """A tuning file.
 
     Attributes:
-        layout: number of ranks of each node that was measured.
-        cores_per_node: of the machine that was measured.
-        numbers: by `cost.NUMBERS`; None where the layout had no such link.
+        layout: number of ranks on each measured node.
+        cores_per_node: cores of the measured machine.
+        numbers: by `cost.NUMBERS`; None if the layout had no such link.
         measured: for each collective and algorithm, bytes and microseconds, bytes ascending.
     """
 
@@ -59,9 +59,10 @@ class Tuning:
     def estimate(
         self, collective: str, num_bytes: int, nodes: Nodes, root: int | None
     ) -> Estimates:
-        """Return the time of each algorithm: measured where these nodes were, else predicted.
+        """Return the time of each algorithm: measured if these nodes were, else predicted.
 
-        There are none where neither is possible: a link class without numbers, a very large world.
+        The result is empty if neither is possible: a link class without numbers, a very large
+        world.
         """
         names = names_for(collective)
         if tuple(map(len, nodes)) == self.layout:
@@ -83,7 +84,7 @@ class Tuning:
 
 
 def read(path: Path) -> tuple[dict[str, Any], Tuning]:
-    """Read a tuning file: its content, and what it says.
+    """Read a tuning file; return its content and the parsed tuning.
 
     Raise InvalidArgumentError if it cannot be read, or is no tuning file.
     """
@@ -98,7 +99,7 @@ def read(path: Path) -> tuple[dict[str, Any], Tuning]:
 
 
 def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:
-    """Return what rank 0 hands to all ranks; empty without `HCCL_TUNING`.
+    """Return the bytes that rank 0 sends to all ranks; empty without `HCCL_TUNING`.
 
     Raise InvalidArgumentError if the file cannot be read, or is no tuning file.
     """
@@ -115,7 +116,7 @@ def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:
 
 
 def tuning_of(received: bytes, environ: Mapping[str, str] = os.environ) -> Tuning | None:
-    """Return the tuning that rank 0 handed to all ranks, None if there is none."""
+    """Return the tuning that rank 0 sent to all ranks, None if there is none."""
     if not received:
         return None
     _received[environ.get(VARIABLE, "")] = received
@@ -123,7 +124,7 @@ def tuning_of(received: bytes, environ: Mapping[str, str] = os.environ) -> Tunin
 
 
 def parse(content: dict[str, Any]) -> Tuning:
-    """Read a tuning file's content; ValueError, KeyError, TypeError: it is none."""
+    """Parse a tuning file's content; ValueError, KeyError, TypeError: it is malformed."""
     if content["format"] not in (_ONE_REDUCTION, FORMAT):
         raise ValueError(f"format {content['format']!r}")
     known = content["numbers"]
@@ -147,7 +148,7 @@ def parse(content: dict[str, Any]) -> Tuning:
 
 
 def _needed(nodes: Nodes) -> list[int]:
-    """Return which numbers a prediction for these nodes takes."""
+    """Return the numbers that a prediction for these nodes needs."""
     classes = {"scale_up": max(map(len, nodes)) > 1, "scale_out": len(nodes) > 1}
     return [
         index

@@ -2,7 +2,7 @@
 
 capture     `hccl_py.capture()`; read first
 graph       `Graph.replay`
-agreement   whether all ranks recorded the same
+agreement   checks that all ranks recorded the same calls
 
-`hccl_py/recording.py` notes what a block calls and waits for.
+`hccl_py/recording.py` records the calls and waits of a block.
 """

@@ -1,7 +1,7 @@
-"""Whether all ranks of each communicator have recorded the same calls.
+"""Checks that all ranks of each communicator have recorded the same calls.
 
-The calls of a block run, so the engine has compared them already. Ranks may still differ in where
-blocks begin and end.
+The engine has compared the calls of a block as they ran. Ranks may still differ in the begin and
+end of blocks.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def require_agreement(recording: Recording) -> None:
-    """Raise MismatchError, on all ranks of a communicator, if two of them recorded other calls.
+    """Raise MismatchError on all ranks of a communicator if two recorded different calls.
 
-    Sends and recvs are not compared. The communicators are asked at the same time, so ranks may
-    have used them in any order.
+    Sends and recvs are not compared. The communicators are compared at the same time, so ranks may
+    use them in any order.
     """
     recorded: dict[CommunicatorState, list[int]] = {}
     for one in recording.calls:
@@ -73,7 +73,7 @@ def _difference(state: CommunicatorState, calls: list[int], most_calls: int) -> 
     members: dict[int, list[int]] = {}
     for rank, fingerprint in enumerate(gathered[:, first].tolist()):
         members.setdefault(fingerprint, []).append(rank)
-    # As in a mismatch of calls: the fewest caused it, of equal groups that without rank 0.
+    # As for mismatched calls: the smallest group is the cause; among equals the one without rank 0.
     ordered = sorted(members, key=lambda one: (len(members[one]), 0 in members[one]))
     parts = [f"{describe(one) if one else 'no call'} on {ranks(members[one])}" for one in ordered]
     error = MismatchError(

@@ -1,4 +1,4 @@
-"""`with hccl_py.capture() as graph:` records the collectives of the block, which runs as ever."""
+"""`with hccl_py.capture() as graph:` records the collectives of the block as it runs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 @contextlib.contextmanager
 def capture() -> Iterator[Graph]:
-    """Run the block, and record what this thread calls on communicators and process groups in it.
+    """Run the block, and record this thread's calls on communicators and process groups.
 
     `graph.replay()` repeats these calls, and nothing else of the block, on the same buffers. All
-    ranks of a communicator begin and end their blocks at the same calls; the end of the block
-    compares that, which is a call of each communicator with collectives in it.
+    ranks of a communicator must begin and end their blocks at the same calls. The end of the block
+    checks that, by a call on each communicator with collectives in it.
 
     Raises:
-        InvalidArgumentError: the thread is in a block already, or in a group(); or at a call that
-            a replay could not repeat, with the reason.
+        InvalidArgumentError: the thread is already in a block or a group(); or a replay could not
+            repeat a call, with the reason.
         MismatchError: ranks recorded different calls. The communicator stays open.
         CommunicatorError: a call failed.
     """

@@ -21,13 +21,13 @@ from hccl_py.transport.errors import (
 from hccl_py.work import Work, keep_until_done
 
 _UNDER_WAY, _RUNS_ELSEWHERE, _CLOSED = -1, -2, -3
-"""Why the engine's Graph has submitted nothing; above zero: the call whose memory has moved."""
+"""Results of the engine's Graph that submitted nothing; above 0: the call whose memory moved."""
 
 
 class Graph:
     """Recorded calls on fixed buffers; `hccl_py.capture()` makes it.
 
-    It keeps the buffers, and its communicators as far as they are not closed.
+    It keeps the buffers, and its communicators until they are closed.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Graph:
         """Begin without calls."""
         self._calls: list[RecordedCall] = []
         self._native: Any = None
-        self.entry: Any = None  # the native one, where that can look at all buffers
+        self.entry: Any = None  # the native graph, if it can check all buffers
         self._reason = "its block has not ended"
 
     def __len__(self) -> int:
@@ -57,16 +57,16 @@ class Graph:
         return f"<hccl_py graph of {len(self)} calls: {calls}>"
 
     def __del__(self) -> None:
-        """Keep the buffers of calls that are under way: one of another communicator failed."""
+        """Keep the buffers of calls that still run after another communicator's call failed."""
         if self._native is not None:
             keep_until_done(_Replay(self._native))
 
     def drop(self, reason: str) -> None:
-        """Say why the graph never gets calls."""
+        """Record why the graph never gets calls."""
         self._reason = reason
 
     def fill(self, recording: Recording) -> None:
-        """Take over what was recorded."""
+        """Take over a recording."""
         states = list(dict.fromkeys(one.state for one in recording.calls))
         numbers = {state: number for number, state in enumerate(states)}
         steps = [
@@ -84,21 +84,20 @@ class Graph:
 
     @_core.entering
     def replay(self, *, async_op: bool = False) -> Work | None:
-        """Make the recorded calls again, in their order; every rank that recorded them does.
+        """Repeat the recorded calls in order; every rank that recorded them calls this.
 
-        The calls begin when the replay before this one has ended. Their deadlines are the recorded
-        ones, and count from when a call is handed to the engine.
+        The calls begin when the previous replay has ended. They have the recorded timeouts, which
+        count from each call's submission.
 
         Args:
-            async_op: return a Work of all calls together at once; None is returned else, when all
-                have ended.
+            async_op: return a Work of all calls at once; otherwise return None when all have ended.
 
         Raises:
-            InvalidArgumentError: nothing was sent, because a buffer is not where it was, the calls
-                have to wait for each other (`async_op`), or this is inside of capture() or group().
+            InvalidArgumentError: nothing was sent, because a buffer has moved, the calls must wait
+                for each other (`async_op`), or a capture() or group() is open.
             CommunicatorError: a call failed, or its communicator had failed or was closed before.
         """
-        # A replay that needs no look at all this does not come here (bindings/call_entry.cc).
+        # A replay without these cases takes the fast path in bindings/call_entry.cc.
         self._check()
         if not flag("async_op", async_op):
             self._issue(self._native.run)
@@ -119,7 +118,7 @@ class Graph:
             raise self._rejected(outcome)
 
     def _check(self) -> None:
-        """Look at what C++ does not look at."""
+        """Check the buffers that C++ cannot check."""
         if self._native is None:
             raise InvalidArgumentError(f"replay: expected a graph with calls, but {self._reason}")
         require_no_group("replay")
@@ -207,7 +206,7 @@ class _Replay:
 
 
 class _Errors:
-    """Makes the errors of a Work: those of the call that they are about."""
+    """Makes the errors of a Work from the call that failed."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -220,7 +219,7 @@ class _Errors:
 
 
 class _Unwatched(NamedTuple):
-    """A buffer that C++ cannot look at; `call` counts from 1."""
+    """A buffer that C++ cannot check; `call` counts from 1."""
 
     call: int
     buffer: Any
@@ -228,7 +227,7 @@ class _Unwatched(NamedTuple):
 
 
 def _watch(native: Any, recording: Recording) -> Iterator[_Unwatched]:
-    """Have C++ look at the buffers of the calls before each replay; yield those that it cannot."""
+    """Have C++ check the calls' buffers before each replay; yield the ones that it cannot."""
     seen: set[int] = set()
     for number, one in enumerate(recording.calls):
         for buffer in _flattened(one.buffers):

@@ -1,8 +1,8 @@
-"""Accelerate: a job whose backend is hccl is a job of several CPUs.
+"""Accelerate: treats a job whose backend is hccl as a job of several CPUs.
 
 Accelerate takes "hccl" for Gaudi's backend. On a host without an accelerator it would make the
-group, and then train in each rank as if that were alone; with `cpu=True` it would use gloo.
-`import accelerate` applies this. `ddp_backend` of transformers' Trainer comes here too.
+group, and then train each rank as if it were alone; with `cpu=True` it would use gloo. `import
+accelerate` applies this. `ddp_backend` of transformers' Trainer is handled here too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IGNORED = (
 
 
 def adapt(state: ModuleType) -> None:
-    """Have `accelerate.state` honour hccl, and refuse a plug-in that it would ignore there."""
+    """Have `accelerate.state` honour hccl, and reject plug-ins that it would ignore."""
     kinds, partial, whole = state.DistributedType, state.PartialState, state.AcceleratorState
     prepare, init = partial._prepare_backend, whole.__init__
 
@@ -40,7 +40,7 @@ def adapt(state: ModuleType) -> None:
     ) -> tuple[str | None, Any]:
         found, kind = prepare(self, cpu, sagemaker_dp, backend)
         if kind not in (kinds.NO, kinds.MULTI_CPU):
-            return found, kind  # an accelerator's job
+            return found, kind  # a job on an accelerator
         ours = backend if owns(backend) else None
         if backend is None:
             ours = _backend_of_group()

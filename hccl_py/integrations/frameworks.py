@@ -1,4 +1,4 @@
-"""The framework that trains in this process, whether it works alone, and the remedy."""
+"""The training framework of this process, whether it treats a rank as alone, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Framework(NamedTuple):
     """A framework, and how to train with it on hccl.
 
     Attributes:
-        modules: one of them is imported by programs that train with the framework.
+        modules: programs that train with the framework import one of them.
         name: for messages.
         remedy: the code that the user should write.
-        works_alone: returns whether the framework takes this rank for the only process of the job.
+        works_alone: returns whether the framework treats this rank as the job's only process.
     """
 
     modules: tuple[str, ...]
@@ -26,7 +26,7 @@ class Framework(NamedTuple):
 
 
 def recognise() -> Framework | None:
-    """Return the framework that trains here, if it is one of those known."""
+    """Return the framework that trains here, if it is known."""
     return next((each for each in _KNOWN if not sys.modules.keys().isdisjoint(each.modules)), None)
 
 
@@ -37,7 +37,7 @@ def _accelerate_works_alone() -> bool:
 
 
 def _ignite_works_alone() -> bool:
-    """`auto_model` wraps no model of a backend whose name it does not know, unless adapted."""
+    """Return whether `auto_model` leaves models unwrapped: it does for unknown backends."""
     model: Any = getattr(sys.modules.get("ignite.distributed.utils"), "_model", None)
     if hasattr(getattr(sys.modules.get("ignite.distributed"), "auto_model", None), "__wrapped__"):
         return False
@@ -77,7 +77,7 @@ _KNOWN = (
         "train the engine of deepspeed.initialize(): engine.backward(loss), engine.step()",
     ),
 )
-"""The first that is imported counts, so a framework stands before those it is built on."""
+"""The first imported one counts, so a framework precedes the ones it is built on."""
 
 ANY = "wrap the model in DistributedDataParallel or hccl_py.fast_ddp, or average gradients yourself"
 """The remedy where no framework is known."""

@@ -1,7 +1,7 @@
-"""Warns, once, of ranks that train copies of one model which nothing keeps equal. HCCL_GUARD.
+"""Warns once if ranks train copies of one model that nothing keeps equal. HCCL_GUARD.
 
-A framework that does not know the backend "hccl" may train as if each rank were alone: no error,
-several different models. The guard watches the first optimizer that steps on each rank:
+A framework that does not know the backend "hccl" may train as if each rank were alone, without an
+error, and so make several models. The guard watches each rank's first optimizer:
 
     hccl has reduced as many elements as it holds       a good job: the guard ends, before the
                                                         first step under DDP, FSDP and ZeRO
@@ -16,8 +16,8 @@ several different models. The guard watches the first optimizer that steps on ea
                                                         their first exchange: a warning only after
                                                         LATE_STEP, or at the end of the job
 
-Ranks compare at steps FIRST_STEP, then twice as late each time, without a collective and without
-waiting (`replicas.py`). A good job pays two calls of a hook in its first step.
+Ranks compare at step FIRST_STEP, then at twice the step each time, without a collective and without
+waiting (`replicas.py`). A correct job costs two calls of a hook in its first step.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from hccl_py.transport.process_lifecycle import LifecycleStage, register
 VARIABLE = "HCCL_GUARD"
 FIRST_STEP = 4
 LATE_STEP = 2048
-"""More than the period of any LocalSGD or DiLoCo that is in use."""
+"""More than any usual period of LocalSGD or DiLoCo."""
 _STEPS_PER_REDUCTION = 1000
 _END_S = 2.0
-"""How long rank 0 may wait at the end for ranks that are a few steps behind."""
+"""Longest wait of rank 0 at the end for ranks that are a few steps behind."""
 
 
 _uses_rpc: Callable[[], bool] = getattr(rpc, "_is_current_rpc_agent_set", bool)
-"""Some builds of torch have no RPC, and `bool()` is False."""
+"""`bool` if torch is built without RPC: `bool()` is False."""
 
 
 class UnsynchronisedError(HcclError):
@@ -98,14 +98,14 @@ class Guard:
         self._shapes = self._at_start = ""
         self._num_held = 0
         self._comparison: Comparison | None = None
-        self._has_judged = False  # the comparison's result
+        self._has_judged = False  # whether a comparison has a result
         self._hooks = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
 
     def leave(self) -> None:
-        """Do nothing from now on."""
+        """Stop watching."""
         while self._hooks:
             self._hooks.pop().remove()
         self._parameters = []
@@ -115,18 +115,18 @@ class Guard:
         self._comparison = None
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the thread of a comparison is not here, and may have held locks."""
+        """In a forked child: drop a comparison, whose thread and locks belong to the parent."""
         self._comparison = None
         self.leave()
 
     def end(self) -> None:
-        """Give the late warning if it is due: the group ends in good order."""
+        """Give the late warning if it is due, at a regular end of the group."""
         comparison, wants = self._comparison, not (exception_at_exit() or handled_error())
         try:
             if comparison is not None:
                 comparison.end(_END_S if wants else 0)
             text = self._problem(is_end=True) if wants and self._steps >= FIRST_STEP else ""
-        except Exception:  # a guard that fails is no reason for the job to fail
+        except Exception:  # a failing guard must not fail the job
             text = ""
         self.leave()
         self._report(text)
@@ -164,7 +164,7 @@ class Guard:
         self._report(text)
 
     def _check(self) -> str:
-        """Return the warning, or ""; ask the other ranks if it is time to."""
+        """Return the warning, or ""; start a comparison if one is due."""
         if self._is_good():
             self.leave()
             return ""
@@ -182,7 +182,7 @@ class Guard:
     def _compare(self) -> None:
         if self._comparison is not None:
             if self._rank == 0 and not self._copies():
-                return  # the others are behind: they come to this step later
+                return  # the others reach this step later
             self._comparison.stop()
         held = [each for ref in self._parameters if (each := ref()) is not None]
         mine = Replica(self._shapes, self._at_start, values(held), self._reduces_some())
@@ -201,7 +201,7 @@ class Guard:
         return traffic().reduced * _STEPS_PER_REDUCTION >= self._num_held * self._steps
 
     def _problem(self, is_end: bool) -> str:
-        """Return the warning that the copies deserve which were compared last; "" for none."""
+        """Return the warning by the last comparison; "" for none."""
         copies = self._copies()
         if not copies or self._is_good() or len({each.shapes for each in copies}) > 1:
             return ""
@@ -250,7 +250,7 @@ def _end_at_exit() -> None:
 
 def _fail() -> None:
     sys.stdout.flush()
-    os._exit(1)  # no exception changes the exit code of a program that has ended
+    os._exit(1)  # an exception cannot change the exit code at this stage
 
 
 def _leave_to_parent() -> None:

@@ -13,9 +13,9 @@ from hccl_py.torch_backend import ALIAS, NAME, owns
 
 
 def adapt(_: object) -> None:
-    """Have `auto_model` know the backend, and then the computation model.
+    """Add the backend to `auto_model`, and then to the computation model.
 
-    `ignite.distributed.launcher`, which comes here, is the last module that its package imports.
+    The argument, `ignite.distributed.launcher`, is the last module that its package imports.
     """
     package, auto = sys.modules["ignite.distributed"], sys.modules["ignite.distributed.auto"]
     adapted = _with_ddp(auto.auto_model)
@@ -35,7 +35,7 @@ def _with_ddp(original: Any) -> Any:
         name = idist.backend()
         if not owns(name) or idist.get_world_size() == 1:
             return original(model, sync_bn, **named)
-        model = original(model)  # moves it; ignite wraps models for nccl, gloo and mpi only
+        model = original(model)  # moves the model; ignite wraps models for nccl, gloo and mpi only
         if sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return nn.parallel.DistributedDataParallel(model, **named)

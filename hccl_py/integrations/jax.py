@@ -1,10 +1,10 @@
-"""Collectives inside of `jax.jit`: one call for each element type of a tree of arrays.
+"""Collectives inside `jax.jit`: one call for each element type of a tree of arrays.
 
-    gradients = all_reduce(communicator, gradients, ReduceOp.AVG)   # in jit, or outside of it
+    gradients = all_reduce(communicator, gradients, ReduceOp.AVG)   # in jit or outside
 
-The compiled program calls Python back where the collective stands, as `io_callback(ordered=True)`
-does: JAX drops and reorders no such call, so ranks that run one program call in one order. Torch is
-not imported. Written for JAX on the CPU.
+The compiled program calls Python at the place of the collective, as `io_callback(ordered=True)`
+does: JAX drops and reorders no such call, so ranks with one program call in one order. Torch is not
+imported. Written for JAX on the CPU.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class _Collective:
 def all_reduce(communicator: Communicator, tree: Tree, op: ReduceOp = ReduceOp.SUM) -> Tree:
     """Reduce each array of `tree` over all ranks; return the results in a tree of the same shape.
 
-    Arrays of one element type travel together. The call works under jit, scan and grad, but not
+    Arrays of one element type are sent together. The call works under jit, scan and grad, but not
     under vmap. The gradient through a SUM or AVG is that of the loss summed over all ranks: the
     cotangents are reduced by the same `op`.
 
     Args:
-        communicator: lives as long as JAX keeps what it compiled.
+        communicator: must live as long as JAX's compiled program.
         tree: same structure, shapes and element types on all ranks. Any array may be donated.
         op: any ReduceOp that is defined for the element types.
 
     Raises:
         InvalidArgumentError: `op` is not defined for an array. Nothing was sent.
-        jax.errors.JaxRuntimeError: the collective failed. The text ends with the error of hccl,
-            which the next call of `communicator` raises as it is.
+        jax.errors.JaxRuntimeError: the collective failed. The text ends with hccl's error, which
+            the next call of `communicator` raises itself.
     """
     op = ReduceOp(op)
     for leaf in jax.tree.leaves(tree):
@@ -86,7 +86,7 @@ def broadcast(communicator: Communicator, tree: Tree, root: int = 0) -> Tree:
 
 
 def _fused(collective: _Collective, tree: Tree) -> Tree:
-    """Join leaves of one element type to a block, pass all blocks, and cut the results apart."""
+    """Join leaves of one element type to a block, pass all blocks, and split the results."""
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     by_type: dict[Any, list[int]] = {}
@@ -102,9 +102,9 @@ def _fused(collective: _Collective, tree: Tree) -> Tree:
     return jax.tree.unflatten(structure, leaves)
 
 
-# io_callback would copy its arguments to JAX's memory inside of the callback, on JAX's thread pool.
-# Where that has one thread (a rank bound to one core), the callback holds it and waits for ever. So
-# this primitive has the effect of io_callback, and hands numpy arrays to the callback.
+# io_callback would copy its arguments to JAX's memory inside the callback, on JAX's thread pool. If
+# the pool has one thread (a rank bound to one core), the callback occupies it and deadlocks. So
+# this primitive has the effect of io_callback, and passes numpy arrays to the callback.
 _primitive = Primitive("hccl_collective")
 _primitive.multiple_results = True
 (_ORDERED,) = jax.make_jaxpr(lambda: io_callback(lambda: None, None, ordered=True))().effects
@@ -149,5 +149,5 @@ def _backward(collective: _Collective, _: None, cotangents: list[Any]) -> tuple[
 _call = jax.custom_vjp(_bind, nondiff_argnums=(0,))
 _call.defvjp(_forward, _backward)
 
-# Calls that were dispatched and not waited for need their communicator until they are done.
+# Dispatched calls need their communicator until they are done.
 register(LifecycleStage.PROCESS_GROUPS, at_exit=jax.effects_barrier)

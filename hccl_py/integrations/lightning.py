@@ -1,7 +1,7 @@
 """Lightning: the strategies "hccl" (DDP) and "hccl_fsdp2", of Trainer and of Fabric.
 
-`import lightning` registers them, under either of its two names. They take any number of devices,
-nodes and environments, as Lightning's own do.
+`import lightning` registers them, under either of its two names. They take any number of devices
+and nodes, and any environment, like Lightning's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hccl_py.torch_backend import ALIAS
 
 
 def adapt(strategies: ModuleType) -> None:
-    """Register them in `lightning.pytorch.strategies` or `lightning.fabric.strategies`."""
+    """Register the strategies in `lightning.pytorch.strategies` or
+    `lightning.fabric.strategies`."""
     registry: Any = getattr(strategies, "StrategyRegistry", None)
     if registry is None:
         registry = strategies.STRATEGY_REGISTRY  # Fabric's

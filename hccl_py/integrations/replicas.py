@@ -1,7 +1,7 @@
 """A rank's facts about its copy of the trained parameters, and the comparison with other ranks.
 
-Ranks compare through the group's store. Nobody waits for it in the program's own threads, and no
-collective takes part: other ranks may be anywhere in their programs.
+Ranks compare through the group's store, without collectives, because other ranks may be anywhere in
+their programs. No thread of the program waits for it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hccl_py.observe.statistics import read_statistics
 from hccl_py.transport.threads import start_without_signals
 
 _MOST_PARAMETERS, _MOST_ELEMENTS = 64, 64
-"""How many parameters, and elements of each, a digest reads at most."""
+"""Most parameters, and elements of each, in a digest."""
 _GRACE_S = 0.5
 _BETWEEN_PARTS = ("send", "recv", "all_to_all")
 _SHORTEST_S, _LONGEST_S = 0.05, 10.0
-"""The pause between two reads of the store: some ranks may never put their copy there."""
+"""Pause between two reads of the store: some ranks may never store their copy."""
 
 
 class ReplicaTraffic(NamedTuple):
@@ -33,7 +33,8 @@ class ReplicaTraffic(NamedTuple):
 
     Attributes:
         reduced: elements that were reduced over ranks.
-        between_parts: calls as pipeline and expert parallelism make them, whose ranks hold parts.
+        between_parts: calls of the kinds in pipeline and expert parallelism, where ranks hold
+        parts.
     """
 
     reduced: int
@@ -54,12 +55,12 @@ def trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return the parameters that the next step changes."""
     held = [each for group in optimizer.param_groups for each in group["params"]]
     with_gradient = [each for each in held if each.grad is not None]
-    # A step with a closure makes its gradients itself.
+    # A step with a closure computes its own gradients.
     return with_gradient or [each for each in held if each.requires_grad]
 
 
 def are_sharded(parameters: Sequence[Tensor]) -> bool:
-    """Return whether ranks hold parts of some of them: FSDP, ZeRO 3, tensor parallel."""
+    """Return whether ranks hold parts of some parameters: FSDP, ZeRO 3, tensor parallel."""
     for each in parameters:
         placements = getattr(each, "placements", ())  # of a DTensor
         if any(not placement.is_replicate() for placement in placements):
@@ -76,7 +77,7 @@ def shapes(parameters: Sequence[Tensor]) -> str:
 
 
 def values(parameters: Sequence[Tensor]) -> str:
-    """Return a digest of some values of some parameters, spread over all."""
+    """Return a digest of sampled values of sampled parameters."""
     made = blake2b(digest_size=8)
     for each in parameters[:: max(1, len(parameters) // _MOST_PARAMETERS)]:
         local = each.to_local() if hasattr(each, "to_local") else each
@@ -87,19 +88,19 @@ def values(parameters: Sequence[Tensor]) -> str:
 
 
 class Replica(NamedTuple):
-    """A rank's copy after as many steps as on every rank that it is compared with."""
+    """A rank's copy after a number of steps, the same on all compared ranks."""
 
     shapes: str
     at_start: str
     now: str
-    reduces_some: bool  # in every step, as a scheme of the user's own may
+    reduces_some: bool  # in every step, as a user's own scheme may
 
 
 class Comparison:
-    """The copies of all ranks after some step, collected by rank 0 on a thread of its own."""
+    """The copies of all ranks after one step, collected by rank 0 on its own thread."""
 
     def __init__(self, store: Any, key: str, rank: int, world_size: int, mine: Replica) -> None:
-        """Begin; `store` and `key` are the same on all ranks, and used for nothing else."""
+        """Start; `store` and `key` are the same on all ranks, and not used otherwise."""
         self.copies: list[Replica] | None = None
         self._stop = threading.Event()
         arguments = (store, key, rank, world_size, mine)
@@ -107,11 +108,11 @@ class Comparison:
         start_without_signals(self._thread)
 
     def end(self, timeout_s: float) -> None:
-        """Wait at most so long for the other ranks' copies, then stop."""
+        """Wait for the other ranks' copies up to `timeout_s`, then stop."""
         self._thread.join(timeout_s)
         self.stop()
         # The interpreter must not end while the thread is in torch's C++. A thread that waits for a
-        # dead store never returns from it, and does no harm.
+        # dead store never returns, which is harmless.
         self._thread.join(_GRACE_S)
 
     def stop(self) -> None:
@@ -131,5 +132,5 @@ class Comparison:
                     return
                 pause_s = min(2 * pause_s, _LONGEST_S)
             self.copies = [Replica(*json.loads(store.get(each))) for each in keys]
-        except Exception:  # the store has gone, and so has the job
+        except Exception:  # the store is gone, and so is the job
             return

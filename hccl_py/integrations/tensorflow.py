@@ -1,4 +1,4 @@
-"""Collectives in TensorFlow programs: one call back to Python for all tensors of a step.
+"""Collectives in TensorFlow programs: one callback to Python for all tensors of a step.
 
     gradients = all_reduce(communicator, gradients, ReduceOp.AVG)   # in tf.function, or outside
 
@@ -28,10 +28,9 @@ Array = np.ndarray[Any, Any]
 def all_reduce(communicator: Communicator, tree: Tree, op: ReduceOp = ReduceOp.SUM) -> Tree:
     """Reduce each tensor of `tree` over all ranks; return the results in a tree of the same shape.
 
-    Tensors of one element type travel together; a leaf that is None stays None, and IndexedSlices
-    become dense. The call works in a tf.function, where TensorFlow keeps it in its place, but not
-    with jit_compile=True. The gradient through a SUM or AVG is that of the loss summed over all
-    ranks.
+    Tensors of one element type are sent together; a leaf that is None stays None, and IndexedSlices
+    become dense. The call works in a tf.function, where TensorFlow keeps its order, but not with
+    jit_compile=True. The gradient through a SUM or AVG is that of the loss summed over all ranks.
 
     Args:
         tree: same structure, shapes and element types on all ranks.
@@ -39,8 +38,8 @@ def all_reduce(communicator: Communicator, tree: Tree, op: ReduceOp = ReduceOp.S
 
     Raises:
         InvalidArgumentError: `op` is not defined for a tensor. Nothing was sent.
-        HcclError: the collective failed. In a tf.function it is a tf.errors.UnknownError whose
-            text contains this error, which the next call of `communicator` raises as it is.
+        HcclError: the collective failed. In a tf.function it is a tf.errors.UnknownError whose text
+            contains this error, which the next call of `communicator` raises itself.
     """
     op = ReduceOp(op)
     leaves = tf.nest.flatten(tree)
@@ -55,7 +54,7 @@ def all_reduce(communicator: Communicator, tree: Tree, op: ReduceOp = ReduceOp.S
 def broadcast_variables(
     communicator: Communicator, variables: Sequence[Any], root: int = 0
 ) -> None:
-    """Assign rank `root`'s values to the variables on all ranks, those of one type in one call."""
+    """Assign rank `root`'s values to all ranks' variables, with one call per type."""
     if root not in range(communicator.world_size):
         raise InvalidArgumentError(
             f"root: expected a rank of 0..{communicator.world_size - 1}, got {root!r}"
@@ -70,16 +69,16 @@ def broadcast_variables(
 def in_graph(
     function: Callable[..., Any], tensors: Sequence[Any], results: Sequence[Any]
 ) -> list[Any]:
-    """Call a function of numpy arrays; return what it returns, as tensors.
+    """Call a function of numpy arrays; return its results as tensors.
 
-    In a tf.function it is called in its place in each run, never left out or repeated.
+    In a tf.function each run calls it exactly once, in program order.
 
     Args:
-        function: takes an array for each of `tensors`, which it must not change.
-        results: the TensorSpec of each array that it returns, or a tensor like it.
+        function: takes an array for each of `tensors`, and must not change them.
+        results: the TensorSpec of each returned array, or a tensor like it.
     """
     made = tf.numpy_function(function, tensors, [each.dtype for each in results])
-    made = tf.nest.flatten(made)  # outside of graphs a single one comes without its list
+    made = tf.nest.flatten(made)  # outside graphs a single tensor has no list
     for tensor, expected in zip(made, results, strict=True):
         tensor.set_shape(expected.shape)
     return list(made)
@@ -103,7 +102,7 @@ def _differentiable(communicator: Communicator, op: ReduceOp) -> Callable[..., l
 
 
 def _fused(call: Callable[[Array], object], *arrays: Array) -> list[Array]:
-    """Copy arrays of one element type to one that the collective changes; return its parts."""
+    """Join arrays of one element type, run the collective on the copy; return its parts."""
     results = list(arrays)
     for kind in dict.fromkeys(array.dtype for array in arrays):
         chosen = [index for index, array in enumerate(arrays) if array.dtype == kind]

@@ -3,11 +3,11 @@
     manager = torchft.Manager(pg=ProcessGroupHccl(), ...)
     model = DistributedDataParallel(manager, model)
 
-torchft's manager calls `configure` for each new quorum, with a place in a store that no other
-quorum uses. Importing this module imports torchft.
+torchft's manager calls `configure` for each new quorum, with a store prefix of its own. Importing
+this module imports torchft.
 """
 
-# No postponed annotations: torch compares those of a communication hook with its own classes.
+# No postponed annotations: torch compares a communication hook's annotations with its classes.
 
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ from hccl_py.transport.errors import HcclError
 
 
 class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft may not be installed
-    """A process group that `configure` connects anew, to other replicas or to fewer.
+    """A process group that `configure` connects anew, with other or fewer replicas.
 
     Its `timeout` is for connecting, and the default of every call.
     """
@@ -35,7 +35,7 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
     _pg: process_group.ProcessGroupHccl | None
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
-        """Make a group that `configure` connects."""
+        """Make an unconnected group."""
         super().__init__(timeout)
         self._works: list[Any] = []
 
@@ -48,7 +48,7 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
         try:
             made = Communicator(store, rank, world_size, timeout_s=limit_s, name=name)
         except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it names its cause
+            raise as_torch_error(error)  # noqa: B904  # the error names its cause
         return process_group.ProcessGroupHccl(made, store, self._global_ranks or (), name)
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -62,7 +62,7 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
             self._pg.set_timeout(timeout)
 
     def abort(self, errored: bool = True) -> None:
-        """End the calls under way, here and on the other replicas, and free the group."""
+        """End the running calls, here and on the other replicas, and free the group."""
         group = self._pg
         if errored:
             super().abort()
@@ -71,13 +71,13 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
             group.shutdown()
 
     def shutdown(self) -> None:
-        """Leave the other replicas in good order; `configure` connects again."""
+        """Leave the group regularly; `configure` connects again."""
         self.abort(errored=False)
 
     def errored(self) -> Exception | None:
-        """Return the error of a call since `configure` that failed, whether it was waited for.
+        """Return the error of a failed call since `configure`, even of one that no thread awaited.
 
-        A replica that leaves after the last call of a step is no error: the step is complete.
+        A replica that leaves after the last call of a step is not an error: the step is complete.
         """
         failed = (work.exception() for work in self._works if work.is_completed())
         return next((error for error in failed if error is not None), None)
@@ -89,10 +89,10 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):  # type: ignore[misc]
-    """torchft's, on any of its process groups, for steps in which a replica is lost.
+    """torchft's class, with a hook for steps in which a replica is lost.
 
-    The hook of torchft 0.2.0 ends with an AssertionError or AttributeError in such a step. This
-    one returns: the manager has the error, and `optimizer.step()` skips the step.
+    The hook of torchft 0.2.0 raises AssertionError or AttributeError in such a step. This one
+    returns: the manager has the error, and `optimizer.step()` skips the step.
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
 """transformers: `ddp_backend="hccl"` also holds with DeepSpeed, where TrainingArguments drops it.
 
-Without DeepSpeed it reaches Accelerate, whose adapter honours it. HCCL_REPLACE=gloo does the same
-for no backend and for gloo. Without a group Accelerate would give each rank all of the data.
-`import transformers` applies this when it loads TrainingArguments or the Trainer.
+Without DeepSpeed, Accelerate's adapter honours it. HCCL_REPLACE=gloo has the same effect for no
+backend and for gloo. Without a group Accelerate would give each rank all data. `import
+transformers` applies this when it loads TrainingArguments or the Trainer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hccl_py.torch_backend import owns
 
 
 def adapt(_: object) -> None:
-    """Have TrainingArguments make the group itself for a job of DeepSpeed."""
+    """Have TrainingArguments make the group itself in a DeepSpeed job."""
     arguments: Any = sys.modules["transformers.training_args"].TrainingArguments
     original = arguments.__post_init__
     if hasattr(original, "__wrapped__"):
-        return  # adapted by the other of its two modules
+        return  # already adapted, by its other module
 
     @functools.wraps(original)
     def post_init(self: Any) -> None:
@@ -36,7 +36,7 @@ def adapt(_: object) -> None:
 
 
 def _ours(name: str | None) -> str | None:
-    """Return the name of a backend that stands for hccl here, else None."""
+    """Return the backend's name if it means hccl here, else None."""
     from torch import accelerator
 
     if owns(name):

@@ -1,8 +1,8 @@
 """The store of a stand-alone communicator, from the environment that launchers set.
 
-In a program with torch it is torch's TCPStore at MASTER_ADDR:MASTER_PORT: the launcher's, or rank 0
-starts one, exactly as `init_process_group` does. A program that has not imported torch does without
-it: rank 0 serves the store of a unique id there, until all ranks are connected.
+In a program with torch it is torch's TCPStore at MASTER_ADDR:MASTER_PORT: the launcher's, or one
+that rank 0 starts, as `init_process_group` does. In a program without torch, rank 0 serves the
+store of a unique id there until all ranks are connected.
 """
 
 import os
@@ -34,26 +34,26 @@ from hccl_py.transport.network.system_calls import (
 )
 from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
-# By process id too: a forked child must not talk on its parent's connection.
+# Also keyed by process id: a forked child must not use its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
 _VARIABLES = "MASTER_ADDR:MASTER_PORT"
 _NO_RANK = -1
 _MIN_DESCRIPTORS = 4
 _MOST_REPORTED = 64
 _REPORT_S = 5.0
-"""How long a rank that does not know which it is tries to report why."""
+"""How long a rank that does not know its number tries to report the reason."""
 
 
 def checked_rank_and_size(
     rank: Any, world_size: Any, store: Any, name: str, timeout_s: Any
 ) -> tuple[int, int]:
-    """Return `rank_and_size`; report values that make no sense to the ranks that wait at `store`.
+    """Return `rank_and_size`; report invalid values to the ranks that wait at `store`.
 
     The report takes a few seconds at most; InvalidArgumentError follows.
     """
     try:
         found = rank_and_size(rank, world_size)
-        if found[1] < 1 or (found[1] == 1 and found[0] != 0):  # no others, says this rank
+        if found[1] < 1 or (found[1] == 1 and found[0] != 0):  # there are no other ranks
             raise InvalidArgumentError(f"rank {found[0]} is not in 0..{found[1] - 1} (world_size)")
         return found
     except InvalidArgumentError as error:
@@ -66,9 +66,9 @@ def checked_rank_and_size(
 def report(
     problem: str, store: Any = None, name: str = "default", timeout_s: float = _REPORT_S
 ) -> None:
-    """Report a problem of a rank that cannot connect itself, where the others wait for it.
+    """Report a problem of a rank that cannot connect, at the store where the others wait.
 
-    If nobody serves the store, this process may be rank 0: it then serves the store for the report.
+    If no process serves the store, this may be rank 0, which then serves it for the report.
     """
     size = os.environ.get("WORLD_SIZE", "")
     num_ranks = min(int(size), _MOST_REPORTED) if size.isdecimal() else _MOST_REPORTED
@@ -86,11 +86,11 @@ def report(
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
-    """Return both as Python's numbers, from the launcher's variables if they are not given."""
+    """Return both as ints, from the launcher's variables if they are not given."""
     if (rank is None) != (world_size is None):
         raise InvalidArgumentError("rank and world_size: expected both or neither")
     if rank is None:
-        adopt()  # under srun and mpirun nobody has set RANK
+        adopt()  # srun and mpirun do not set RANK
         return _number("RANK"), _number("WORLD_SIZE")
     small = "a whole number below 2^31", range(-(1 << 31), 1 << 31)
     return whole_number("rank", rank, *small), whole_number("world_size", world_size, *small)
@@ -101,8 +101,8 @@ def rendezvous_store(
 ) -> AbstractContextManager[Any]:
     """Open the store through which the ranks of a communicator find each other.
 
-    `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
-    for everything together. With a `problem` nothing is opened but to report it.
+    `store` is a store, the bytes of a unique id, or None for the environment's; `timeout_s` covers
+    everything. With a `problem`, the store is opened only to report it.
     """
     is_id = store is None or isinstance(store, bytes | bytearray | memoryview)
     if (
@@ -139,7 +139,7 @@ def _require_descriptors(rank: int, name: str) -> None:
 
 
 def id_from_environment(rank: int, name: str) -> UniqueId:
-    """Make the id of the communicators of this name, which a rank 0 serves at MASTER_PORT."""
+    """Make the id of the communicators of this name, which rank 0 serves at MASTER_PORT."""
     host, port = _variable("MASTER_ADDR"), _port()
     try:
         family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -147,14 +147,14 @@ def id_from_environment(rank: int, name: str) -> UniqueId:
         raise BootstrapError(f"MASTER_ADDR: expected a host, got {host!r}: {error}") from None
     address = str(found[0])
     if rank == 0 and not (is_loopback(address) and host in ("localhost", address)):
-        # On rank 0's own machine its name, or the address of a service, may stand for another one.
+        # On rank 0's own machine its name, or a service's address, may resolve to another address.
         address = "::" if family is socket.AF_INET6 else "0.0.0.0"
-    # Not the host: rank 0 may know itself as localhost.
+    # Without the host, which may be localhost on rank 0.
     return id_at((address, port), f"{_VARIABLES}, no rank with torch", f"{port} {name}")
 
 
 def store_from_environment(rank: int, name: str, timeout_s: float) -> Any:
-    """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every name.
+    """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix per name.
 
     Rank 0 hosts the store unless a launcher does.
     """
@@ -175,8 +175,8 @@ def store_from_environment(rank: int, name: str, timeout_s: float) -> Any:
                 f"rank {rank}: no store at {address}:{port} ({_VARIABLES}); it is there if rank 0 "
                 f"imports torch too before its first Communicator: {error}"
             ) from error
-    # A launcher's store keeps what a failed attempt left in it. Where rank 0 hosts the store there
-    # is none of that, and the count is not the same on nodes that restarted because another did.
+    # A launcher's store keeps the keys of a failed attempt. A store of rank 0 does not, and the
+    # restart count may differ between nodes.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
     return PrefixStore(f"hccl/{attempt}/{name}", _stores[key])
 
@@ -191,22 +191,24 @@ def _open_store(address: str, port: int, is_master: bool, timeout_s: float) -> A
             is_master=is_master,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
-            multi_tenant=True,  # init_process_group may use the same port in this process
+            multi_tenant=True,  # init_process_group may share the port in this process
         )
 
     try:
-        server = None if is_master else (address, port)  # else a port that is in use is no reset
+        server = (
+            None if is_master else (address, port)
+        )  # otherwise a port in use would not be a reset
         return persistently(lambda: call_interruptibly(open_store), server)
     except (RuntimeError, OSError) as error:
         if not is_master or is_of_signal_handler(error):
             raise
-        with suppress(RuntimeError, OSError):  # a rank that claims to be rank 0 too may serve it
+        with suppress(RuntimeError, OSError):  # another rank that claims rank 0 may serve it
             return _open_store(address, port, False, min(timeout_s, _REPORT_S / 2))
         raise
 
 
 def _answers(store: Any) -> bool:
-    """Return whether a store of an earlier communicator is still served by its rank 0."""
+    """Return whether rank 0 still serves a store of an earlier communicator."""
     try:
         return store is not None and not store.check(["hccl/nothing"])
     except RuntimeError as error:
@@ -216,7 +218,7 @@ def _answers(store: Any) -> bool:
 
 
 def _is_hosted() -> bool:
-    """Return whether the launcher serves torch's store there."""
+    """Return whether the launcher serves torch's store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -232,7 +234,7 @@ def _variable(name: str) -> str:
 
 def _port() -> int:
     port = _number("MASTER_PORT")
-    if not 0 <= port <= 65535:  # 0: torch's store of one rank takes any that is free
+    if not 0 <= port <= 65535:  # 0: torch's store of one rank takes any free port
         raise InvalidArgumentError(f"MASTER_PORT: expected a port up to 65535, got {port}")
     return port
 

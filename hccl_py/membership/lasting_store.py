@@ -1,7 +1,7 @@
 """A store of torch that outlives its connections.
 
-Torch's TCPStore makes one connection and raises for good once that is reset. Its `clone` is another
-client of the same server, so each question is asked again over a new one; all of them may be.
+Torch's TCPStore makes one connection and fails for good once that is reset. Its `clone` is another
+client of the same server, so each request is repeated over a new one; all requests may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hccl_py.transport.threads import is_of_signal_handler
 
 _QUESTIONS = {"get", "check", "compare_set"}
 _LOST_S = 45.0
-"""How long a connection may stay away, as those between ranks."""
+"""How long a connection may be lost, as between ranks."""
 _PROBE_S = 3.0
 _PAUSE_S = 0.02
 
@@ -25,23 +25,23 @@ T = TypeVar("T")
 
 
 def lasting(store: Any) -> Any:
-    """Return a store that connects again, if it is one that can; else itself."""
+    """Return a reconnecting store, if this one permits it; else the store itself."""
     return LastingStore(store) if served_at(store) and hasattr(store, "clone") else store
 
 
 class LastingStore:
-    """What a store of torch offers.
+    """The interface of a torch store.
 
-    Check a key before you `get` it, and do not `wait`: where a client that waits is reset, its
-    server may forget the others.
+    Check a key before you `get` it, and do not `wait`: if a waiting client is reset, its server may
+    drop other clients' waits.
     """
 
     def __init__(self, store: Any) -> None:
-        """Use a store, which stays the caller's: rank 0 may serve it."""
+        """Use a store that the caller still owns: rank 0 may serve it."""
         self.underlying_store = store
 
     def set(self, key: str, value: Any) -> None:
-        """Set a key, and hear that it is set: torch's client does not, and may lose it."""
+        """Set a key and confirm that: torch's client does not, and may lose it."""
 
         def set_and_hear() -> None:
             self.underlying_store.set(key, value)
@@ -66,7 +66,7 @@ def persistently(
     server: tuple[str, int] | None,
     connect_again: Callable[[], None] = lambda: None,
 ) -> T:
-    """Ask until no connection is reset meanwhile; raise where the server listens no more."""
+    """Repeat a request until no reset interrupts it; raise if the server is gone."""
     until_s, is_lost = time.monotonic() + _LOST_S, False
     while True:
         try:
@@ -75,7 +75,7 @@ def persistently(
                 is_lost = False
             return ask()
         except RuntimeError as error:
-            # Torch's class, which a program without torch does not load.
+            # Torch's exception class, which a program without torch does not load.
             is_reset = type(error).__name__ == "DistNetworkError" and time.monotonic() < until_s
             if not is_reset or server is None or not _listens(server):
                 raise
@@ -84,7 +84,7 @@ def persistently(
 
 
 def _listens(server: tuple[str, int]) -> bool:
-    """Return whether a process listens there: a client of torch waits for one that has ended."""
+    """Return whether a process listens there: torch's client would wait for one that ended."""
     try:
         socket.create_connection(server, _PROBE_S).close()
     except OSError as error:

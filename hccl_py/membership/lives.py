@@ -1,9 +1,9 @@
-"""The lives of a name at one store: who meets whom, where the store outlives them.
+"""The lives of a name at one store, which keep successive groups of ranks apart.
 
-Under torchrun, and in a file, a store keeps what earlier ranks of the same name left in it, and a
-second job may come to it. Rank 0 opens a life under a new name, the others join one that is open
-for as many ranks, and rank 0 closes it once all are connected. So lives of any ranks may follow one
-another. A rank that does not know which it is opens a life of nobody, which is there to tell why.
+Under torchrun, and in a file, a store keeps the keys of earlier ranks of the same name, and a
+second job may use it. Rank 0 opens a life under a new name, the others join an open one with as
+many ranks, and rank 0 closes it once all are connected. So lives may follow one another. A rank
+that does not know its number opens a life without ranks, only to report the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from hccl_py.transport.threads import is_of_signal_handler
 _OPEN = "hccl/open"
 _FIRST_TURN_S, _TURN_S = 0.001, 0.02
 _STRANGER_S = 5.0
-"""How long a rank leaves a life alone that may be another's: of a rank 0 of another parent process,
-of another number of ranks, or with another process in its own place."""
+"""How long a rank waits before it joins a life that may be another job's: one whose rank 0 has
+another parent process, another number of ranks, or another process in this rank's place."""
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 _joined: deque[tuple[str, int]] = deque(maxlen=4096)
-"""The last lives that this process took part in, as which rank; rank 0 may not have closed them."""
+"""The last lives of this process, with its rank there; rank 0 may not have closed them."""
 
 
 class _Life(NamedTuple):
-    """A life, and the rank 0 that opened it; its name is that of a socket which lives as long."""
+    """A life, and the rank 0 that opened it; it is named after a socket that exists as long."""
 
     name: str
     opener: Identity
@@ -57,11 +57,11 @@ class _Life(NamedTuple):
         return has_ended(self.opener, self.name, here)
 
     def is_of_another_job(self, here: Identity) -> bool:
-        """Return whether it seems so; on another machine the parent processes say nothing."""
+        """Return whether it seems so; parent processes of other machines are not comparable."""
         mine = _job()
         if len(mine) == len(self.job) == 1:
             return mine != self.job and self.opener.machine == here.machine
-        # Rank 0 may know itself as localhost.
+        # Rank 0's address may be localhost on its own machine.
         alike = [
             one == other or {one, other} & _LOCAL
             for one, other in zip(mine, self.job, strict=False)
@@ -78,7 +78,7 @@ def _parsed(packed: bytes) -> list[_Life]:
     if not packed:
         return []
     version, listed = None, []
-    with contextlib.suppress(ValueError, TypeError):  # what another version wrote
+    with contextlib.suppress(ValueError, TypeError):  # written by another version
         version, listed = json.loads(packed)
     if version != PROTOCOL_VERSION:
         raise BootstrapError(
@@ -89,7 +89,7 @@ def _parsed(packed: bytes) -> list[_Life]:
 
 
 class _Part:
-    """What a store has under keys of one prefix; its other attributes are the store's."""
+    """A store's keys under one prefix; other attributes are the store's."""
 
     def __init__(self, store: Any, prefix: str) -> None:
         self.underlying_store = store
@@ -113,12 +113,12 @@ class _Part:
 
 @contextlib.contextmanager
 def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterator[Any]:
-    """Hand out the part of a store that belongs to this life alone.
+    """Yield the part of a store that belongs to this life.
 
-    A rank that is none of the world's gets the open life, or one of nobody: to tell why.
+    A rank outside of the world gets the open life, or one without ranks, to report the reason.
 
     Raises:
-        BootstrapError: rank 0 did not come, or two processes claim to be rank 0.
+        BootstrapError: rank 0 did not arrive, or two processes claim to be rank 0.
     """
     here = Identity.of_this_process()
     lives = _Lives(lasting(store), here, rank, world_size, Deadline(timeout_s))
@@ -137,7 +137,7 @@ def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterato
             return
         lives.open(mine)
         yield lives.part(mine)
-        # After a failure it stays open: ranks that come later are to hear of it.
+        # After a failure it stays open, so that later ranks learn the reason.
         lives.close(mine)
 
 
@@ -175,7 +175,7 @@ class _Lives:
                         f"{other.opener.host} and pid {self._here.pid} on {self._here.host}; give "
                         "each job a store, such as a file, of its own"
                     )
-            self._take_turn()  # that life is about to connect, or to close; this one comes after it
+            self._take_turn()  # that life is about to connect or close; this one follows
             self._change(with_mine)
         _joined.append((mine.name, self._rank))
         for problem in filter(None, told):
@@ -183,7 +183,7 @@ class _Lives:
                 raise BootstrapError(problem)
 
     def close(self, mine: _Life) -> None:
-        """Let nobody join it any more."""
+        """Close a life to further ranks."""
         self._change(lambda others: [one for one in others if one != mine])
 
     def join(self) -> _Life:
@@ -209,7 +209,7 @@ class _Lives:
             self._take_turn()
 
     def join_any(self, mine: _Life) -> _Life:
-        """Join a life that is open, or else open `mine`, which is nobody's."""
+        """Join an open life, or open `mine`, which has no ranks."""
         taken = mine
 
         def with_mine(others: list[_Life]) -> list[_Life]:
@@ -224,43 +224,43 @@ class _Lives:
         return taken
 
     def part(self, life: _Life) -> _Part:
-        """Return the part of the store that is a life's."""
+        """Return a life's part of the store."""
         return _Part(self._store, f"hccl/{life.name}/")
 
     def _change(self, change: Callable[[list[_Life]], list[_Life]]) -> None:
-        """Change which lives are open; `change` is called again where others did meanwhile."""
+        """Change the list of open lives; `change` is called again after a concurrent change."""
         found, wanted = b"", _packed(change([]))
         while (answer := bytes(self._store.compare_set(_OPEN, found, wanted))) != wanted:
             found, wanted = answer, _packed(change(_parsed(answer)))
 
     def _is_over(self, life: _Life) -> bool:
-        """Return whether a life may make room; one that failed stays, for those who come later."""
+        """Return whether a life may be removed; a failed one stays, for later ranks."""
         is_failed, is_alike = bool(self._problem(life)), self._is_alike(life)
         if life.has_ended(self._here):
             return is_alike or not is_failed
         return is_failed and is_alike and (life.was_here or not life.world_size)
 
     def _is_alike(self, life: _Life) -> bool:
-        """Return whether a life is for as many ranks of this job, or nobody's."""
+        """Return whether a life has as many ranks of this job, or no ranks."""
         return life.world_size in (self._size, 0) and not life.is_of_another_job(self._here)
 
     def _is_to_tell(self, life: _Life) -> bool:
         return not life.world_size and not life.was_here and self._is_alike(life)
 
     def _is_new(self, life: _Life) -> bool:
-        """Return whether a life that seems to be another's may still turn out to be so."""
+        """Return whether a life that seems to be another job's was seen only recently."""
         now_s = time.monotonic()
         return now_s < self._seen_s.setdefault(life.name, now_s) + _STRANGER_S
 
     def _concerns(self, life: _Life) -> bool:
-        """Return whether this rank joins a life, be it to hear why the life failed."""
+        """Return whether this rank joins a life, even only to learn why it failed."""
         if (life.name, self._rank) in _joined:
             return False
         is_new, has_ended = self._is_new(life), life.has_ended(self._here)
         by_hand = len(life.job) == len(_job()) == 1  # in several terminals, perhaps
         if life.is_of_another_job(self._here) and (is_new or has_ended or not by_hand):
             return False
-        # A life that this rank has no part in is over soon, or failed by what all are to hear.
+        # A life without this rank ends soon, or failed for a reason that all must learn.
         if not has_ended and self._rank < life.world_size:
             place = f"hccl/{life.name}/member/{self._rank}"
             if not is_new or (life.world_size == self._size and not self._store.check([place])):
@@ -287,13 +287,14 @@ class _Lives:
 
 
 def _job() -> tuple[str, ...]:
-    """Return what ranks of one job have alike: where they meet, or else their parent process."""
+    """Return what ranks of one job have in common: their store's address, or their parent
+    process."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
     given = tuple(os.environ.get(name, "") for name in names)
     if any(given):
         return given
     parent: Any = os.getppid()
-    with contextlib.suppress(OSError, IndexError):  # its start, as numbers are used again
+    with contextlib.suppress(OSError, IndexError):  # with its start time, because pids are reused
         record = Path(f"/proc/{parent}/stat").read_text(errors="replace")
         parent = f"{parent} {record.rpartition(')')[2].split()[19]}"
     return (str(parent),)

@@ -1,7 +1,7 @@
 """The settings of a communicator, from arguments and the environment: read, and compared.
 
-`transport/network/agreed.py` lists what ranks need alike. A rank reads all of this when it can tell
-the others what is wrong with it.
+`transport/network/agreed.py` lists the settings that must agree. A rank reads them once it can
+report errors to the others.
 """
 
 import os
@@ -32,10 +32,10 @@ class Wanted:
     """The settings of one communicator.
 
     Attributes:
-        encoding: of the arguments and the environment, as are the others, once they are read.
-        given_algorithms: those that the caller gave.
-        own: algorithms of users, from the environment too.
-        is_reproducible: whether this rank asks for it.
+        encoding: compression, from the arguments and, once read, the environment.
+        given_algorithms: algorithms from the caller.
+        own: users' algorithms, including the environment's.
+        is_reproducible: whether this rank requests it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Wanted:
         reproducible: bool | None,
         member: tuple[int, int],
     ) -> None:
-        """Take what the caller gave; None: the environment decides. `member`: rank, world size."""
+        """Take the caller's settings; None: the environment's. `member`: rank, world size."""
         self.encoding = Compression.NONE
         self.given_algorithms: tuple[CustomAlgorithm, ...] = ()
         self.own: tuple[CustomAlgorithm, ...] = ()
@@ -54,10 +54,10 @@ class Wanted:
         self._rank, self._world_size = member
 
     def read(self) -> Terms:
-        """Read the environment and its files, and check them with what the caller gave.
+        """Read the environment and its files, and check them against the caller's settings.
 
         Raises:
-            InvalidArgumentError: a setting makes no sense, or a file cannot be read.
+            InvalidArgumentError: a setting is invalid, or a file cannot be read.
         """
         compression, algorithms, reproducible = self._given
         self.encoding = default_compression(compression)
@@ -69,7 +69,7 @@ class Wanted:
                 f"reproducible: expected no compression with it, got {self.encoding.name.lower()}; "
                 f"leave one of the two out ({REPRODUCIBLE}, {COMPRESSION})"
             )
-        # Else what is wrong would be found after the ranks have met.
+        # Otherwise the error would only occur after the ranks have met.
         warning_from_environment()
         overrides(os.environ.get(ALGORITHM, ""))
         expected = "functions under @hccl_py.algorithm(...)"
@@ -106,13 +106,13 @@ def _in_effect(given: "Sequence[CustomAlgorithm]") -> "tuple[CustomAlgorithm, ..
 
 
 def _with_files(text: str) -> str:
-    """Return HCCL_ALGORITHM with a digest for each file: its folder may be another on each host."""
+    """Return HCCL_ALGORITHM with a digest for each file, whose folder may differ between hosts."""
     parts = []
     for owner, place in items(text):
         if ":" in place:
             first, _, last = place.rpartition(":")
             path = Path(last if first == "plan" else first)
-            with suppress(OSError):  # whoever loads it says so
+            with suppress(OSError):  # reported when it is loaded
                 place = place.replace(str(path), f"{path.name}({_digest(path.read_bytes())})")
         parts.append(place if owner is None else f"{owner}={place}")
     return ",".join(parts)

@@ -1,14 +1,13 @@
-"""Going on without some of the ranks: the others agree on it and connect anew.
+"""Shrinking: the remaining ranks agree on their members and connect anew.
 
-    gather    ranks that come in time are members; ranks that are known to be dead are not awaited
-    decide    may they go on? Every member answers from the same facts, so all answer alike
+    gather    ranks that arrive in time are members; known dead ranks are not awaited
+    decide    may they continue? Every member decides alike, from the same facts
     connect   a new communicator, through the store of the old one's coordinator
-    confirm   all of them are connected, or none: if one was lost meanwhile, again from the top
+    confirm   all of them are connected, or none: if one was lost, start again
 
-Two groups can never both go on. A rank counts as dead only if its process is known to have ended.
-Of all other ranks that no rank excludes, more than half have to be members, or half of them with
-the lowest. So a rank that is cut off, was stopped, or comes late finds itself in the minority, or
-in a decision without it.
+Two groups can never both continue. A rank counts as dead only if its process is known to have
+ended. Of all other ranks that are not excluded, more than half must be members, or half of them
+with the lowest. So a rank that is cut off, stopped or late is in the minority, or left out.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from hccl_py.membership.subset import Connect, Made, check_ranks
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
 _CONFIRM_S = 2.0
-"""How much later than its neighbours a rank may be done with connecting."""
+"""How much later than its neighbours a rank may finish connecting."""
 
 
 def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[int]:
@@ -42,12 +41,12 @@ def regroup(
     timeout_s: float,
     connect: Connect[Made],
 ) -> tuple[Made, list[int]]:
-    """Return a communicator of the ranks that go on, and their old ranks: the same on all of them.
+    """Return a communicator of the remaining ranks, and their old ranks; equal on all.
 
-    `number` is that of this shrink: each starts an agreement of its own. `timeout_s` is how long
-    ranks that are not known to be dead are awaited, and how long connecting may take.
+    `number` counts the shrinks: each starts its own agreement. `timeout_s` limits the wait for
+    ranks that are not known to be dead, and the time to connect.
 
-    Raises BootstrapError if this rank was left out, and on all members alike if too few came, they
+    Raises BootstrapError if this rank was left out, and on all members if too few arrived, they
     disagree, or they could not connect.
     """
     coordination = old.coordination
@@ -55,7 +54,7 @@ def regroup(
         return connect(None, 0, 1), [0]
     me, world_size = old.rank, old.world_size
     awaited = [rank for rank in range(world_size) if rank not in exclude]
-    for attempt in range(world_size):  # each but the first because a member was lost
+    for attempt in range(world_size):  # repeated when a member was lost
         key = f"shrink/{number}/{attempt}"
         dead = [rank for rank, left, _ in old.reporter.ended_ranks() if not left]
         mine = {"exclude": list(exclude), "dead": dead}
@@ -87,7 +86,7 @@ def regroup(
 
 
 def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
-    # A rank that any other excludes is out and has no say: it may have gone astray.
+    # A rank that any other excludes is out, and its own list does not count.
     named = {rank for answer in answers.values() for rank in answer["exclude"]}
     members = sorted(answers.keys() - named)
     if me not in members:
@@ -100,7 +99,7 @@ def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
             )
     ended = {*named, *(one for rank in members for one in answers[rank]["dead"])}
     voters = sorted({*members, *range(world_size)} - (ended - {*members}))
-    # Else they are not the only ranks that can go on.
+    # Otherwise another group could continue too.
     if 2 * len(members) + (voters[0] in members) > len(voters):
         return members
     absent = [rank for rank in voters if rank not in members]
@@ -113,7 +112,7 @@ def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
 
 
 def _lost(old: CommunicatorState, members: Sequence[int]) -> str:
-    """Return which member is lost, so that waiting is in vain; "" while all are there."""
+    """Return which member is lost, so that waiting is hopeless; "" while all are there."""
     lost = [rank for rank, _, _ in old.reporter.ended_ranks() if rank in members]
     return f"{ranks(lost)} (of the old communicator) ended meanwhile" if lost else ""
 

@@ -1,8 +1,8 @@
-"""Opening a communicator of some ranks of another one, as a call of that other one; by colour too.
+"""Opens a communicator of some ranks of another one, as a call of its parent; also by colour.
 
-The members meet in the store of the parent's coordinator. Any failure of the parent, and the end of
-any member, ends the opening on all members, with the error that every other call of the parent
-raises. Ranks that only share a store would wait for a dead member until their timeout.
+The members meet in the store of the parent's coordinator. A failure of the parent, or the end of a
+member, ends the opening on all members, with the error of every other call of the parent. With only
+a shared store, ranks would wait for a dead member until their timeout.
 """
 
 import time
@@ -24,7 +24,7 @@ from hccl_py.transport.network.secret import read_secret
 
 
 class Closable(Protocol):
-    """An opened communicator, whose class stands above this file."""
+    """An opened communicator, whose class is in a layer above."""
 
     def close(self) -> None:
         """Free everything."""
@@ -32,16 +32,16 @@ class Closable(Protocol):
 
 Made = TypeVar("Made", bound=Closable)
 Connect = Callable[[StoreClient | None, int, int], Made]
-"""Makes a communicator of a store, a rank and a world size."""
+"""Makes a communicator from a store, a rank and a world size."""
 
 _TURN_S = 0.01
 _ENDED = "of the communicator"
-"""Stands in the error of a rank that gave up because a member ended."""
-_MOST = 1 << 62  # of colours and keys
+"""Part of the error of a rank that gave up because a member ended."""
+_MOST = 1 << 62  # largest colour and key
 
 
 def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, ...]:
-    """Return the ranks of the argument `name`, or raise InvalidArgumentError if one is none."""
+    """Return the ranks of the argument `name`, or raise InvalidArgumentError."""
     return whole_numbers(name, ranks, f"ranks of 0..{world_size - 1}", range(world_size))
 
 
@@ -66,18 +66,18 @@ def open_group(
 ) -> Made:
     """Connect the members of a group, or raise the parent's failure.
 
-    `key` names the group in the coordinator's store, each is used once; `timeout_s` is how long the
+    `key` names the group in the coordinator's store, and is used once; `timeout_s` is how long the
     store may be silent.
 
     Raises:
         CommunicatorError: the parent failed, or a member died or left before all were connected.
-        BootstrapError: a member did not come in time, or could not be connected.
+        BootstrapError: a member did not arrive in time, or could not be connected.
     """
     if parent.coordination is None or len(members) == 1:
         parent.require_engine()
         return connect(None, 0, 1)
     store = parent.coordination.store(f"{key}/", timeout_s, lambda: _trouble(parent, members))
-    # A member that has connected to all others may leave the parent before they have.
+    # A connected member may leave the parent before the others are connected.
     store.hopeless_to_connect = lambda: _trouble(parent, members, leaving_counts=False)
     try:
         made = connect(store, members.index(parent.rank), len(members))
@@ -92,7 +92,7 @@ def open_group(
         try:
             raise failure from error
         finally:
-            del failure  # whose traceback knows this frame
+            del failure  # its traceback refers to this frame
     finally:
         parent.coordination.leave_store(f"{key}/", len(members))
     store.hopeless = store.hopeless_to_connect = None  # the new communicator outlives the parent
@@ -100,7 +100,7 @@ def open_group(
 
 
 def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: bool = True) -> str:
-    """Return why waiting for the members is in vain; "" if it is not."""
+    """Return why waiting for the members is hopeless; "" if it is not."""
     core = parent.require_engine()
     core.poll()
     if core.failed():
@@ -113,7 +113,7 @@ def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: 
 
 
 def _why_one_left(parent: CommunicatorState, members: Sequence[int], key: str) -> str:
-    """Return why a member that left could not connect, if it told that before."""
+    """Return why a member that left could not connect, if it reported that."""
     assert parent.coordination is not None
     ended = parent.require_engine().ended_peers()
     if not any(one.rank in members and one.cause == Cause.LEFT for one in ended):
@@ -125,7 +125,7 @@ def _why_one_left(parent: CommunicatorState, members: Sequence[int], key: str) -
 def _failure(
     parent: CommunicatorState, members: Sequence[int], leaving_counts: bool
 ) -> CommunicatorError | None:
-    """Return the parent's failure, if that is why its members did not come together."""
+    """Return the parent's failure, if that kept the members from connecting."""
     limit_s = time.monotonic() + DIAGNOSIS_TIMEOUT_S
     while not _trouble(parent, members, leaving_counts):
         if time.monotonic() > limit_s:
@@ -138,7 +138,7 @@ def _failure(
 
 
 def packed(color: int | None, key: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Write what a rank said for the others to read: whether it has no colour, colour, key."""
+    """Pack a rank's choice for the others: whether it has no colour, colour, key."""
     for name, number in (("color", 0 if color is None else color), ("key", key)):
         if not isinstance(number, int | np.integer) or not -_MOST <= number <= _MOST:
             or_none = " or None" * (name == "color")

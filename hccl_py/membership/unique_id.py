@@ -1,11 +1,11 @@
-"""The unique id of a communicator: what ranks need to find each other, in 256 bytes.
+"""The unique id of a communicator: 256 bytes by which its ranks find each other.
 
     uid = hccl_py.get_unique_id()            in one process, which serves the store
-    Communicator(uid, rank, world_size)      in all, however the bytes came there
+    Communicator(uid, rank, world_size)      in all, which get the bytes by any means
 
-A file, MPI, a pipe or a queue may carry it. Any process that has it can join: it contains a secret,
-and both ends of every connection with its store prove that they know it. The store closes when all
-ranks are connected, so an id is good for one communicator.
+A file, MPI, a pipe or a queue may carry it. Any process that has it can join: it contains a secret
+that both ends of every connection to its store prove to know. The store closes when all ranks are
+connected, so an id is good for one communicator.
 """
 
 import contextlib
@@ -47,7 +47,9 @@ _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _PROBE_S = 0.2
 _REPORT_S = 30.0
-_REPORTED_TO = "ID_TO_TELL"  # in the environment of a process that tells, as an argument is seen
+_REPORTED_TO = (
+    "ID_TO_TELL"  # environment variable of the reporting process: arguments are visible to others
+)
 
 
 class UniqueId(bytes):
@@ -56,10 +58,10 @@ class UniqueId(bytes):
     NUM_BYTES: ClassVar[int] = 256
 
     def __new__(cls, content: Any) -> "UniqueId":
-        """Read what `bytes(uid)` gave.
+        """Parse the result of `bytes(uid)`.
 
         Raises:
-            InvalidArgumentError: it is no unique id, or a damaged one.
+            InvalidArgumentError: it is not a unique id, or is damaged.
         """
         try:
             content = b"" if isinstance(content, int | str) else bytes(content)
@@ -82,7 +84,7 @@ class UniqueId(bytes):
 
     @property
     def address(self) -> ServerAddress:
-        """Where the ranks meet."""
+        """The address at which the ranks meet."""
         _, port, pid, address, host, secret, name = _HEADER.unpack_from(self)
         maker = host.rstrip(b"\0").decode(errors="replace")
         made_by = f"made by pid {pid} on {maker}" if pid else f"rank 0, {maker}"
@@ -93,17 +95,17 @@ class UniqueId(bytes):
 def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
     """Make the id of a new communicator, and serve its store until all ranks are connected.
 
-    Only one process calls it, and hands the id to all others; it has to live until they are
+    Only one process calls it, and sends the id to all others; it must live until they are
     connected. It listens on the best of the interfaces that HCCL_SOCKET_IFNAME selects, as for data
     (`docs/jobs/network.md`), and on a port of HCCL_PORT_RANGE.
 
-    Where no rank has come after `timeout_s` seconds it stops to listen, and the id is of no use.
+    If no rank has connected after `timeout_s` seconds it stops listening, and the id is void.
 
-    With `HCCL_COMM_ID=address:port` every process calls it, and gets the same id with no exchange:
-    rank 0 then serves at that address, and HCCL_SECRET is the secret.
+    With `HCCL_COMM_ID=address:port` every process calls it and gets the same id without an
+    exchange: rank 0 then serves at that address, and HCCL_SECRET is the secret.
 
     Raises:
-        InvalidArgumentError: HCCL_COMM_ID or `timeout_s` makes no sense.
+        InvalidArgumentError: HCCL_COMM_ID or `timeout_s` is invalid.
         BootstrapError: this process could not listen.
     """
     require_system_calls()
@@ -125,9 +127,9 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
 def store_of_unique_id(
     content: Any, rank: int, world_size: int, timeout_s: float, problem: str = ""
 ) -> Iterator[UniqueIdClient]:
-    """Hand out the store of a unique id, and leave it at the end; or only report a `problem` there.
+    """Yield the store of a unique id, and leave it at the end; or only report a `problem` there.
 
-    A BootstrapError of the block is raised with the reason why the ranks cannot meet, if one is
+    A BootstrapError of the block is raised again with the reason why the ranks cannot meet, if
     known.
     """
     address = UniqueId(content).address
@@ -157,7 +159,7 @@ def store_of_unique_id(
         if is_of_signal_handler(error):
             raise
         if address.comes_later:
-            read_secret()  # an empty one is why
+            read_secret()  # an empty one is the reason
         mine = f"rank {rank} of {world_size}: "
         told = f"{store.problem or error}{store.rejected}"
         if OTHER_SECRET in store.rejected:
@@ -168,7 +170,7 @@ def store_of_unique_id(
 
 
 def report_by_another_process(problem: str, content: bytes = b"", name: str = "default") -> None:
-    """Report what keeps this rank from dialling to the ranks of an id, or of a name at the store.
+    """Report the problem that keeps this rank from dialling to the other ranks, by another process.
 
     A process without descriptors, for example, cannot dial, but can start another process.
     """
@@ -192,14 +194,14 @@ def report_by_another_process(problem: str, content: bytes = b"", name: str = "d
 def _visit(
     store: UniqueIdClient, address: ServerAddress, rank: int
 ) -> tuple[UniqueIdServer | None, int]:
-    """Have the store visit its server; return the one that rank 0 started, and `keep`'s number."""
+    """Connect the store to its server; return rank 0's server, and `keep`'s number."""
     if rank != 0:
         store.visit()
         return None, 0
     key = os.getpid(), address.port
     with _turns.setdefault(key, threading.Lock()):
         server = _hosted.get(key)
-        if server is not None and server.secret != address.secret:  # HCCL_SECRET has changed
+        if server is not None and server.secret != address.secret:  # HCCL_SECRET was changed
             server.close()
         number = 0 if server is None else server.keep()
         if not number:
@@ -212,13 +214,13 @@ def _visit(
 
 
 def _serve(store: UniqueIdClient, address: ServerAddress) -> UniqueIdServer | None:
-    """Serve at the address; None: another rank of this job does, and the store visits it."""
+    """Serve at the address; None: another rank of this job does, and the store uses it."""
     deadline = Deadline(_FREE_S)
     while True:
         try:
             bound = bind_listener(Endpoint("", address.host, address.port), None)
         except BootstrapError as error:
-            # An earlier server closes its listener a little later.
+            # An earlier server may still be closing its listener.
             with contextlib.suppress(BootstrapError):
                 store.visit(_PROBE_S)
                 return None
@@ -231,7 +233,7 @@ def _serve(store: UniqueIdClient, address: ServerAddress) -> UniqueIdServer | No
             return UniqueIdServer(bound, address.secret, made_by, is_kept=True, timeout_s=0)
 
 
-# By process id too: not a forked child's.
+# Also keyed by process id, for forked children.
 _turns: dict[tuple[int, int], threading.Lock] = {}
 _hosted: dict[tuple[int, int], UniqueIdServer] = {}
 _num_agreed: Counter[str] = Counter()
@@ -256,14 +258,14 @@ def agreed_id(given: str) -> UniqueId:
 
 
 def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
-    """Make the id that all processes make which `agreed` on a text.
+    """Make an id from a text; all processes with that text make the same one.
 
     Args:
-        where: address and port that this process dials; rank 0 also listens there.
-        variable: how the processes agreed, for messages.
-        agreed: the same in all processes.
+        where: address and port to dial; rank 0 also listens there.
+        variable: the source of the text, for messages.
+        agreed: the text, equal in all processes.
     """
-    # One key for all names, so that only ranks of another HCCL_SECRET are rejected.
+    # One key for all names, so that only ranks with another HCCL_SECRET are rejected.
     secret = hmac.digest(sealing_key(), b"hccl-py", "sha256")
     name = hashlib.blake2b(agreed.encode(), digest_size=16).digest()
     return _pack(*where, secret, 0, variable, name)

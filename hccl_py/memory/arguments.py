@@ -1,4 +1,4 @@
-"""Checks of what a call was given. What is sent from memory that is received into is set aside."""
+"""Checks of a call's arguments, and copies of input that the call would overwrite."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from hccl_py.transport.types import ReduceOp
 
 
 def check_op(op: object, kind: ElementType) -> None:
-    """Raise InvalidArgumentError unless `op` is a ReduceOp that is defined for the elements."""
+    """Raise InvalidArgumentError unless `op` is a ReduceOp for these elements."""
     if hasattr(op, "dtype") and getattr(op, "shape", None) != ():
         raise InvalidArgumentError(
             f"op: expected a ReduceOp, got {type(op).__name__}; to leave data as it is, pass "
@@ -31,7 +31,7 @@ def check_op(op: object, kind: ElementType) -> None:
 
 
 def wrong_op(op: object) -> InvalidArgumentError:
-    """Make the error for what is no ReduceOp: it names the members, and the one that was meant."""
+    """Make the error for a value that is not a ReduceOp: it suggests the intended one."""
     names = [member.name for member in ReduceOp]
     # A ReduceOp of torch has a name too, and a function such as max.
     given = (op, getattr(op, "name", None), getattr(op, "__name__", None))
@@ -62,7 +62,7 @@ Naming = Callable[[int], str]
 
 
 def naming(argument: str, given: object) -> Naming:
-    """Return how errors name the blocks of an argument of a call."""
+    """Return a function that names an argument's blocks in errors."""
     if isinstance(given, (list, tuple)):
         return lambda index: f"{argument}[{index}]"
     return lambda _: argument
@@ -73,7 +73,7 @@ def check_apart(
 ) -> None:
     """Raise InvalidArgumentError if an output shares memory with another one, or with an input.
 
-    The same memory is allowed for output and input i of a rank; a single one is that of `rank`.
+    Output and input i of a rank may be the same memory; a single block is that of `rank`.
     """
     numbered = [
         [
@@ -100,7 +100,7 @@ def overlapping(output: str, other: str, is_input: bool) -> InvalidArgumentError
 
 
 def check_output(data: Span, output: Any) -> Span:
-    """Return where the result of a call on `data` goes: the same memory, or none of it."""
+    """Return the output of a call on `data`: the same memory, or memory apart from it."""
     target = span_of(output, "output", writable=True)
     check_block("output", target, "data", data)
     distance = abs(target.address - data.address)
@@ -113,7 +113,7 @@ def check_output(data: Span, output: Any) -> Span:
 
 
 def set_aside(blocks: Sequence[Span]) -> tuple[object, list[Span]]:
-    """Copy `blocks` to memory of their own; return what holds it, and where they are now."""
+    """Copy `blocks` to new memory; return its holder, and the copies."""
     holder = np.empty(sum(block.num_bytes for block in blocks), np.uint8)
     address, copies = holder.ctypes.data, []
     for block in blocks:

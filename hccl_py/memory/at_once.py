@@ -1,4 +1,4 @@
-"""Whether calls that run at the same time share memory that one of them writes."""
+"""Checks that concurrent calls share no memory that one of them writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 class Access(NamedTuple):
-    """What a call writes and reads on this rank."""
+    """The memory that a call writes and reads on this rank."""
 
     name: str
     order: object
@@ -57,7 +57,7 @@ def _by_address(piece: _Piece) -> tuple[int, int, int]:
 
 
 def _meet(one: Span | Elements, other: Span | Elements) -> bool:
-    """Return whether data whose extents share memory does; only Elements have gaps."""
+    """Return whether data with overlapping extents overlaps; only Elements have gaps."""
     if isinstance(one, Elements) and isinstance(other, Elements):
         return one.meet(other)
     return True

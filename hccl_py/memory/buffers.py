@@ -1,7 +1,7 @@
-"""What a caller's array or tensor is to the engine: an address, a count and an element type.
+"""Converts arrays and tensors for the engine: an address, a count and an element type.
 
 numpy arrays and torch tensors are read through their own attributes; torch is never imported here,
-it is there already when somebody has a tensor. Everything else goes through `exporters.py`.
+because a caller with a tensor has imported it. Other objects go through `exporters.py`.
 """
 
 import sys
@@ -17,7 +17,7 @@ from hccl_py.memory.tensor_kinds import has_storage, without_elements, without_s
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
-# Names of this module are found faster than attributes of others; every call comes here.
+# Names of this module are found faster than attributes of others, and every call runs this.
 _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
 _ndarray = np.ndarray
 _MaskedArray = np.ma.MaskedArray
@@ -26,14 +26,14 @@ _read = READER.read
 
 
 def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
-    """Find where the elements of a buffer lie: C-contiguous memory of any shape.
+    """Return the elements of a buffer: C-contiguous memory of any shape.
 
     Raise InvalidArgumentError for others, and for read-only ones that the call writes to.
     """
     found = _read(buffer)
-    if found is not None:  # an array or a tensor as most are
+    if found is not None:  # a common array or tensor
         address, count, kind = found
-        if kind is None:  # the first of its type with these elements
+        if kind is None:  # the first buffer with these elements
             kind = learn(buffer.dtype, name)
             READER.learn(buffer, kind)
         return _new_span(Span, (address, count, kind))
@@ -50,9 +50,9 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
 
 
 def require_elements(buffer: Any, name: str) -> None:
-    """Raise InvalidArgumentError for arrays and tensors that are more than their elements, or less.
+    """Raise InvalidArgumentError for arrays and tensors that are not just their elements.
 
-    They may lie on a device, with gaps, and stand for a conjugate or a negative.
+    They may be on a device, have gaps, and be a conjugate or negative view.
     """
     if _read(buffer) is not None:
         return
@@ -72,7 +72,7 @@ def _is_tensor(buffer: object) -> bool:
 
 
 def _span_of_array(array: Any, name: str, writable: bool) -> Span | None:
-    """Return where an array of numpy lies; None for anything else."""
+    """Return the span of a numpy array; None for anything else."""
     if not isinstance(array, _ndarray):
         return None
     require_elements(array, name)
@@ -86,7 +86,7 @@ def _span_of_array(array: Any, name: str, writable: bool) -> Span | None:
 
 
 def _span_of_tensor(tensor: Any, name: str) -> Span | None:
-    """Return where a tensor of torch lies; None for anything else."""
+    """Return the span of a torch tensor; None for anything else."""
     if not hasattr(type(tensor), "data_ptr"):
         return None
     try:
@@ -94,7 +94,7 @@ def _span_of_tensor(tensor: Any, name: str) -> Span | None:
             kind = learn(tensor.dtype, name)
             count = tensor.numel()
             has_memory = not count or has_storage(tensor, count)
-            # A tensor may stand for the conjugate or the negative of what is in its memory.
+            # A tensor may be the conjugate or the negative of its memory.
             if has_memory and not (tensor.is_neg() or (kind.parts == 2 and tensor.is_conj())):
                 return Span(tensor.data_ptr(), count, kind)
     except (AttributeError, RuntimeError, NotImplementedError, ValueError) as error:
@@ -130,11 +130,11 @@ def cut(span: Span, num_blocks: int) -> list[Span]:
     count = total // num_blocks
     step = count * kind.item_bytes
     rest = [Span(address + index * step, count, kind) for index in range(1, num_blocks)]
-    return [Span(address, count, kind), *rest]  # as it is: it may hold what lies there
+    return [Span(address, count, kind), *rest]  # unchanged: its address may keep the memory alive
 
 
 def run_of(blocks: Sequence[Span]) -> tuple[int, int] | None:
-    """Return where blocks that follow one another begin and end; None if they do not."""
+    """Return begin and end of adjacent blocks; None if they are not adjacent."""
     used = [block for block in blocks if block.count]
     if any(one.end != other.address for one, other in pairwise(used)) or not used:
         return None

@@ -1,7 +1,7 @@
-"""Element types, by the number that they have in a call's fingerprint.
+"""Element types, by their number in a call's fingerprint.
 
 The first are the DTypes, which can be reduced; the others are only moved. A type without a number
-(dates, text, structures) travels as bytes, and ranks compare a signature of its name.
+(dates, text, structures) is sent as bytes, and ranks compare a signature of its name.
 """
 
 import zlib
@@ -18,14 +18,14 @@ from hccl_py.transport.types import ITEM_SIZE, DType, ReduceOp
 
 @dataclass(frozen=True, eq=False)
 class ElementType:
-    """A type of elements; each type is one object, which is found fast as a key."""
+    """A type of elements; each type is one object, so that it is a fast key."""
 
     number: int  # in a fingerprint
     name: str  # as numpy and torch both spell it, e.g. `float32`
     item_bytes: int  # size of one element, all parts together
-    part_type: DType | None = None  # None where it is only moved
+    part_type: DType | None = None  # None if it is only moved
     parts: int = 1  # 2 for complex numbers that can be reduced
-    signature: int = 0  # of its name, where several types have the number of `bytes`
+    signature: int = 0  # of its name, for types with the number of `bytes`
 
     def can_reduce(self, op: int) -> bool:
         """Return whether the ReduceOp is defined for these elements."""
@@ -38,7 +38,7 @@ class Span(NamedTuple):
     """A contiguous run of elements in memory; `address` is that of the first."""
 
     address: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is unused
     kind: ElementType
 
     @property
@@ -69,10 +69,10 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("bytes", 1),
 )
 ELEMENT_TYPES = tuple(ElementType(number, *row) for number, row in enumerate(_ROWS))
-"""By number, of which five bits have room. The last one stands for every other type."""
+"""By number, which has five bits. The last one stands for every other type."""
 
 BYTES = ELEMENT_TYPES[-1]
-"""What has no number of its own travels under this one, and is counted in bytes."""
+"""Types without a number are sent under this one, and counted in bytes."""
 
 SIGNATURE_BITS = 15
 _NUM_SIGNATURES = 32749  # the largest prime of 15 bits
@@ -93,12 +93,12 @@ def element_type(name: str, item_bytes: int) -> ElementType:
 
 
 def type_of_signature(signature: int) -> ElementType:
-    """Return the type of other ranks' elements; where this one does not know it, as bytes."""
+    """Return the type of other ranks' elements; a type unknown here, as bytes."""
     unknown = ElementType(BYTES.number, f"bytes of type {signature:x}", 1, signature=signature)
     return _BY_SIGNATURE.get(signature, unknown)
 
 
-for _kind in ("datetime64", "timedelta64"):  # so that other ranks' are known by name
+for _kind in ("datetime64", "timedelta64"):  # to know other ranks' types by name
     for _unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"):
         element_type(f"{_kind}[{_unit}]", 8)
 

@@ -1,8 +1,8 @@
-"""Memory of objects that are neither numpy's nor torch's, through two protocols that all speak.
+"""Memory of objects other than numpy's and torch's, through two common protocols.
 
 `__dlpack__`: JAX, CuPy, TensorFlow and others, none of which is imported. The buffer protocol:
-bytearray, array.array, memoryview, ctypes arrays, mmap. What is found stays exported, and does
-not move, for as long as its `HeldAddress` lives.
+bytearray, array.array, memoryview, ctypes arrays, mmap. The memory stays exported, and does not
+move, while its `HeldAddress` lives.
 """
 
 import math
@@ -17,7 +17,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 _DLPACK_VERSION = (1, 0)
 _ON_THE_HOST = (1, 3, 11)  # kDLCPU, and pinned memory of CUDA and ROCm
 _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed"}
-# Exporters that give no sign of it: whatever writes to these breaks what others were promised.
+# Exporters of immutable memory that do not mark it read-only.
 _IMMUTABLE = ("jax", "jaxlib", "tensorflow")
 _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
 _FLOAT8 = ["e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"]
@@ -26,7 +26,7 @@ _WHOLE_NAMES = {6: "bool", **{7 + i: f"float8_{name}" for i, name in enumerate(_
 
 
 class HeldAddress(int):
-    """An address; `holder` keeps what lies there alive and where it is."""
+    """An address; `holder` keeps its memory alive and in place."""
 
     holder: object
 
@@ -37,7 +37,7 @@ class HeldAddress(int):
 
 
 def span_of_exporter(exporter: Any, name: str, writable: bool) -> Span | None:
-    """Export an object's memory; None if it has none to show. A Span is its own.
+    """Export an object's memory; None if it exports none. A Span is returned unchanged.
 
     Raise InvalidArgumentError if it is on a device, not contiguous, or wrongly read-only.
     """
@@ -120,7 +120,7 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Span:
 
 
 def _export(exporter: Any) -> object:
-    # Older exporters know no versions, and cannot say that memory is read-only.
+    # Older exporters have no versions, and cannot mark memory read-only.
     try:
         return exporter.__dlpack__(max_version=_DLPACK_VERSION)
     except TypeError:

@@ -1,8 +1,8 @@
 """Registered memory: tensors and arrays that the ranks of a node read and write directly.
 
 Messages of 16 KiB or more from such a buffer are announced instead of copied through shared slots.
-`torch_backend/registered_tensors.py` moves torch's tensors there; docs/api/registered.md says
-what it is worth.
+`torch_backend/registered_tensors.py` moves torch's tensors there; docs/api/registered.md has the
+gain.
 """
 
 import math
@@ -22,8 +22,8 @@ _MOST_BYTES = 1 << 47  # of addresses
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     """Make an array or tensor in registered memory.
 
-    The memory is there from the start, not from its first use on, and goes back to the system when
-    its last view is freed. What a fresh buffer holds is not defined.
+    The memory is committed at once, not at first use, and returns to the system when its last view
+    is freed. The contents of a new buffer are undefined.
 
     Args:
         shape: as numpy and torch take it.
@@ -34,8 +34,8 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
         or more at a multiple of 2 MiB.
 
     Raises:
-        InvalidArgumentError: the shape is none, or elements of that type are no plain memory.
-        MemoryError: there is not as much memory, or none can be registered; the message says why.
+        InvalidArgumentError: the shape is invalid, or the type is not plain memory.
+        MemoryError: there is not enough memory, or none can be registered; the message says why.
     """
     given = (shape,) if isinstance(shape, int | np.integer) else shape
     dimensions = whole_numbers("shape", given, "whole numbers from 0 on", range(1 << 64))
@@ -59,7 +59,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
 
 
 def allocate(num_bytes: int) -> _core.Region:
-    """Allocate registered memory, which is freed with what is returned; see `empty`."""
+    """Allocate registered memory, which is freed with the returned object; see `empty`."""
     arena = arena_of_this_process()
     try:
         return _core.Region(arena, num_bytes)

@@ -1,4 +1,4 @@
-"""A sum to which every rank gives its elements times a factor of its own, as NCCL's pre-mul sum."""
+"""A sum of every rank's elements times its factor, like NCCL's pre-mul sum."""
 
 import numbers
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ScaledSum:
 
 
 def scaled(op: object, elements: Span) -> Span:
-    """Return the elements times the factor of a ScaledSum, in memory of their own."""
+    """Return the elements times the factor of a ScaledSum, in new memory."""
     address, count, kind = elements
     if not isinstance(op, ScaledSum):
         check_op(op, kind)
@@ -43,7 +43,7 @@ def scaled(op: object, elements: Span) -> Span:
 
 
 def premul_sum(factor: Any) -> ScaledSum:
-    """Make a reduce op: the sum of what each rank gives times its factor.
+    """Make a reduce op: the sum of each rank's elements times its factor.
 
     `all_reduce`, `reduce` and `reduce_scatter` take it for floating-point and complex elements.
     Factors may differ between ranks. Products are rounded to the elements' type before the sum.
@@ -52,7 +52,7 @@ def premul_sum(factor: Any) -> ScaledSum:
         factor: a real number.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not a real number.
     """
     try:
         if isinstance(factor, numbers.Real):

@@ -1,6 +1,6 @@
-"""Which elements of tensors with gaps share memory: exactly, since columns may lie between columns.
+"""Finds tensors with gaps that share memory; exactly, as columns may lie between columns.
 
-A tensor is known by what torch and numpy call alike: where it begins, its shape and its strides.
+A tensor is given by its address, shape and strides, as in torch and numpy.
 """
 
 import math
@@ -31,7 +31,7 @@ class Elements(NamedTuple):
         return self.address + (steps + 1) * self.item_bytes
 
     def share_memory(self) -> bool:
-        """Return whether two of these elements do, or too much work would be needed to know."""
+        """Return whether two of these elements share memory, or deciding takes too long."""
         wide = sorted((step, n) for n, step in zip(self.shape, self.strides, strict=True) if n != 1)
         reach = 0
         for step, n in wide:
@@ -63,7 +63,7 @@ class Elements(NamedTuple):
 
 
 class _Interface:
-    """What numpy makes an array of without a look at the memory."""
+    """Lets numpy make an array without reading the memory."""
 
     def __init__(self, elements: Elements) -> None:
         address, item_bytes, shape, strides = elements
@@ -77,7 +77,7 @@ class _Interface:
 
 
 def first_two_that_meet(several: Sequence[Elements]) -> tuple[int, int] | None:
-    """Return the indices of two that share memory, the lower one first."""
+    """Return the indices of the first two that share memory, in order."""
     order = sorted(range(len(several)), key=lambda index: several[index].address)
     open_: list[int] = []
     for index in order:

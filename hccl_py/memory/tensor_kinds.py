@@ -1,8 +1,8 @@
-"""What a tensor of torch is called that is no plain memory, and what to pass instead.
+"""Names torch tensors that are not plain memory, and what to pass instead.
 
 Torch has tensors that hold others, and some with no memory. `Communicator` and torch.distributed
-name them by one text. Torch is imported inside functions: a caller that has a
-tensor has imported it.
+use the same texts. Torch is imported inside functions, because a caller with a tensor has imported
+it.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ _NESTED = "a nested one; pass its .values(), which are one tensor"
 
 
 def has_storage(tensor: Any, reach: int) -> bool:
-    """Return whether the storage of a host tensor holds `reach` elements from its first one on.
+    """Return whether a host tensor's storage holds `reach` elements from its first one on.
 
-    Storages are freed or cut while tensors look into them, and a tensor of zeros never had one.
+    A storage may be freed or cut while tensors view it, and a ZeroTensor never had one.
     """
     storage = tensor.untyped_storage()
     if storage.device.type != "cpu":  # of a fake tensor
@@ -30,7 +30,7 @@ def is_fake(tensor: Any) -> bool:
 
 
 def holder(tensor: Any) -> str | None:
-    """Return what an instance of a subclass is that holds other tensors, or None."""
+    """Describe an instance of a subclass that holds other tensors; None: it is not one."""
     import torch
     from torch.masked import MaskedTensor
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -51,14 +51,14 @@ def holder(tensor: Any) -> str | None:
 
 
 def no_memory(tensor: Any) -> str:
-    """Return what a tensor is of which no more is known."""
+    """Describe an unknown kind of tensor."""
     return f"{type(tensor).__name__}, which is no plain memory; pass the tensors that it is made of"
 
 
 def without_memory(tensor: Any) -> str | None:
-    """Return what a host tensor is whose elements lie in no memory of its own, or None.
+    """Describe a host tensor whose elements are not in its own memory; None: they are.
 
-    A ZeroTensor is none of these: a copy of it is plain.
+    A ZeroTensor is not described: a copy of it is plain.
     """
     import torch
 
@@ -93,7 +93,7 @@ def without_memory(tensor: Any) -> str | None:
 
 
 def without_elements(tensor: Any) -> str | None:
-    """Return what a tensor of any device is that has no elements of its own, or None."""
+    """Describe a tensor of any device without elements of its own; None: it has them."""
     if is_fake(tensor):
         return "a fake one, which has no memory; communicate outside of the trace"
     device = tensor.device.type
@@ -103,7 +103,7 @@ def without_elements(tensor: Any) -> str | None:
 
 
 def without_span(tensor: Any) -> str:
-    """Return what a tensor is whose elements do not lie one behind the other in host memory."""
+    """Describe a tensor whose elements are not contiguous in host memory."""
     found = without_elements(tensor)
     if found:
         return found

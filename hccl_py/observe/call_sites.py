@@ -1,6 +1,6 @@
-"""Where in the user's program collectives were called; only with HCCL_DEBUG=1.
+"""The lines of the user's program that called collectives; only with HCCL_DEBUG=1.
 
-Without the variable a call costs nothing more.
+Without the variable this costs nothing.
 """
 
 import os
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 Frames = list[dict[str, Any]]
-"""None or one, as a flight recorder's file has it."""
+"""No frame or one, in the format of a flight recorder's file."""
 
 _OURS = frozenset({"hccl_py", "torch"})
-_CAPACITY = 4096  # as many calls as the engine remembers
+_CAPACITY = 4096  # the number of calls that the engine records
 
 
 class CallSites:
     """The lines that made the last calls of one communicator.
 
-    Threads that submit to one communicator at the very same time may get each other's line.
+    Threads that submit to one communicator at the same time may get each other's line.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class CallSites:
         self.are_noted = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
 
     def note(self, number: int) -> None:
-        """Note who makes the collective of this number."""
+        """Record the caller of the collective with this number."""
         self._ring[number % _CAPACITY] = (number, _user_frames())
 
     def site_of(self, number: int) -> str:
-        """Return `train.py:41`, or an empty string if that is not known (any more)."""
+        """Return `train.py:41`, or an empty string if it is not known (any more)."""
         frames = self.frames_of(number)
         return f"{_short(frames[0]['filename'])}:{frames[0]['line']}" if frames else ""
 
@@ -48,7 +48,7 @@ def _user_frames() -> Frames:
             code = frame.f_code
             return [{"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}]
         frame = frame.f_back  # type: ignore[assignment]
-    return []  # called from C++ alone: DDP's reducer, on a thread of autograd
+    return []  # called from C++ only: DDP's reducer, on a thread of autograd
 
 
 def _short(path: str) -> str:

@@ -1,10 +1,10 @@
-"""Files of the flight recorder: JSON for people and `hccl-trace`, a pickle for torch's analyser.
+"""Files of the flight recorder: JSON for users and `hccl-trace`, a pickle for torch's analyser.
 
     flight_recorder_rank_3.json     everything
-    torch_rank_3                    what `torchfrtrace FOLDER` reads: collectives, in torch's words
+    torch_rank_3                    for `torchfrtrace FOLDER`: collectives, in torch's terms
 
-Both replace those of an earlier dump, whole or not at all, and only their owner may read them: call
-sites and host names are nobody else's business.
+Both replace the files of an earlier dump atomically, and only their owner may read them: call sites
+and host names are private.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from hccl_py.transport.own_files import create_file, open_folder
 
 FORMAT = "hccl flight recorder 1"
 TORCH_VERSION = "2.10"
-"""Of torch's format, as torch 2.13 writes it."""
+"""The version of torch's format in torch 2.13."""
 
 _TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
 
@@ -31,21 +31,21 @@ Dump = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def folder_of_failures() -> Path | None:
-    """Return HCCL_TRACE_DIR; None: nothing is to be written unless somebody asks."""
+    """Return HCCL_TRACE_DIR; None: failures write no files."""
     folder = os.environ.get("HCCL_TRACE_DIR", "")
     return Path(folder) if folder else None
 
 
 def default_folder() -> Path:
-    """Return where to write what was asked for without a folder."""
+    """Return the folder of dumps that name none."""
     return folder_of_failures() or Path(tempfile.gettempdir()) / f"hccl_trace_{os.getuid()}"
 
 
 def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
-    """Write both files of a rank of the job, with a dump for each communicator.
+    """Write both files of one rank of the job, with a dump for each communicator.
 
-    The folder is made, for this user alone, if it is not there. Return the path of the JSON. Raise
-    OSError for a full disk, a folder of somebody else, ...
+    The folder is created for this user only, if necessary. Return the path of the JSON. Raise
+    OSError for a full disk, another user's folder, ...
     """
     whole = content(rank, reason, dumps)
     path = folder / f"flight_recorder_rank_{rank}.json"
@@ -61,9 +61,9 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
 
 
 def content(rank: int, reason: str, dumps: Sequence[Dump]) -> dict[str, Any]:
-    """Return what the JSON of a rank of the job holds."""
+    """Return the content of a rank's JSON file."""
     headers = [header for header, _ in dumps]
-    # All calls of the process are numbered in the order made, those that are forgotten included.
+    # All calls of the process are numbered in order, including dropped ones.
     forgotten = sum(entries[0]["op_id"] for _, entries in dumps if entries)
     calls = [entry for _, entries in dumps for entry in entries]
     calls.sort(key=lambda entry: int(entry["time_created_ns"]))
@@ -75,7 +75,7 @@ def content(rank: int, reason: str, dumps: Sequence[Dump]) -> dict[str, Any]:
         "pid": os.getpid(),
         "reason": reason,
         "written_ns": time.time_ns(),
-        "pg_config": {  # torch's: only communicators whose ranks in the job are known
+        "pg_config": {  # for torch: only communicators whose ranks in the job are known
             one["name"]: {
                 "name": one["name"],
                 "desc": one["description"],
@@ -100,7 +100,7 @@ def _check_owner(folder: Path, descriptor: int) -> None:
 
 
 def _replace(folder: int, name: str, content: bytes) -> None:
-    """Replace a file, whole or not at all; readable by its owner alone."""
+    """Replace a file atomically; only its owner may read it."""
     partial = f".writing-{os.urandom(8).hex()}"
     try:
         with os.fdopen(create_file(folder, partial), "wb") as file:
@@ -113,10 +113,10 @@ def _replace(folder: int, name: str, content: bytes) -> None:
 
 
 def for_torch(whole: dict[str, Any]) -> dict[str, Any]:
-    """Return what torch's analyser understands.
+    """Return the content for torch's analyser.
 
-    Transfers are left out: it looks for a partner of each by the number of a collective, and finds
-    a mismatch where there is none.
+    Transfers are left out: the analyser pairs them by the number of a collective, and would report
+    false mismatches.
     """
     entries = [
         {**entry, "state": _TORCH_STATES.get(entry["state"], entry["state"])}

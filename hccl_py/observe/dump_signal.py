@@ -1,8 +1,8 @@
 """SIGUSR2: the flight recorder of a program that hangs.
 
-The signal rings an eventfd (`base/signal_bell.h`), and a thread that has nothing else to do writes
-the files; so it works wherever the main thread is, in C++ or not. Only where nobody else wants that
-signal: a handler that stands is left alone, and one that comes later replaces ours.
+The signal writes to an eventfd (`base/signal_bell.h`), and a thread of its own writes the files; so
+it works even while the main thread is in C++. An existing handler of the signal is kept, and a
+later one replaces ours.
 """
 
 import logging
@@ -19,28 +19,28 @@ from hccl_py.transport.threads import start_without_signals
 
 logger = logging.getLogger("hccl_py")
 
-_STOP = 1 << 32  # more than signals can add up to
-_LONGEST_DUMP_S = 5.0  # that the end of the process waits for
+_STOP = 1 << 32  # larger than any sum of signals
+_LONGEST_DUMP_S = 5.0  # longest wait for a dump at exit
 
 
 class Bell:
-    """Calls a function when SIGUSR2 comes, for as long as somebody holds it."""
+    """Calls a function on SIGUSR2, while there are holders."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the garbage collector may release inside hold()
+        self._lock = threading.RLock()  # the garbage collector may call release() inside hold()
         self._num_holders = 0
         self._fd: int | None = None
         self._thread: threading.Thread | None = None  # the last one
 
     def hold(self, action: Callable[[], None]) -> None:
-        """Listen, if nobody does yet."""
+        """Start to listen with the first holder."""
         with self._lock:
             self._num_holders += 1
             if self._num_holders > 1:
                 return
             try:
                 fd = os.eventfd(0, os.EFD_CLOEXEC)
-            except OSError as error:  # the communicator can do without
+            except OSError as error:  # optional for the communicator
                 logger.debug("the flight recorder does not listen to SIGUSR2: %s", error)
                 return
             if not _core.ring_on_signal(signal.SIGUSR2, fd):
@@ -59,7 +59,7 @@ class Bell:
             self._fd, self._thread = fd, thread
 
     def release(self) -> None:
-        """Stop listening with the last holder. From then on the signal does nothing."""
+        """Stop listening with the last holder; the signal then has no effect."""
         with self._lock:
             if self._num_holders == 0:
                 return  # in a forked child: the parent's
@@ -71,12 +71,12 @@ class Bell:
             self._fd = None
 
     def await_end(self) -> None:
-        """At exit: wait for the thread that the last release has asked to stop."""
+        """At exit: wait for the thread that the last release stops."""
         if self._thread is not None and self._fd is None:
             self._thread.join(_LONGEST_DUMP_S)
 
     def forget(self) -> None:
-        """In a forked child: the signal is for the parent alone, its thread is not here."""
+        """In a forked child: drop the bell, whose thread and signal belong to the parent."""
         _core.forget_signal_bell()
         if self._fd is not None:
             os.close(self._fd)
@@ -95,6 +95,6 @@ def _listen(fd: int, action: Callable[[], None]) -> None:
 
 
 BELL = Bell()
-"""Of the process, as the signal is."""
+"""One per process, like the signal."""
 
 register(LifecycleStage.DUMP_SIGNAL, at_exit=BELL.await_end, in_forked_child=BELL.forget)

@@ -1,8 +1,8 @@
-"""The flight recorder: the last calls of this process's communicators, and how far each got.
+"""The flight recorder: the last calls of this process's communicators, and their progress.
 
-The engine writes the records (`engine/calls/recorder.h`); here they become entries with torch's
-names for things, and `dump_files.py` writes them to files. Written when a communicator
-fails (HCCL_TRACE_DIR says where; unset: not), on SIGUSR2 (`dump_signal.py`), and on request.
+The engine writes the records (`engine/calls/recorder.h`); this file converts them to entries with
+torch's keys, and `dump_files.py` writes them to files: when a communicator fails (in
+HCCL_TRACE_DIR, if set), on SIGUSR2 (`dump_signal.py`), and on request.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _STATES = ("submitted", "started", "completed", "failed")
 
 
 class Membership(NamedTuple):
-    """A communicator as the recorder and the reports of one of its ranks name it."""
+    """A communicator's identity for the recorder and reports of one of its ranks."""
 
     name: str
     rank: int
@@ -48,7 +48,7 @@ class Membership(NamedTuple):
     boot_id: str  # ranks with the same one share a clock
     global_ranks: tuple[int, ...] | None  # its ranks in the job; None: not known
     description: str = ""  # the user's
-    nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each
+    nodes: tuple[tuple[int, ...], ...] = ()  # ranks of each node
 
 
 Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
@@ -64,15 +64,15 @@ class FlightRecorder:
     def __init__(
         self, core: _core.Communicator, member: Membership, clock: Callable[[], ClockReading | None]
     ) -> None:
-        self.member = member  # set anew when more is known of the communicator
+        self.member = member  # replaced when more is known of the communicator
         self._clock = clock
-        self.sites = CallSites()  # the user's lines that made the last calls
+        self.sites = CallSites()  # lines of the user's program with the last calls
         self._core: _core.Communicator | None = core
-        self._recording = threading.RLock()  # a signal's handler may call, and fail, meanwhile
+        self._recording = threading.RLock()  # a signal handler may call, and fail, meanwhile
         self._recorded_failure = False
         with _lock:
             _recorders[id(self)] = self
-        # Not a communicator that nobody holds either shall keep the thread.
+        # The thread must not depend on an unreferenced communicator.
         self._dropped = weakref.finalize(self, BELL.release)
         self._dropped.atexit = False
         BELL.hold(_dump_on_signal)
@@ -91,14 +91,14 @@ class FlightRecorder:
         return self._core
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
+        """Return the calls, oldest first, with the keys of torch's flight recorder and ours."""
         clock_ns = time.time_ns() - time.monotonic_ns()
         core = self._core  # another thread may close it
         calls = [Call(*record) for record in core.records()] if core is not None else []
         return [self._entry(call, clock_ns) for call in calls]
 
     def header(self) -> dict[str, Any]:
-        """Return what there is to say of the communicator as a whole."""
+        """Return the facts about the communicator as a whole."""
         reading = self._clock()
         about = self.member._asdict()
         processes = about.pop("processes")
@@ -111,7 +111,7 @@ class FlightRecorder:
         }
 
     def record_failure(self, text: str) -> None:
-        """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
+        """Write the dump of a failure, once, if HCCL_TRACE_DIR is set. Never raises."""
         folder = folder_of_failures()
         core = self._core  # another thread may close it
         if folder is None or core is None or not core.failed():  # one late recv fails alone
@@ -120,17 +120,17 @@ class FlightRecorder:
             if self._recorded_failure:
                 return
             self._recorded_failure = True
-            with contextlib.suppress(Exception):  # the failure itself matters more
+            with contextlib.suppress(Exception):  # the failure itself has priority
                 _dump(folder, f"failure: {text}", self.home_rank)
 
     def record_failure_soon(self, text: str) -> None:
-        """Write it in a thread of its own: the caller must go on, and no call may ever raise.
+        """Write it in a thread of its own: the caller must continue, and no call may raise.
 
-        A call that raises meanwhile waits for that thread, so the file is there before the error.
+        A call that raises meanwhile waits for that thread, so the file precedes the error.
         """
         if folder_of_failures() is not None and not self._recorded_failure:
             name = "hccl-flight-recorder-failure"
-            with contextlib.suppress(RuntimeError, MemoryError):  # no thread can be had
+            with contextlib.suppress(RuntimeError, MemoryError):  # no thread can be started
                 writer = threading.Thread(target=self.record_failure, args=(text,), name=name)
                 start_without_signals(writer)
 
@@ -140,7 +140,7 @@ class FlightRecorder:
         return path
 
     def close(self) -> None:
-        """Forget the communicator. Idempotent."""
+        """Drop the communicator. Idempotent."""
         if self._core is not None:
             for watch in BEFORE_CLOSE:
                 watch(self)
@@ -148,9 +148,9 @@ class FlightRecorder:
             _recorders.pop(id(self), None)
         if (
             self._dropped.detach() is not None
-        ):  # to call it would do nothing while the process exits
+        ):  # a call would have no effect while the process exits
             BELL.release()
-        self._core = None  # with it goes the engine's memory
+        self._core = None  # frees the engine's memory
 
     def _entry(self, call: Call, clock_ns: int) -> dict[str, Any]:
         return {
@@ -175,9 +175,9 @@ class FlightRecorder:
     def _collective(self, call: Call) -> dict[str, Any]:
         fields = unpack(call.fingerprint)
         name, element = fields.collective, fields.element
-        # The engine puts the number in when the call's turn has come.
+        # The engine adds the number when the call starts.
         number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
-        # The fingerprint may have had no room for the exact size.
+        # The fingerprint may have no room for the exact size.
         count = max(call.bytes_in, call.bytes_out) // element.item_bytes
         return {
             "profiling_name": f"hccl:{name}",
@@ -206,13 +206,13 @@ class FlightRecorder:
 
 
 def recorders_of_process() -> list[FlightRecorder]:
-    """Return those of all open communicators. Any thread may."""
+    """Return the recorders of all open communicators, on any thread."""
     with _lock:
         return list(_recorders.values())
 
 
 def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[Path]:
-    """Write a file for each rank that lives in this process, or for one; may raise OSError."""
+    """Write a file for each rank in this process, or for one rank; may raise OSError."""
     recorders = recorders_of_process()
     homes = sorted({one.home_rank for one in recorders}) if home_rank is None else [home_rank]
     return [
@@ -222,7 +222,7 @@ def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[P
 
 
 def content_for_torch(reason: str) -> dict[str, Any]:
-    """Return what torch's analyser understands of all calls of this process, one rank of a job."""
+    """Return the content for torch's analyser of all calls of this process, one rank."""
     recorders = recorders_of_process()
     rank = recorders[0].home_rank if recorders else 0
     return for_torch(content(rank, reason, _dumps(recorders)))
@@ -235,7 +235,7 @@ def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:
         header, entries = one.header(), one.entries()
         name = header["name"]
         names[name] += 1
-        if names[name] > 1:  # a communicator that stands where an earlier one failed
+        if names[name] > 1:  # it replaces a failed communicator of that name
             header["name"] = f"{name}#{names[name]}"
             for entry in entries:
                 entry["process_group"][0] = header["name"]
@@ -276,8 +276,8 @@ def _forget_after_fork() -> None:
 
 
 BEFORE_CLOSE: "list[Callable[[FlightRecorder], None]]" = []
-"""Are given each recorder while its calls can still be read; none may raise."""
+"""Functions that get each recorder while its calls can be read; none may raise."""
 
-_lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
+_lock = threading.RLock()  # a signal handler may close a communicator meanwhile
 _recorders: "weakref.WeakValueDictionary[int, FlightRecorder]" = weakref.WeakValueDictionary()
 register(LifecycleStage.FLIGHT_RECORDERS, in_forked_child=_forget_after_fork)

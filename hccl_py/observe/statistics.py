@@ -1,7 +1,7 @@
 """A communicator's counters, as plain numbers that can be logged, subtracted and written as JSON.
 
-Everything counts what this rank sent, from the communicator's first connection on, and never
-decreases. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `statistics`.
+All counters are of this rank's own sends, from the communicator's first connection on, and never
+decrease. A queue pair of `hccl_py.transport.verbs` has its own counters, see its `statistics`.
 """
 
 from typing import TypedDict, cast
@@ -19,11 +19,11 @@ DEVICES = ("shm", "tcp", "verbs", "provider")
 class DeviceStatistics(TypedDict):
     """Counters of all lanes over one kind of transport."""
 
-    messages: int  # sent; a payload that several readers share counts once for each
+    messages: int  # sent; a payload with several readers counts once per reader
     bytes: int  # of their payload
     stalls: int  # messages that could not leave at once
-    retries: int  # sent again: a connection broke (tcp), or a device failed (verbs)
-    reconnects: int  # connections that took the place of a broken one (tcp)
+    retries: int  # resent: a connection broke (tcp), or a device failed (verbs)
+    reconnects: int  # connections that replaced a broken one (tcp)
 
 
 class PathStatistics(DeviceStatistics):
@@ -32,30 +32,30 @@ class PathStatistics(DeviceStatistics):
     peer: int  # rank at the other end
     lane: int  # which lane to that peer; the last one is for send and recv
     path: str  # interface, addresses and number of the connection
-    connected: bool | None  # whether it stands now; None: no message has needed it yet
+    connected: bool | None  # whether it is up; None: no message has needed it yet
     checksum_errors: int  # frames that arrived damaged (HCCL_CHECKSUM=1)
-    bytes_per_second: float  # measured while it was busy; 0 if it has not been long enough
+    bytes_per_second: float  # measured while busy; 0 before there is enough data
 
 
 class CallStatistics(TypedDict):
     """How long all calls of one kind took, from their start to their end.
 
-    A wait counts as waiting for late ranks until the first message of the rank that held this one
-    up has arrived. Waits of about a microsecond and less are not seen. For `send` and `recv` it is
-    the time until the other side had made its call.
+    A wait counts as waiting for late ranks until the first message of the rank that it waits for
+    arrives. Waits of up to about a microsecond are not counted. For `send` and `recv` it is the
+    time until the peer made its call.
     """
 
     calls: int  # that ended without error
     waiting_s: float  # for late ranks
     moving_s: float  # the rest: moving and reducing data
-    elements: int  # of all blocks of each call; 0 where ranks give blocks of any sizes
+    elements: int  # of all blocks of each call; 0 for blocks of any sizes
 
 
 class PeerStatistics(TypedDict):
-    """How late one rank was for this rank's collectives, over any number of hops."""
+    """Lateness of one rank in this rank's collectives, over any number of hops."""
 
     waited_s: float  # how long this rank waited for it
-    times_last: int  # in how many collectives it was the one waited for longest
+    times_last: int  # collectives in which this rank waited for it longest
 
 
 class Statistics(TypedDict):
@@ -64,13 +64,13 @@ class Statistics(TypedDict):
     collectives: int  # that this rank finished without error
     rendezvous: int  # of these, the ones with messages read or written in registered memory
     single_copies: int  # messages that the kernel copied once, between the memory of two ranks
-    replies: int  # of these, the results that a peer wrote where this rank wants them
+    replies: int  # of these, the results that a peer wrote to their destination
     slot_copies: int  # payloads that this rank copied into or out of slots of queue pairs
     remote_reads: int  # payloads that it read out of a peer's registered memory by RDMA
     sleeps: int  # times that a waiting thread went to sleep in the kernel
-    doorbells: int  # sleeping peers of this node that were woken
+    doorbells: int  # times that a sleeping peer of this node was woken
     waiting_s: float  # seconds of its collectives that this rank waited for late ranks
-    moving_s: float  # the other seconds of them
+    moving_s: float  # the other seconds of its collectives
     calls: dict[str, CallStatistics]  # by kind of call; only kinds that were called
     peers: list[PeerStatistics]  # by rank; of this rank itself zeros
     devices: dict[str, DeviceStatistics]  # by name, all of `DEVICES`

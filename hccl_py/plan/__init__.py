@@ -2,5 +2,5 @@
 
 Standard library only, and no I/O. An algorithm writes ops through a `PlanBuilder` (`language.py`,
 read it first); `verify.py` runs the plans of all ranks symbolically, under the engine's rules in
-`simulate.py`; `lower.py` makes a plan what the engine runs. The algorithms stand above.
+`simulate.py`; `lower.py` converts a plan to the engine's form. The algorithms are a layer above.
 """

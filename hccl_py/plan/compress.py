@@ -1,11 +1,11 @@
-"""Compression as a property of a plan's edges: which messages are compressed, and what it changes.
+"""Compression as a property of a plan's edges: the compressed messages, and the effects.
 
 An edge is an op and one of its peers. A compressed edge carries an encoding, which loses precision.
 If the sender kept the exact value, ranks would end with different bits. So engine and proof share a
-rule: a compressed send out of `data` leaves there what its receivers decode. `input` is read only,
-and no algorithm reads scratch again, so these stay as they are.
+rule: a compressed send from `data` stores there the values that its receivers decode. `input` is
+read only, and no algorithm reads scratch again, so these stay as they are.
 
-The plan does not say what a message is encoded as; the communicator does.
+The communicator, not the plan, defines the encoding.
 """
 
 from dataclasses import replace
@@ -17,12 +17,12 @@ def compress_scale_out(plan: Plan, nodes: Nodes) -> Plan:
     """Compress the edges between nodes.
 
     A send to several peers is compressed for all of them or for none. A send to both kinds becomes
-    two, the compressed one first: so its own node gets what the other nodes decode. `verify` says
-    whether an algorithm stays right.
+    two, the compressed one first, so its own node gets the values that the other nodes decode.
+    `verify` proves whether an algorithm remains correct.
     """
     home = next(node for node in nodes if plan.rank in node)
     ops: list[Op] = []
-    ends = [0]  # how many ops the first k became, by k
+    ends = [0]  # by k: the number of ops that replace the first k
     for op in plan.ops:
         elsewhere = tuple(peer for peer in op.peers if peer not in home)
         mates = tuple(peer for peer in op.peers if peer in home)

@@ -1,8 +1,8 @@
-"""The collectives: who holds what before one, and what it promises afterwards.
+"""The collectives: the contents of all ranks' buffers before and after each one.
 
 `all_reduce`, `broadcast`, `reduce` and `barrier` work on `data`, in place. The others read `input`
-and write `output`, blocks that are never cut. The `data` of a non-root rank before a broadcast is
-its own contribution too: no algorithm may let it through.
+and write `output`, blocks that are never cut. The `data` of a non-root rank before a broadcast
+counts as its contribution, which must not appear in a result.
 """
 
 from collections.abc import Callable, Hashable
@@ -13,7 +13,7 @@ from hccl_py.plan.language import Buffer, Plan, Shape
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Block `block` as `rank` brought it: of its input, or of its data."""
+    """Block `block` of the input or data of `rank`."""
 
     rank: int
     block: int
@@ -21,7 +21,8 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The reduction of every rank's block `block`, each counted once, same bits wherever held."""
+    """The reduction of every rank's block `block`, each counted once, bitwise equal on all
+    ranks."""
 
     block: int
 
@@ -35,14 +36,14 @@ class Contract:
     """Precondition and postcondition of a collective, by rank, world size and root of a plan."""
 
     name: str  # as torch spells it
-    # Returns the contents of chunk i of `data`, or of block i of `output`, in the end.
+    # Returns the final contents of chunk i of `data`, or of block i of `output`.
     promise: Callable[[Plan, int], Promise]
-    # How many blocks a rank brings and gets; None where the collective works on `data`.
+    # Number of input and output blocks of a rank; None if the collective works on `data`.
     blocks: Callable[[Plan], tuple[int, int]] | None = None
-    # The input block and the output block that are the same memory where the caller works in place.
+    # The input and output blocks that share memory in a call in place.
     shared_block: Callable[[Plan], tuple[int, int] | None] = lambda _plan: None
     rooted: bool = False
-    # Block i has the same length on every rank (what is reduced must), not one of its own on each.
+    # Block i has the same length on every rank, as reductions need, not one per rank.
     one_length: bool = False
     # Every rank receives from every rank, directly or through others, before it returns.
     meets: bool = False
@@ -52,7 +53,7 @@ class Contract:
     in_rank_order: bool = False
 
     def shape(self, plan: Plan, data_chunks: int) -> Shape:
-        """Return how a rank's buffers are cut; `data_chunks` counts only where `data` is."""
+        """Return the partition of a rank's buffers; `data_chunks` applies only to `data`."""
         return Shape(data_chunks) if self.blocks is None else Shape(0, *self.blocks(plan))
 
     def length(self, plan: Plan, buffer: Buffer, block: int) -> Hashable:

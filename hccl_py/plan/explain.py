@@ -1,4 +1,4 @@
-"""A wrong plan drawn as text: the way of the block whose contribution is missing or double."""
+"""A drawing of a wrong plan: the path of the block with a missing or double contribution."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,13 +11,13 @@ from hccl_py.plan.memory import Value, listed
 _MISSING = "? missing"
 _MOST_LINES = 40
 _MOST_RANKS = 64  # a column each
-_MOST_OPS = 1 << 17  # of all ranks: what each did is kept
+_MOST_OPS = 1 << 17  # of all ranks: every op is recorded
 
 
 def explain(
     plans: Sequence[Plan], contract: Contract, error: PlanError, *, in_place: bool = False
 ) -> str:
-    """Return the message of `error`, and below it how the block at fault came to be."""
+    """Return the message of `error`, and below it the history of the wrong block."""
     fault, n = error.fault, len(plans)
     is_large = n > _MOST_RANKS or sum(len(plan.ops) for plan in plans) > _MOST_OPS
     if is_large or isinstance(error, MalformedPlanError):
@@ -29,7 +29,7 @@ def explain(
         lines = list(_standstill(plans, contract, history)) if history.stands_still else []
         return "\n".join([str(error), *lines])
     done = {(event.rank, event.op_index): event for event in history.events}
-    # A plan that ends wrong did all of its ops; where none wrote the block, there is no last one.
+    # A plan with a wrong result ran all its ops; there may be none that wrote the block.
     last = history.failed or (None if error.op_index is None else done[error.rank, error.op_index])
     way = [event for event in history.events if (event.rank, event.op_index) in _way(done, last)]
     lines = [
@@ -56,7 +56,7 @@ def explain(
 
 
 def _standstill(plans: Sequence[Plan], contract: Contract, history: History) -> Iterator[str]:
-    """Draw what each receive that waits for ever has got; or a message that nobody takes."""
+    """Draw what each blocked receive has got, or a message that no rank receives."""
     n, rows = len(plans), list[str]()
     for rank, index, got in history.waiting():
         chunk = plans[rank].ops[index].dst
@@ -88,7 +88,7 @@ def _lacking_at(plan: Plan, contract: Contract, history: History, value: Value) 
         if isinstance(promise, Contribution) and not value.ranks >> promise.rank & 1:
             continue
         held: tuple[Value, ...] = ()
-        with suppress(ValueError):  # nothing was written to it
+        with suppress(ValueError):  # it was never written
             held = history.memories[plan.rank].read(buffer[block])
         bar = _lacking(_bar(held, promise.block, plan.world_size), promise)
         if "?" in bar:
@@ -96,7 +96,7 @@ def _lacking_at(plan: Plan, contract: Contract, history: History, value: Value) 
 
 
 def _lacking(bar: str, promise: Promise | None) -> str:
-    """Mark the contributions that a block has to have and has not."""
+    """Mark the missing contributions of a block."""
     if promise is None:
         return bar
     if isinstance(promise, Contribution):
@@ -106,7 +106,7 @@ def _lacking(bar: str, promise: Promise | None) -> str:
 
 
 def _way(done: Mapping[OpName, Event], last: Event | None) -> set[OpName]:
-    """Return the ops that what the last one wrote came through."""
+    """Return the ops on the path of the last op's result."""
     found: set[OpName] = set()
     waiting = [] if last is None else [*last.read, *last.received]
     while waiting:
@@ -133,7 +133,7 @@ def _last_line(plans: Sequence[Plan], error: PlanError, fault: Fault, last: Even
     plan = plans[error.rank]
     if last is not None:
         bar = _bar(last.values, fault.block, plan.world_size)
-    else:  # `data` holds what the rank brought, an output nothing
+    else:  # `data` holds the rank's contribution, an output nothing
         own = error.rank if plan.shape.data_chunks else None
         bar = "".join("#" if rank == own else "." for rank in range(plan.world_size))
     bar = "".join("?" if fault.missing >> at & 1 else one for at, one in enumerate(bar))

@@ -1,7 +1,7 @@
-"""Records every op of a collective, in order: where each value came from, and when.
+"""Records every op of a collective, in order: the source and time of each value.
 
-The run is that of the proof, `simulate.py`. The explanation of a wrong plan and the drawing of a
-right one read this record.
+The run is the proof's, `simulate.py`. Explanations of wrong plans and drawings of correct ones read
+this record.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from hccl_py.plan.simulate import Simulation, _Message
 
 RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 OpName = tuple[int, int]
-"""A rank, and which of its ops."""
+"""A rank and the index of its op."""
 
 Duration = Callable[[Plan, Op, int | None], float]
-"""How long an op of a rank takes: its message to a peer, or (None) what it copies or reduces."""
+"""Time of an op of a rank: of its message to a peer, or (None) of its copy or reduction."""
 
 
 def in_steps(_plan: Plan, _op: Op, peer: int | None) -> float:
@@ -27,24 +27,23 @@ def in_steps(_plan: Plan, _op: Op, peer: int | None) -> float:
 
 
 class Event(NamedTuple):
-    """An op that was done."""
+    """A completed op."""
 
     rank: int
     op_index: int
     begin: float
     end: float
     chunk: Chunk  # what it wrote, or sent
-    values: tuple[Value, ...]  # of each chunk in there, afterwards; of a wrong op its operands
-    # The ops that wrote what it read here, and those that sent what it received.
+    values: tuple[Value, ...]  # of each of its chunks, afterwards; of a wrong op its operands
+    # The ops that wrote its operands, and the ops that sent its messages.
     read: frozenset[OpName]
     received: tuple[OpName, ...]
 
 
 class History(Simulation):
-    """A run of the plans that notes each op.
+    """A run of the plans that records each op.
 
-    A message begins when it is posted, behind those that its lane carries already. Lanes do not
-    disturb one another.
+    A message starts when it is posted, after earlier ones in its lane. Lanes are independent.
     """
 
     def __init__(
@@ -56,20 +55,20 @@ class History(Simulation):
     ) -> None:
         super().__init__(plans, contract, in_place)
         self.events: list[Event] = []
-        # Of wrong plans: the op that cannot be done, or whether ranks stand still, each before an
-        # op that waits for ever or with a message in a lane that nobody takes.
+        # For wrong plans: the op that failed, or whether ranks are stuck, each before an op that
+        # waits for ever or with a message that no rank receives.
         self.failed: Event | None = None
         self.stands_still = False
         self._in_step = False
         self._duration = duration
         self._now = [0.0] * len(plans)
-        # When what an op sends is at a peer.
+        # Arrival times of an op's messages.
         self.arrives: dict[tuple[OpName, int], float] = {}
         self._lane_free: dict[tuple[int, int], float] = {}
         self._taken: list[tuple[OpName, tuple[Value, ...]]] = []
 
     def run(self) -> None:
-        """Run as far as the plans can; PlanError: an op is wrong, which may become `failed`."""
+        """Run the plans as far as possible; PlanError: an op is wrong, and may become `failed`."""
         try:
             super().run()
         except PlanError as error:
@@ -79,7 +78,7 @@ class History(Simulation):
             raise
 
     def waiting(self) -> list[tuple[int, int, tuple[Value, ...]]]:
-        """Return the ranks that stand before a receive, which op it is, and what it has got."""
+        """Return the ranks blocked in a receive, the op, and its received values."""
         found = []
         for rank, plan in enumerate(self._plans):
             index = self._next[rank]

@@ -1,6 +1,6 @@
 """The language of plans: buffers, chunks, four kinds of op, and the builder that writes them.
 
-No bytes and no element types here: what the numbers of a chunk mean is decided in `lower.py`.
+No bytes and no element types here: `lower.py` gives the numbers of a chunk their meaning.
 """
 
 import sys
@@ -12,7 +12,7 @@ from operator import index
 from typing import NamedTuple
 
 MOST_OPS = 1 << 19
-"""Of one plan, and of its steps: what a function that does not end may write."""
+"""Limit of ops and of steps in one plan, for functions that do not end."""
 
 _OPEN_END = sys.maxsize  # of a range such as `data[:]`, until the builder closes it
 
@@ -21,7 +21,7 @@ Nodes = tuple[tuple[int, ...], ...]
 
 
 class Fault(NamedTuple):
-    """Which contributions to a block are wrong, as bit masks of ranks."""
+    """The wrong contributions to a block, as bit masks of ranks."""
 
     block: int
     missing: int = 0
@@ -29,20 +29,20 @@ class Fault(NamedTuple):
 
 
 class PlanError(ValueError):
-    """A plan that cannot run or does not do what its collective promises."""
+    """A plan that cannot run, or violates its collective's postcondition."""
 
     def __init__(
         self, rank: int, op_index: int | None, message: str, fault: Fault | None = None
     ) -> None:
         place = f"rank {rank}" if op_index is None else f"rank {rank}, op {op_index}"
         super().__init__(f"{place}: {message}")
-        self.fault = fault  # None: it is not about a contribution
-        self.rank = rank  # whose plan it is
-        self.op_index = op_index  # the op at fault, counted from 0; None where no single op is
+        self.fault = fault  # None: no contribution is wrong
+        self.rank = rank  # the plan's rank
+        self.op_index = op_index  # index of the wrong op; None if it is not a single one
 
 
 class MalformedPlanError(PlanError):
-    """A plan with something that no plan may have, whatever the others do."""
+    """A plan that is invalid by itself, whatever the others do."""
 
 
 class Buffer(IntEnum):
@@ -54,12 +54,12 @@ class Buffer(IntEnum):
 
     def __getitem__(self, key: int | slice) -> "Chunk":
         """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`."""
-        # A plan among thousands of ranks has as many chunks: the short way past both classes.
+        # A plan among thousands of ranks has thousands of chunks: bypass both constructors.
         if isinstance(key, int) and key >= 0:
             return tuple.__new__(Chunk, (self, key, key + 1, None))
         at = key if isinstance(key, slice) else slice(index(key), index(key) + 1)
         begin, end = index(at.start or 0), _OPEN_END if at.stop is None else index(at.stop)
-        # A neighbour computed without `% n` must not wrap silently: no negative index.
+        # No negative index, so that a neighbour computed without `% n` cannot wrap silently.
         if begin < 0 or end < 0 or at.step not in (None, 1):
             raise IndexError(f"{self.name.lower()}[{key}]: chunks count up from 0, one by one")
         return Chunk(self, begin, end)
@@ -71,8 +71,8 @@ data, input, output = Buffer
 class Chunk(NamedTuple):
     """A range of chunks of a buffer, or scratch with the length of such a range.
 
-    A range of `data` is one slot of scratch. A range of blocks is as many slots in a row, one each,
-    so that one message carries several blocks; it exists only in scratch, for blocks of one length.
+    A range of `data` is one slot of scratch. A range of blocks is one slot per block, in a row, so
+    that one message carries several blocks; it exists only in scratch, for blocks of one length.
     """
 
     buffer: Buffer
@@ -82,7 +82,7 @@ class Chunk(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """How many slots it takes in scratch."""
+        """Number of its slots in scratch."""
         return 1 if self.buffer is Buffer.DATA else self.end - self.begin
 
     def __str__(self) -> str:
@@ -118,11 +118,11 @@ class Op(NamedTuple):
     peers: tuple[int, ...] = ()
     dst: Chunk | None = None
     src: Chunk | None = None
-    compressed: tuple[int, ...] = ()  # those of the peers whose messages are compressed
+    compressed: tuple[int, ...] = ()  # the peers whose messages are compressed
 
     @property
     def written(self) -> Chunk | None:
-        """The chunk that it changes: `dst`, or `data` that a compressed send rounds."""
+        """The chunk that it changes: `dst`, or the `data` that a compressed send rounds."""
         src = self.src
         if src is None or not self.compressed:
             return self.dst
@@ -140,7 +140,7 @@ class Op(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Into how many chunks (`data`) or blocks (`input`, `output`) a rank cuts its buffers."""
+    """The number of chunks (`data`) or blocks (`input`, `output`) of a rank's buffers."""
 
     data_chunks: int = 0
     input_blocks: int = 0
@@ -158,7 +158,7 @@ class Plan:
     root: int | None = None  # of a rooted collective
     shape: Shape = Shape()
     ops: tuple[Op, ...] = ()  # each blocks until it is done; a send completes in the background
-    # Where its steps end, as numbers of ops; empty where the algorithm does not say.
+    # Ends of its steps, as numbers of ops; empty if the algorithm declares none.
     steps: tuple[int, ...] = ()
 
     @property
@@ -177,10 +177,9 @@ class Plan:
 
 
 class PlanBuilder:
-    """Collects the ops of one rank; it knows root and nodes.
+    """Collects the ops of one rank; has the root and the nodes.
 
-    Ops without peers are dropped, so that an algorithm need not treat one rank, or a node of one
-    rank, apart.
+    Ops without peers are dropped, so that algorithms need no special case for one rank.
     """
 
     def __init__(self, header: Plan, nodes: Nodes) -> None:
@@ -199,7 +198,7 @@ class PlanBuilder:
     def send(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Send `chunk` to each peer: one work request, which completes in the background."""
         if everyone := self._ranks(peers):
-            # Past the constructor, as in Buffer.__getitem__.
+            # Bypasses the constructor, as in Buffer.__getitem__.
             self._add(tuple.__new__(Op, (SEND, everyone, None, self._closed(chunk), ())))
 
     def recv(self, peer: int, chunk: Chunk) -> None:
@@ -216,11 +215,11 @@ class PlanBuilder:
         self._add(Op(COPY, (), self._closed(dst), self._closed(src)))
 
     def end_step(self) -> None:
-        """End a step: what ranks send in it they receive in it, one message a pair at most.
+        """End a step, in which each pair of ranks sends and receives at most one message.
 
-        In a step, sends come before all else. Every rank takes as many steps, some of them maybe
-        without ops, and the last step ends with the plan. Then the engine has a way of its own for
-        small messages among the ranks of a node.
+        In a step, sends precede other ops. All ranks have the same number of steps, some perhaps
+        without ops, and the last one ends with the plan. Steps let the engine run small calls among
+        the ranks of a node faster.
         """
         self._check_number(len(self._steps), "steps")
         self._steps.append(len(self._ops))
@@ -253,7 +252,7 @@ class PlanBuilder:
             raise PlanError(self._header.rank, None, problem)
 
     def _ranks(self, peers: Iterable[int]) -> tuple[int, ...]:
-        """Take no more than there are ranks, which is wrong already: `peers` may have no end."""
+        """Read at most one peer too many: `peers` may be endless."""
         return tuple(map(index, islice(peers, self._header.world_size)))
 
     def _closed(self, chunk: Chunk) -> Chunk:

@@ -1,6 +1,6 @@
-"""How large a plan may be: what the engine can run, and what can be proved in time.
+"""Limits of a plan: what the engine can run, and what can be proved in time.
 
-docs/internals/algorithms.md lists these numbers. That of ops stands in `language.py`.
+docs/internals/algorithms.md lists these numbers. The limit of ops is in `language.py`.
 """
 
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from hccl_py.plan.tiles import slot_bytes
 
 MOST_RANKS = 4096
 MOST_CHUNKS = 1 << 16
-"""Into which `data` can be cut."""
+"""Most chunks of `data`."""
 
 MOST_SCRATCH = 1024
 """Messages that fit the scratch of a rank: each takes a slot of the engine on every channel."""
 
-_LARGEST_ITEM_BYTES = 8  # complex numbers are reduced as their parts
+_LARGEST_ITEM_BYTES = 8  # a complex number is reduced as its two parts
 
 
 def most_span(world_size: int) -> int:
-    """Return how many chunks an op may name: one element of each has to fit a message."""
+    """Return the most chunks of an op: one element of each must fit a message."""
     return slot_bytes(world_size) // _LARGEST_ITEM_BYTES
 
 
 def check_limits(plans: Sequence[Plan]) -> None:
-    """Raise MalformedPlanError where plans, one per rank, are larger than the engine can run."""
+    """Raise MalformedPlanError if plans, one per rank, exceed the engine's limits."""
     n, chunks = len(plans), plans[0].shape.data_chunks
     if n > MOST_RANKS:
         raise MalformedPlanError(0, None, f"expected at most {MOST_RANKS} ranks, got {n}")

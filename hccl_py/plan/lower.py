@@ -3,11 +3,11 @@
 A row is `(kind, peers_begin, peers_count, dst_buffer, dst_begin, dst_end, dst_scratch, src_buffer,
 src_begin, src_end, src_scratch, rendezvous)`. Kinds and buffers are the numbers of `OpKind` and
 `Buffer`; begin and end count chunks; scratch -1 is the range itself, k >= 0 the slots from k on
-with the range's length. A side that the op does not have is zeros with scratch -1. The last number
-is what `rendezvous.py` finds.
+with the range's length. A side that the op does not have is zeros with scratch -1. `rendezvous.py`
+computes the last number.
 
-A copy to where the next op reduces is no row of its own: the `recv_reduce` then has a source, from
-which it takes this rank's part. That saves a pass over the data.
+A copy to the destination of the next `recv_reduce` has no row of its own: the `recv_reduce` then
+has a source, its own rank's operand. That saves a pass over the data.
 """
 
 from itertools import pairwise
@@ -23,10 +23,10 @@ class LoweredPlan(NamedTuple):
     """A plan as the engine reads it."""
 
     ops: tuple[Row, ...]
-    peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are
-    compressed: tuple[bool, ...]  # of each of `peers`; empty where none is
-    steps: tuple[int, ...]  # where its steps end, as numbers of ops
-    data_chunks: int  # into how many chunks `data` is partitioned
+    peers: tuple[int, ...]  # of all ops, flat; a row has the begin and number of its own
+    compressed: tuple[bool, ...]  # for each of `peers`; empty if none is
+    steps: tuple[int, ...]  # ends of its steps, as numbers of ops
+    data_chunks: int  # number of chunks of `data`
     scratch_slots: int
 
 
@@ -36,7 +36,7 @@ def lower(plan: Plan) -> LoweredPlan:
     peers: list[int] = []
     scratch_slots = 0
     ways = rendezvous(plan.ops)
-    # By index of a copy to where the next op reduces.
+    # By index of a copy to the destination of the next reduction.
     parts = {
         index: op.src
         for index, (op, following) in enumerate(pairwise(plan.ops))

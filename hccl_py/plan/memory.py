@@ -1,4 +1,4 @@
-"""The symbolic memory of one rank: which value every block and scratch slot holds."""
+"""The symbolic memory of one rank: the value of every block and scratch slot."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -13,7 +13,7 @@ Place = tuple[Buffer | None, int]
 
 @dataclass(frozen=True)
 class Rounded:
-    """A value as those hold it who decoded it, and the sender who rounded its own."""
+    """A value after compression, as its receivers decode it and its sender rounds it."""
 
     value: "Value"
 
@@ -25,11 +25,11 @@ Tree = Contribution | Rounded | tuple["Value", ...]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A contribution, a reduction of values as a tree, or a rounded one of these.
+    """A contribution, a tree of reductions, or one of these after rounding.
 
-    Equal trees are one object, so that comparing values costs the same whether they are leaves or
-    reductions of all ranks. One value has the same bits for any dtype and reduce op; two trees over
-    the same leaves need not.
+    Equal trees are one object, so that comparisons cost the same for leaves and for reductions of
+    all ranks. A value has the same bits wherever it is held; two trees over the same leaves need
+    not.
     """
 
     tree: Tree
@@ -37,7 +37,7 @@ class Value:
     ranks: int  # bit mask of the ranks that contributed
 
     def __str__(self) -> str:
-        """Spell a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
+        """Render a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
         if self.ranks.bit_count() > _MOST_SPELT:
             return f"(block {self.block} of {self.ranks.bit_count()} ranks)"
         if isinstance(self.tree, Contribution):
@@ -76,7 +76,7 @@ class Values(dict[Tree, Value]):
         return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
 
     def rounded(self, value: Value) -> Value:
-        """Round once; ValueError: that is done, and rounding again may give other bits."""
+        """Round once; ValueError: it is rounded, and rounding again may change bits."""
         if isinstance(value.tree, Rounded):
             raise ValueError(f"compresses {value}, which was compressed before")
         rounded = Rounded(value)
@@ -84,17 +84,17 @@ class Values(dict[Tree, Value]):
 
 
 def listed(ranks: int) -> str:
-    """Spell the ranks of a bit mask; empty if there is none."""
+    """Render the ranks of a bit mask; empty if there is none."""
     found = [str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1]
     more = [f"and {len(found) - _MOST_SPELT} more"] * (len(found) > _MOST_SPELT)
     return ", ".join(found[:_MOST_SPELT] + more)
 
 
 class Memory:
-    """The contents of a rank's buffers, and the places that its unsent messages still read."""
+    """The contents of a rank's buffers, and the places that unsent messages still read."""
 
     def __init__(self, contract: Contract, plan: Plan, values: Values, in_place: bool) -> None:
-        """Hold the rank's own contributions; `in_place` makes the shared block one place."""
+        """Start with the rank's contributions; `in_place` makes the shared block one place."""
         self.unsent: Counter[Place] = Counter()  # how many sends still read a place
         self.last_writer: dict[Place, int] = {}  # the op that wrote a place last
         self._contract = contract
@@ -102,7 +102,7 @@ class Memory:
         self._alias: dict[Place, Place] = {}
         if in_place and (shared := contract.shared_block(plan)):
             self._alias[Buffer.OUTPUT, shared[1]] = (Buffer.INPUT, shared[0])
-        # Of every place the lengths of its chunks, as symbols, and their values.
+        # By place, the lengths of its chunks, as symbols, and their values.
         self._held: dict[Place, tuple[tuple[Hashable, ...], tuple[Value, ...]]] = {}
         for buffer in (Buffer.DATA, Buffer.INPUT):
             for block in range(plan.shape[buffer]):
@@ -117,7 +117,7 @@ class Memory:
         return tuple(self._alias.get(place, place) for place in blocks)
 
     def lengths(self, chunk: Chunk) -> tuple[Hashable, ...]:
-        """Return the length symbols of a chunk; ValueError: slots of one message that differ."""
+        """Return the length symbols of a chunk; ValueError: slots of one message differ."""
         blocks = range(chunk.begin, chunk.end)
         found = tuple(self._contract.length(self._plan, chunk.buffer, block) for block in blocks)
         if chunk.slots > 1 and len(set(found)) > 1:
@@ -126,16 +126,16 @@ class Memory:
 
     def _pieces(self, chunk: Chunk) -> Iterator[tuple[Place, tuple[Hashable, ...]]]:
         places, lengths = self.places(chunk), self.lengths(chunk)
-        each = len(lengths) // len(places)  # all chunks of `data` stand in one slot
+        each = len(lengths) // len(places)  # one slot holds all chunks of `data`
         for at, place in enumerate(places):
             yield place, lengths[at * each : (at + 1) * each]
 
     def read(self, chunk: Chunk) -> tuple[Value, ...]:
-        """Return what a chunk holds; ValueError: nothing, or a scratch slot another length."""
+        """Return a chunk's values; ValueError: unwritten, or a scratch slot of another length."""
         values: list[Value] = []
         for place, lengths in self._pieces(chunk):
             if place not in self._held:
-                raise ValueError(f"reads {chunk}, which nothing was written to")
+                raise ValueError(f"reads {chunk}, which was never written")
             held_lengths, held = self._held[place]
             if chunk.scratch is not None and held_lengths != lengths:
                 raise ValueError(f"reads {chunk}, which was written with another length")

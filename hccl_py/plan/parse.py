@@ -1,4 +1,4 @@
-"""The text of an op, as plans render it, read back: a plan in a file is these lines.
+"""Parses the text of an op as plans render it: a plan in a file is these lines.
 
 `parse_op(str(op)) == op` for every op.
 """
@@ -20,12 +20,12 @@ _EXPECTED = (
 
 
 def parse_op(text: str) -> Op:
-    """Read an op.
+    """Parse an op.
 
-    Whether it fits its plan `verify` checks.
+    `verify` checks whether it fits its plan.
 
     Raises:
-        ValueError: it is no op; the message says what was expected.
+        ValueError: it is not an op; the message says what was expected.
     """
     if found := _SEND.fullmatch(text):
         *chunk, peers = found.groups()

@@ -1,4 +1,4 @@
-"""A line every few seconds of what takes long: plans that are written, and their proof."""
+"""Logs a line every few seconds while plans are written and proved."""
 
 import logging
 import signal
@@ -12,14 +12,14 @@ PERIOD_S = 5.0
 
 
 class ProofProgress:
-    """While it is open, says what is done and how far it has come.
+    """Logs the current activity and its progress while the context is open.
 
     Attributes:
-        now: returns that; it is called by another thread.
+        now: returns the activity; called by another thread.
     """
 
     def __init__(self, who: str, first_s: float = PERIOD_S) -> None:
-        """Begin each line with `who`; the first one comes after `first_s` seconds."""
+        """Start each line with `who`; the first is logged after `first_s` seconds."""
         self.now: Callable[[], str] = lambda: "begins"
         self._who, self._first_s = who, first_s
         self._ended = threading.Event()
@@ -36,7 +36,9 @@ class ProofProgress:
         self._thread.join()
 
     def _report(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the caller's
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # signals are for the caller's threads
         began, wait_s = time.monotonic(), self._first_s
         while not self._ended.wait(wait_s):
             elapsed_s = time.monotonic() - began

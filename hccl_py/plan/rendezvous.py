@@ -1,11 +1,11 @@
-"""Which messages may stay in the sender's memory until the receiver has read them.
+"""Finds the messages that may stay in the sender's memory until the receiver reads them.
 
 The engine copies a small message (eager). It only announces a large one in registered memory, and
-the receiver reads it there (rendezvous). The sender must not overwrite the source before that. So
-two rules are found here, from the plan of the sending rank alone:
+the receiver reads it there (rendezvous). The sender must not overwrite the source before that. Two
+rules follow from the sender's plan alone:
 
-- A rank that overwrites the source before it receives from the peer again may wait for a peer that
-  waits for it: two ranks that swap do. Such a message is always copied. `simulate.py` proves that
+- A rank that overwrites the source before it receives from the peer again may deadlock with that
+  peer, as two ranks that swap would. Such a message is always copied. `simulate.py` proves that
   every other message can wait.
 - A rank often receives into the very chunk that it has sent, as in the second step of a mesh. The
   announcement then asks the peer to write that reply straight into the chunk.
@@ -21,7 +21,7 @@ COPIED = -1
 """The message is copied when it is sent."""
 
 ANNOUNCED = 0
-"""The message may be announced. A larger number k asks the peer to write its k-th next message."""
+"""The message may be announced. A larger number k has the peer write its k-th next message."""
 
 _LAST_REPLY = (1 << 16) - 2
 """A header has 16 bits for k."""
@@ -31,12 +31,12 @@ _LAST_REPLY = (1 << 16) - 2
 class _Sent:
     index: int
     op: Op
-    received: tuple[int, ...]  # how many messages of each peer had come
+    received: tuple[int, ...]  # messages received before, by peer
     touched: bool  # another op uses the source
 
 
 def rendezvous(ops: Sequence[Op]) -> list[int]:
-    """Return, for every op, `COPIED`, `ANNOUNCED` or which reply of the peer goes to its source."""
+    """Return, for every op, `COPIED`, `ANNOUNCED` or the reply that goes to its source."""
     result = [ANNOUNCED] * len(ops)
     received: defaultdict[int, int] = defaultdict(int)
     sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
@@ -48,10 +48,10 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
             for earlier in untouched.pop(place, ()):
                 earlier.touched = True
         if op.kind is SEND and op.compressed:
-            result[index] = COPIED  # what leaves is an encoding
+            result[index] = COPIED  # the message is an encoding
         elif op.kind is SEND:
             if op.src is not None and op.src.scratch is not None:
-                result[index] = COPIED  # scratch is not registered, and used again at once
+                result[index] = COPIED  # scratch is not registered, and reused at once
             elif source:
                 counts = tuple(received[peer] for peer in op.peers)
                 one = _Sent(index, op, counts, touched=is_shared)

@@ -5,10 +5,10 @@
   waits in the background for its lane to be empty, behind earlier sends of that lane; a send to
   several peers waits for each of them on its own.
 - An op that overwrites a chunk waits until every earlier send from an overlapping chunk was
-  received. Where `rendezvous.py` has the message copied, the op waits until it has entered its
-  lane. So a message holds what its chunk held when the send was posted.
-- A compressed send rounds what it reads, once, and leaves `data` so.
-- `recv_reduce` waits until the messages of all its peers are there and reduces in rank order.
+  received, or, if `rendezvous.py` has the message copied, until it entered its lane. So a message
+  has the content of its chunk at the time of the send.
+- A compressed send rounds the values that it reads, once, and stores them in `data`.
+- `recv_reduce` waits for the messages of all its peers and reduces in rank order.
 
 Ranks share only lanes, a receive names its lane, and no op tests whether a message is there: a Kahn
 network. Received values do not depend on timing, so one schedule proves all.
@@ -36,16 +36,16 @@ class _Message(NamedTuple):
 
 
 class Simulation:
-    """All ranks of one collective, from its precondition until nobody can go on."""
+    """All ranks of one collective, from its precondition until no rank can continue."""
 
     def __init__(self, plans: Sequence[Plan], contract: Contract, in_place: bool) -> None:
         self._plans = plans
         self._next = [0] * len(plans)
         self._rendezvous = [rendezvous(plan.ops) for plan in plans]
-        # By sender and receiver. The first message is in the lane, the others wait to enter it.
+        # By sender and receiver. The first message is in the lane, the others wait for it.
         self._lanes: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._values = Values()
-        # Of every rank a bit mask of the ranks whose data it has, directly or through others.
+        # By rank, a bit mask of the ranks whose data it has, directly or through others.
         self.origins = [1 << plan.rank for plan in plans]
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 
@@ -76,7 +76,7 @@ class Simulation:
         index = self._next[rank]
         op, memory = self._plans[rank].ops[index], self.memories[rank]
         if op.src and op.dst and memory.places(op.src) == memory.places(op.dst):
-            return True  # a copy of a chunk to itself, where the caller works in place
+            return True  # a copy of a chunk to itself, in a call in place
         if op.written is not None and memory.is_unsent(op.written):
             return False
         if op.kind in (OpKind.RECV, OpKind.RECV_REDUCE) and self._silent_peers(rank, op):

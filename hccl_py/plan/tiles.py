@@ -1,7 +1,7 @@
-"""How the engine cuts a call into tiles: the arithmetic of `Tiling` in csrc/engine/calls/plan.cc.
+"""The partition of a call into tiles: the arithmetic of `Tiling` in csrc/engine/calls/plan.cc.
 
-The engine computes it in C++ for every call. This file predicts the engine's result, and has the
-two numbers that all ranks must agree on.
+The engine computes it in C++ for every call. This file predicts the result, and has the two numbers
+that all ranks must agree on.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,10 @@ _CACHE_LINE = 64
 
 
 def slot_bytes(world_size: int) -> int:
-    """Return the most bytes of a message.
+    """Return the largest message in bytes.
 
-    There are two slots per local rank and channel: small ones keep a large communicator's segment
-    small. It depends on nothing but the world size, because all ranks must cut the same tiles.
+    Each local rank and channel has two slots: small ones keep a large communicator's segment small.
+    It depends only on the world size, because all ranks must cut the same tiles.
     """
     if world_size <= 32:
         return 128 * 1024
@@ -33,10 +33,10 @@ class Tiles(NamedTuple):
     number: int
     full: int  # elements of every tile but the last
     last: int
-    parts: int  # into how many chunks a tile is cut: those of `data`, or 1
+    parts: int  # chunks of a tile: the chunks of `data`, or 1
 
     def elements(self, tile: int, chunk: Chunk) -> int:
-        """Return how many elements a chunk has in a tile, as the engine partitions it."""
+        """Return a chunk's number of elements in a tile, by the engine's partition."""
         whole = self.last if tile == self.number - 1 else self.full
         if chunk.buffer is not Buffer.DATA:
             return whole * chunk.slots
@@ -46,7 +46,7 @@ class Tiles(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The properties of a call, besides its size, that decide how it is cut."""
+    """The properties of a call, besides its size, that decide its tiles."""
 
     data_chunks: int  # 0: of a collective on blocks
     span: int  # most chunks in one op of any rank

@@ -1,4 +1,4 @@
-"""The proof: these plans, one per rank, do what their collective promises, and cannot hang."""
+"""The proof that plans, one per rank, fulfil their collective's contract and cannot hang."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,18 +29,17 @@ def verify(
 ) -> None:
     """Prove the plans of one collective, for all ranks and all timings.
 
-    Proved are: ranges in bounds and input never written; sends and receives match in order and
-    length; no deadlock with room for one message per lane; every message received; the
-    postcondition; every contribution counted exactly once; a total held by several ranks reduced
-    in the same order everywhere, hence the same bits.
+    The proof covers: ranges are in bounds and input is never written; sends and receives match in
+    order and length; no deadlock with room for one message per lane; every message received; the
+    postcondition; every contribution counted exactly once; a total held by several ranks reduced in
+    the same order everywhere, hence the same bits.
 
-    No two blocks are taken to have the same length unless the contract says so, so a message and
-    its receive always name the same elements: a plan stays right when any blocks are empty and the
-    engine skips them.
+    Two blocks have the same length only if the contract says so, so a message and its receive
+    always name the same elements: a plan stays correct when the engine skips empty blocks.
 
     Plan i belongs to rank i. `in_place` proves it for callers whose input and output overlap as the
-    contract allows. `watch` gets functions that say how far the proof has come. Raise PlanError,
-    which names rank, op and what is wrong.
+    contract allows. `watch` receives functions that return the progress. Raise PlanError with rank,
+    op and problem.
     """
     first, n = plans[0], len(plans)
     watch(lambda: "ops are looked at")
@@ -64,7 +63,7 @@ def verify(
 
 
 def check_op(plan: Plan, index: int, op: Op) -> None:
-    """Check the rules that an op keeps by itself; `Plan::validate` in C++ has the same."""
+    """Check the rules for a single op; `Plan::validate` in C++ has the same rules."""
     kind, peers, n = op.kind, op.peers, plan.world_size
     needed = (kind is not OpKind.SEND, kind in (OpKind.SEND, OpKind.COPY))
     writes_input = op.dst is not None and op.dst.scratch is None and op.dst.buffer is Buffer.INPUT
@@ -161,7 +160,7 @@ def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simul
 def _broken_promise(
     plan: Plan, contract: Contract, memory: Memory, chunk: Chunk, totals: dict[int, Value]
 ) -> tuple[str, int]:
-    """Say what is wrong with a chunk (empty: nothing), and whose contributions it lacks."""
+    """Return the problem of a chunk (empty: none), and the contributions it lacks."""
     promise = contract.promise(plan, chunk.begin)
     if promise is None:
         return "", 0

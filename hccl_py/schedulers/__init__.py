@@ -5,7 +5,7 @@ scheduled       the record that it returns
 torchrun, mpi, slurm, kubernetes, lightning   one source each
 table           all others, a row each: clouds, operators, batch systems
 adopt           gives a process the variables of a rank, RANK … MASTER_PORT
-rendezvous      where the ranks meet if no variable says it; pmi, pmix: the MPI launcher's own store
+rendezvous      the ranks' meeting address if no variable has it; pmi, pmix: MPI launchers' stores
 
-Ranks and hccl-launch both read through this package. It sends nothing and imports no torch.
+Ranks and hccl-launch both use this package. It sends nothing and does not import torch.
 """

@@ -1,8 +1,8 @@
-"""Gives a process the variables of a rank where a scheduler started it and nobody set RANK.
+"""Sets the variables of a rank in a process that a scheduler started without RANK.
 
-`Communicator()` and `init_process_group("hccl")` call this, and nothing else does: a program that
-uses neither keeps its environment. From that call on the program's own code and its children find
-RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
+Only `Communicator()` and `init_process_group("hccl")` call this: a program that uses neither keeps
+its environment. Afterwards the program and its children have RANK, WORLD_SIZE, LOCAL_RANK,
+LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
 """
 
 import logging
@@ -23,11 +23,11 @@ _lock = threading.Lock()
 def adopt(timeout_s: float = _TIMEOUT_S) -> Scheduled | None:
     """Set the variables of this rank; do nothing if RANK is set or there is no scheduler.
 
-    All ranks call it, as they may exchange where they meet.
+    All ranks call it, because they may exchange the address at which they meet.
 
     Raises:
-        InvalidArgumentError: the scheduler's variables make no rank of this process.
-        BootstrapError: the ranks could not exchange where they meet.
+        InvalidArgumentError: the scheduler's variables do not identify a rank.
+        BootstrapError: the ranks could not exchange the address.
     """
     with _lock:
         found = None if os.environ.get("RANK") else read(os.environ)
@@ -45,7 +45,7 @@ def _adopt(found: Scheduled, timeout_s: float) -> Scheduled:
     ):
         if value is not None:
             os.environ[name] = str(value)
-    # A warning is printed where the program has not set up logging.
+    # A warning is printed even if the program has not set up logging.
     asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
     level = logging.WARNING if asked else logging.INFO
     logger.log(

@@ -1,8 +1,8 @@
 """Pods of an indexed Job, a JobSet, Kubeflow's PyTorchJob and TrainJob; torchrun's PET_ variables.
 
-A pod is a node. Kubernetes tells a pod of an indexed Job only its number, JOB_COMPLETION_INDEX.
-The rest comes from the manifest: `hccl-launch --print-k8s` writes PET_NNODES, PET_NPROC_PER_NODE,
-PET_MASTER_ADDR and PET_MASTER_PORT, which torchrun reads too, and Kubeflow's operators set them.
+A pod is a node. Kubernetes gives a pod of an indexed Job only its number, JOB_COMPLETION_INDEX. The
+manifest has the rest: `hccl-launch --print-k8s` writes PET_NNODES, PET_NPROC_PER_NODE,
+PET_MASTER_ADDR and PET_MASTER_PORT, which torchrun also reads and Kubeflow's operators set.
 PyTorchJob sets RANK and WORLD_SIZE as well; RANK is the number of the pod.
 """
 
@@ -23,7 +23,7 @@ _NODE_RANK = "PET_NODE_RANK JOB_COMPLETION_INDEX"
 
 
 def rank_is_of_pod(environ: Mapping[str, str]) -> bool:
-    """Say whether RANK is that of a PyTorchJob, which numbers pods; a rank has LOCAL_RANK too."""
+    """Return whether RANK numbers a PyTorchJob's pods; a rank has LOCAL_RANK too."""
     in_pod = environ.get("PET_NODE_RANK") or environ.get("KUBERNETES_SERVICE_HOST")
     return bool(environ.get("RANK") and in_pod and not environ.get("LOCAL_RANK"))
 
@@ -38,9 +38,9 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
         "master_addr": "MASTER_ADDR PET_MASTER_ADDR",
         "master_port": "MASTER_PORT PET_MASTER_PORT",
     }
-    if environ.get("PET_NPROC_PER_NODE", "").isdigit():  # else auto, gpu, cpu
+    if environ.get("PET_NPROC_PER_NODE", "").isdigit():  # otherwise auto, gpu, cpu
         names["local_world_size"] = "PET_NPROC_PER_NODE"
-    if environ.get("PET_NNODES", "").isdigit():  # else MIN:MAX
+    if environ.get("PET_NNODES", "").isdigit():  # otherwise MIN:MAX
         names["num_nodes"] = "PET_NNODES"
     elif of_pod and not environ.get("PET_NNODES"):
         names["num_nodes"] = "WORLD_SIZE"  # operators without PET_ variables count pods
@@ -63,9 +63,9 @@ def _source(environ: Mapping[str, str]) -> str:
 
 
 def _of_job_set(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return where the pods of a JobSet meet, if its manifest passes the names on.
+    """Return where the pods of a JobSet meet, if its manifest has the names.
 
-    Pod 0 of job 0 is JOBSET-REPLICATED_JOB-0-0 in the service that bears the name of the JobSet.
+    Pod 0 of job 0 is JOBSET-REPLICATED_JOB-0-0 in the service named after the JobSet.
     """
     if environ.get("JOB_INDEX", "0") != "0" and not environ.get("PET_NODE_RANK"):
         job = number(environ, "JOB_INDEX")

@@ -16,7 +16,7 @@ _NAMES = {
 
 
 def read(environ: Mapping[str, str]) -> Scheduled | None:
-    """Read NODE_RANK and what stands beside it."""
+    """Read NODE_RANK and the related variables."""
     if not any(environ.get(name) for name in _NAMES["node_rank"].split()):
         return None
     return from_variables(environ, "Lightning", Task.NODE, _NAMES)

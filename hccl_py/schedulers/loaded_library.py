@@ -1,4 +1,4 @@
-"""Which file of a shared library a process has loaded, by its memory map."""
+"""Finds the file of a shared library that a process has loaded, by its memory map."""
 
 import re
 from contextlib import suppress
@@ -8,8 +8,8 @@ def loaded_library(name: str, process: str = "self") -> str | None:
     """Return the path of a library that a process has loaded.
 
     Args:
-        name: a regular expression for what stands before `.so`.
-        process: its number; "self" is this one.
+        name: a regular expression for the name before `.so`.
+        process: its pid; "self" is this process.
     """
     found = None
     with suppress(OSError), open(f"/proc/{process}/maps") as maps:

@@ -1,7 +1,7 @@
 """mpirun and mpiexec: Open MPI, MPICH and Intel MPI (both Hydra), and plain PMIx; `flux run`.
 
-No MPI library is loaded: the launchers set these variables before the program starts. A task that
-is alone on its node may be hccl-launch, so it is also read as a node.
+No MPI library is loaded: the launchers set these variables before the program starts. A single task
+on a node may be hccl-launch, so it is also read as a node.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ _PMIX = {"rank": "PMIX_RANK", "world_size": "WORLD_SIZE", "job_id": "PMIX_NAMESP
 
 
 def read(environ: Mapping[str, str]) -> Scheduled | None:
-    """Read the variables of the MPI launcher; None also for the PMI variables that srun sets.
+    """Read the variables of the MPI launcher; None also for the PMI variables of srun.
 
-    Those repeat a part of what Slurm's own say.
+    srun's PMI variables repeat some of Slurm's own.
     """
     if environ.get("OMPI_COMM_WORLD_RANK"):
         return _read(environ, "Open MPI", _OPEN_MPI)
@@ -52,7 +52,7 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
 
 
 def _local_size_of_flux(environ: Mapping[str, str]) -> int | None:
-    """Return how many tasks a node has, which all have as many unless somebody asks otherwise."""
+    """Return the tasks per node, equal on all nodes unless the user asks otherwise."""
     texts = {"FLUX_JOB_SIZE": "0", "FLUX_JOB_NNODES": "0", **environ}
     tasks, nodes = number(texts, "FLUX_JOB_SIZE"), number(texts, "FLUX_JOB_NNODES")
     return tasks // nodes if nodes and tasks % nodes == 0 else None

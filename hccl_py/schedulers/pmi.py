@@ -1,7 +1,7 @@
 """The key-value store of Hydra, which is mpiexec of MPICH and of Intel MPI: PMI-1 on a descriptor.
 
-Lines such as `cmd=get kvsname=kvs_1 key=a`, one answer each. The descriptor is MPI's own too, if
-the program uses MPI, before or after this: nothing here changes its state.
+Lines such as `cmd=get kvsname=kvs_1 key=a`, one answer each. If the program uses MPI, MPI shares
+the descriptor, so nothing here changes its state.
 """
 
 import ctypes
@@ -22,15 +22,15 @@ _begun: set[int] = set()
 
 
 def share(descriptor: int, value: str | None, timeout_s: float) -> str:
-    """Return the value of the one rank that gives it; all ranks of the job call this.
+    """Return the value of the one rank that has it; all ranks of the job call this.
 
     Args:
         descriptor: PMI_FD.
         value: printable ASCII without spaces; None on the other ranks.
-        timeout_s: for all of it. Most of it is waiting for the last rank to call.
+        timeout_s: of the whole call, mostly the wait for the last rank.
 
     Raises:
-        BootstrapError: the store did not answer in time, or not as it should.
+        BootstrapError: the store did not answer in time, or answered with an error.
     """
     deadline = Deadline(timeout_s)
     _begun.add(descriptor)
@@ -38,7 +38,7 @@ def share(descriptor: int, value: str | None, timeout_s: float) -> str:
     name = _ask(descriptor, "cmd=get_my_kvsname", deadline)["kvsname"]
     if value is not None:
         _ask(descriptor, f"cmd=put kvsname={name} key={_KEY} value={value}", deadline)
-    # Values that were put reach the other hosts in the barrier.
+    # The barrier sends values to the other hosts.
     _ask(descriptor, "cmd=barrier_in", deadline)
     return _ask(descriptor, f"cmd=get kvsname={name} key={_KEY}", deadline)["value"]
 
@@ -61,7 +61,7 @@ def _read_line(descriptor: int, deadline: Deadline) -> str:
     line, poll = b"", select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
-        # The descriptor blocks and stays so: MPI reads it as well.
+        # The descriptor must stay blocking: MPI reads it as well.
         if not poll.poll(1000 * deadline.remaining_s):
             raise TimeoutError(
                 f"no answer {deadline}; have all ranks come this far, and is MASTER_ADDR set on "
@@ -75,7 +75,7 @@ def _read_line(descriptor: int, deadline: Deadline) -> str:
 
 
 def _end() -> None:
-    # mpiexec kills the job when a process that began PMI ends without this. MPI does it too.
+    # mpiexec kills the job if a process that began PMI ends without this. MPI does it too.
     if _begun and not _mpi_is_running():
         for descriptor in _begun:
             with suppress(BootstrapError):

@@ -1,8 +1,8 @@
-"""The key-value store of Open MPI's mpirun: PMIx, by way of a process of its own.
+"""The key-value store of Open MPI's mpirun: PMIx, in a separate process.
 
-A program that uses MPI begins PMIx itself, and libpmix does not survive a second user in one
-process: MPI_Init fails, or the program crashes at its end. `pmix_client.py` is that other process;
-to mpirun it is a second client of the same rank.
+A program that uses MPI begins PMIx itself, and libpmix does not support a second user in one
+process: MPI_Init fails, or the program crashes at its end. `pmix_client.py` is the other process,
+which mpirun sees as a second client of the same rank.
 """
 
 import os
@@ -19,13 +19,13 @@ _START_S = 30.0
 
 
 def share(value: str | None, timeout_s: float) -> str:
-    """Return the value of rank 0, which gives it; the other ranks give None.
+    """Return rank 0's value; the other ranks pass None.
 
     Raises:
         FileNotFoundError: there is no libpmix.
         BootstrapError: PMIx reports an error, or rank 0 did not call this in time.
     """
-    # The value may be secret: it travels through pipes, in no command line.
+    # The value may be secret, so pipes carry it, not a command line.
     command = [sys.executable, "-I", "-S", str(_CLIENT), _library(), str(max(1, int(timeout_s)))]
     try:
         done = subprocess.run(
@@ -42,10 +42,10 @@ def share(value: str | None, timeout_s: float) -> str:
 
 
 def _library() -> str:
-    """Return libpmix as this process has it, or mpirun's own.
+    """Return the path of libpmix in this process, or of mpirun's own.
 
-    Open MPI brings a copy that stands on no search path. mpirun, or its daemon on this host, is an
-    ancestor of this process.
+    Open MPI's copy is on no search path. mpirun, or its daemon on this host, is an ancestor of this
+    process.
     """
     for process in ("self", *_ancestors()):
         if found := loaded_library("libpmix", process):

@@ -1,6 +1,6 @@
 """A program: `python -I -S pmix_client.py LIBPMIX SECONDS`, the value of rank 0 on its stdin.
 
-It imports the standard library alone, so it starts in milliseconds. Rank 0 puts the value into the
+It imports only the standard library, so it starts in milliseconds. Rank 0 puts the value into the
 store of the job; the others, whose stdin is empty, wait for it and print it.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
         else:
             print(get(library, Process(me.namespace, 0), timeout_s), end="")
     finally:
-        # mpirun counts a process that began PMIx and ends without this as failed.
+        # mpirun treats a process that began PMIx and ends without this as failed.
         library.PMIx_Finalize(None, none)
 
 

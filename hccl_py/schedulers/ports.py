@@ -1,4 +1,4 @@
-"""A port for a process that listens a little later."""
+"""Chooses a port for a process that listens later."""
 
 import random
 import socket
@@ -8,9 +8,9 @@ _MOST_TRIES = 64
 
 
 def free_port(host: str = "0.0.0.0") -> int:
-    """Choose a port of a numeric address that is free, and that no outgoing connection will take.
+    """Choose a free port of a numeric address that no outgoing connection can take.
 
-    The kernel gives ports of its ephemeral range to outgoing connections, at any moment.
+    The kernel may give ports of its ephemeral range to outgoing connections at any time.
     """
     with open("/proc/sys/net/ipv4/ip_local_port_range") as settings:
         below = range(_LOWEST, int(settings.read().split()[0]))

@@ -12,18 +12,18 @@ _INNERMOST_FIRST = (
 
 
 def read(environ: Mapping[str, str]) -> Scheduled | None:
-    """Return what an environment says of this process; None: no scheduler is in it.
+    """Return the scheduler's facts about this process; None: no scheduler is found.
 
     Launchers run inside each other, so several sources may be present. The innermost one counts,
-    because it started this process: a rank's own variables (RANK, …), then those of mpirun, of a
-    Slurm step, of a Kubernetes pod, of a node of another scheduler, NODE_RANK, which is set by
-    hand, and those of an allocation. torchrun, hccl-launch and mpirun set all variables of each
-    process that they start, so nothing beyond them is looked at: SLURM_PROCID is then the number of
-    torchrun's or mpirun's own process. Any other two that give this process different numbers in a
-    world of the same size are an error.
+    because it started this process: a rank's own variables (RANK, …), then mpirun's, a Slurm
+    step's, a Kubernetes pod's, another scheduler's node, NODE_RANK, which is set by hand, and an
+    allocation's. torchrun, hccl-launch and mpirun set all variables of each process that they
+    start, so other sources are ignored: SLURM_PROCID is then the number of torchrun's or mpirun's
+    own process. Any other two sources that give this process different numbers in a world of the
+    same size are an error.
 
     Raises:
-        InvalidArgumentError: two sources contradict each other, or a variable makes no sense.
+        InvalidArgumentError: two sources contradict each other, or a variable is invalid.
     """
     found: list[Scheduled] = []
     for source in _INNERMOST_FIRST:
@@ -35,5 +35,5 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
         found.append(said)
         if said.is_innermost:
             break
-    # A scheduler that cannot say which node this is gives way to one that can.
+    # A scheduler that knows this node's number has priority over one that does not.
     return min(found, key=lambda each: bool(each.options), default=None)

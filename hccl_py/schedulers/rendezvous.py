@@ -1,8 +1,8 @@
-"""Where the ranks of a job meet if no variable says it: MASTER_ADDR and MASTER_PORT.
+"""The address at which ranks meet if MASTER_ADDR and MASTER_PORT are not set.
 
-An MPI launcher has a key-value store: rank 0 chooses a free port and publishes it there, with a
-secret. Slurm has none: the ranks meet on the first node of the step, at a port made of the step's
-id. Pods have a network of their own, so any port will do.
+An MPI launcher has a key-value store, in which rank 0 publishes a free port and a secret. Slurm has
+none: the ranks meet on the first node of the step, at a port derived from the step's id. Pods have
+their own network, so any port works.
 """
 
 import secrets
@@ -19,32 +19,32 @@ from hccl_py.transport.threads import call_interruptibly
 
 _LOOPBACK = "127.0.0.1"
 _PORT_OF_PODS = 29500
-# Below the ephemeral range of every host whose administrator did not lower it.
+# Below the default ephemeral range.
 _PORTS_OF_JOBS = range(10_000, 30_011)  # a prime number of them
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks meet."""
+    """The address at which the ranks meet."""
 
     address: str
     port: int
-    origin: str  # who chose it, in words
-    secret: str | None = None  # of the job, if there was a private way to hand it round
+    origin: str  # how it was chosen, in words
+    secret: str | None = None  # of the job, if it could be distributed privately
 
 
 def find_rendezvous(found: Scheduled, environ: Mapping[str, str], timeout_s: float) -> Rendezvous:
-    """Find the place; every rank of the job calls this, and all get the same.
+    """Find the address; every rank of the job calls this, and all get the same.
 
     Raises:
-        InvalidArgumentError: it cannot be known; the message names the variables to set.
+        InvalidArgumentError: it is not known; the message names the variables to set.
         BootstrapError: the launcher's store failed, or the port of the job is in use.
     """
     if found.master_addr and found.master_port:
         return Rendezvous(found.master_addr, found.master_port, "given")
     if found.world_size == 1:
         return Rendezvous(_LOOPBACK, found.master_port or free_port(), "the only rank")
-    # Only of mpirun: what srun offers depends on how Slurm was built.
+    # Only for mpirun: srun's PMI depends on how Slurm was built.
     if found.is_innermost and (shared := _share(found, environ, timeout_s)):
         return shared
     return _of_job(found)
@@ -136,6 +136,6 @@ def _address() -> str:
     from hccl_py.transport.network.settings import NetworkSettings
 
     chosen = choose_addresses(NetworkSettings.from_environment())[0].host
-    # Compute nodes may have no default route, and then there is no route to ask about.
+    # Compute nodes may have no default route.
     every = [address for addresses in list_interfaces().values() for address in addresses]
     return next((each for each in (chosen, *every) if not is_loopback(each)), chosen)

@@ -1,4 +1,4 @@
-"""The record of what an environment says, and how a source's variables become one."""
+"""The record of an environment's facts, and its construction from a source's variables."""
 
 import enum
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ _MOST = 1 << 20  # ranks or nodes: more is a mistake
 _TEXTS = ("master_addr", "job_id")
 _COMMON = {"master_addr": "MASTER_ADDR", "master_port": "MASTER_PORT"}
 NODE_OPTIONS = "--nnodes {} --node-rank {} --master-addr HOST on each node"
-"""The options of hccl-launch where nobody else says which node this is."""
-# A number in range of the other, where both are known.
+"""The options of hccl-launch if the environment does not identify the node."""
+# The number must be below the limit, if both are known.
 _BOUNDS = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes"))
 
 
@@ -24,19 +24,19 @@ class Task(enum.Enum):
 
 
 class Scheduled(NamedTuple):
-    """An environment's facts about this process; None is not known.
+    """An environment's facts about this process; None is unknown.
 
     Attributes:
-        source: who says it, in words: "Slurm step 12.0", "Open MPI", "indexed Job".
-        task: what this process is.
-        variables: name of the variable that each field was read from.
-        is_innermost: a launcher set all these variables for this very process. Other variables are
-            then about the process that started the launcher.
-        nodes: names of the nodes, in their order.
-        job_id: the same text in all processes of the job, another in every other job.
+        source: the source in words: "Slurm step 12.0", "Open MPI", "indexed Job".
+        task: the role of this process.
+        variables: the variable that each field was read from.
+        is_innermost: a launcher set all these variables for this process. Other variables then
+            describe the process that started the launcher.
+        nodes: names of the nodes, in order.
+        job_id: the same text in all processes of the job, and unique to it.
         is_pod: names of other nodes may resolve only some time after this process has begun.
-        is_node_0: this is node 0; the other nodes are told its address, and this one is not.
-        options: of hccl-launch, where it would not know the other nodes without.
+        is_node_0: this is node 0; only the other nodes get its address.
+        options: options of hccl-launch, if it needs them to know the other nodes.
     """
 
     source: str
@@ -58,7 +58,7 @@ class Scheduled(NamedTuple):
     options: str = ""
 
     def __str__(self) -> str:
-        """Say all of it in one line, with the variables."""
+        """Render all facts in one line, with the variables."""
         parts = [
             _of("rank", self.rank, self.world_size),
             _of("local rank", self.local_rank, self.local_world_size),
@@ -78,10 +78,10 @@ def from_variables(
         source: see `Scheduled`.
         task: see `Scheduled`.
         names: variables of each field, separated by spaces, best first.
-        known: fields that the caller knows; None counts as not known.
+        known: fields that the caller knows; None is unknown.
 
     Raises:
-        InvalidArgumentError: a variable is no number, or outside of what another one says.
+        InvalidArgumentError: a variable is not a number, or out of another one's range.
     """
     values: dict[str, Any] = {}
     variables: dict[str, str] = {}
@@ -114,7 +114,7 @@ def number(environ: Mapping[str, str], name: str) -> int:
 def refuse_contradiction(one: Scheduled, other: Scheduled) -> None:
     """Raise InvalidArgumentError if the two give this process different numbers of one world.
 
-    They speak of different worlds if they know its size and differ: torchrun under srun, say.
+    They describe different worlds if their world sizes differ: for example torchrun under srun.
     """
     for key, size in (("rank", "world_size"), ("node_rank", "num_nodes")):
         mine, theirs = getattr(one, key), getattr(other, key)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from hccl_py.schedulers.scheduled import Scheduled, Task, from_variables, number
 from hccl_py.transport.errors import InvalidArgumentError
 
-# Ids from here on are no steps of srun: the batch script, `salloc` with an interactive step.
+# Ids from here on are not steps of srun: the batch script, `salloc` with an interactive step.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-_MOST_NODES = 1 << 16  # Slurm manages no more
+_MOST_NODES = 1 << 16  # Slurm's limit
 _STEP = {
     "rank": "SLURM_PROCID",
     "world_size": "SLURM_STEP_NUM_TASKS SLURM_NTASKS",
@@ -26,7 +26,7 @@ _STEP = {
 def read(environ: Mapping[str, str]) -> Scheduled | None:
     """Read the variables of a step, or else of the allocation.
 
-    A batch script has SLURM_PROCID=0 without being a task: only SLURM_STEP_ID tells them apart.
+    A batch script has SLURM_PROCID=0 without being a task; only SLURM_STEP_ID distinguishes them.
     """
     job = environ.get("SLURM_JOB_ID")
     if not job:
@@ -50,10 +50,10 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
 
 
 def _is_shell(environ: Mapping[str, str]) -> bool:
-    """Say whether this process runs in a shell that `srun --pty` started: the task has a terminal.
+    """Return whether this process runs in a shell of `srun --pty`: the task has a terminal.
 
-    Steps that are started from such a shell inherit SLURM_PTY_PORT, but no terminal. Where the task
-    cannot be seen, as from a container, a step of a single task is taken for a shell.
+    Steps started from such a shell inherit SLURM_PTY_PORT, but no terminal. If the task is not
+    visible, as from a container, a step of a single task is treated as a shell.
     """
     if not environ.get("SLURM_PTY_PORT") or environ.get("SLURM_TASK_PID") == str(os.getpid()):
         return False
@@ -80,7 +80,7 @@ def parse_node_list(text: str) -> tuple[str, ...]:
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if not parts or ",".join(parts) != text:
         raise ValueError(text)
-    # One more shows that there are more, before a mistyped range has filled the memory.
+    # One more detects an excess before a mistyped range fills the memory.
     names = tuple(
         itertools.islice((name for part in parts for name in _expand(part)), _MOST_NODES + 1)
     )

@@ -1,17 +1,17 @@
 """Schedulers whose variables need no more than a row: clouds and operators, and batch systems.
 
-`NODES` start a process on each node and tell it which node it is and where node 0 is. Sources: the
+`NODES` start a process on each node and give it its number and node 0's address. Sources: the
 AWS Batch User Guide, "Environment variables" of multi-node parallel jobs; the README of
 sagemaker-training-toolkit; Volcano's guides to the plugins `env` and `svc`;
 `api/leaderworkerset/v1` of kubernetes-sigs/lws; "Distributed Jobs on Many Nodes" in SkyPilot's
 documentation; the reference of environment variables of dstack; "Understand the CLUSTER_SPEC
 variable" in the documentation of Vertex AI.
 
-`ALLOCATIONS` run one process on the first of their nodes, or do not say where node 0 is. With
-several nodes such a process is refused, with the options that say the rest. Sources: LSF's
-"Environment variables set for job execution"; qsub(1B) of OpenPBS and Torque; qsub(1) of Grid
-Engine; oarsub(1); Cobalt's qsub(1); the HTCondor manual, "Parallel Applications"; "Use
-multi-instance tasks" in the documentation of Azure Batch; flux-environment(7).
+`ALLOCATIONS` run one process on their first node, or do not give node 0's address. With several
+nodes such a process is rejected, with the options that give the rest. Sources: LSF's "Environment
+variables set for job execution"; qsub(1B) of OpenPBS and Torque; qsub(1) of Grid Engine; oarsub(1);
+Cobalt's qsub(1); the HTCondor manual, "Parallel Applications"; "Use multi-instance tasks" in the
+documentation of Azure Batch; flux-environment(7).
 """
 
 import json
@@ -35,10 +35,10 @@ class SchedulerRow(NamedTuple):
     """One scheduler.
 
     Attributes:
-        source: its name, for people.
-        marker: variables, separated by spaces; one of them is set in every process that it starts.
+        source: its name, for messages.
+        marker: variables, separated by spaces; every process that it starts has one of them.
         names: see `from_variables`.
-        known: returns the fields of `Scheduled` that take more than a variable.
+        known: returns the fields of `Scheduled` that need more than a variable.
         options: see `Scheduled`.
         is_pod: see `Scheduled`.
     """
@@ -82,7 +82,7 @@ def _first(rows: tuple[SchedulerRow, ...], environ: _Environ) -> SchedulerRow | 
 
 
 def _aws_batch(environ: _Environ) -> dict[str, Any]:
-    """The main node need not be node 0, and is the only one that is not told its address."""
+    """The main node need not be node 0, and is the only one without its address."""
     if not environ.get("AWS_BATCH_JOB_NODE_INDEX"):
         return {}
     texts = {"AWS_BATCH_JOB_MAIN_NODE_INDEX": "0", "AWS_BATCH_JOB_NUM_NODES": "1", **environ}
@@ -118,7 +118,7 @@ def _volcano(environ: _Environ) -> dict[str, Any]:
 
 
 def _cluster_spec(environ: _Environ) -> dict[str, Any]:
-    """The hosts of each pool, and which one this is; TensorFlow's variable says the same."""
+    """The hosts of each pool, and this one's index; TensorFlow's variable has the same."""
     name = "CLUSTER_SPEC" if environ.get("CLUSTER_SPEC") else "TF_CONFIG"
     try:
         given = json.loads(environ[name])
@@ -136,7 +136,7 @@ def _cluster_spec(environ: _Environ) -> dict[str, Any]:
 
 
 def _lines(name: str) -> Callable[[_Environ], dict[str, Any]]:
-    """Return what reads the nodes' addresses from the lines of a variable."""
+    """Return a function that reads the nodes' addresses from a variable's lines."""
     return lambda environ: {"nodes": tuple(environ.get(name, "").split())}
 
 
@@ -183,13 +183,13 @@ NODES = (
 
 
 def _hosts_of_file(name: str) -> Callable[[_Environ], dict[str, Any]]:
-    """Return what counts the hosts of a file, which stand first in its lines, once or more."""
+    """Return a function that counts the hosts of a file, the first word of each line."""
 
     def known(environ: _Environ) -> dict[str, Any]:
         try:
             with open(environ[name]) as lines:
                 hosts = tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
-        except (KeyError, OSError, UnicodeError):  # it is on the first host only
+        except (KeyError, OSError, UnicodeError):  # the file is on the first host only
             return {}
         return {"nodes": hosts, "num_nodes": len(hosts) or None}
 
@@ -253,7 +253,7 @@ ALLOCATIONS = (
         {"num_nodes": "FLUX_JOB_NNODES"},
         options=NODE_OPTIONS.format("N", "I"),
     ),
-    SchedulerRow(  # a container that got a part of its variables
+    SchedulerRow(  # a container with only some of its variables
         "Slurm",
         "SLURM_JOB_NUM_NODES SLURM_NNODES",
         {"num_nodes": "SLURM_JOB_NUM_NODES SLURM_NNODES"},

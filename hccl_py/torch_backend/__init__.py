@@ -1,18 +1,18 @@
-"""The torch.distributed backend "hccl". Only this folder and what stands above it import torch.
+"""The torch.distributed backend "hccl". Only this folder and the layers above import torch.
 
 process_group   the collectives that torch calls; read first
-identity        what else torch asks a group
+identity        torch's other queries of a group
 arguments       the arguments of a call as plain buffers
 submit, work    checked calls on the communicator, and torch's Work
 lifecycle       makes and ends the groups of a process
 step_count      counts the steps of optimizers for hccl-launch
 fast_ddp, registered_tensors   models whose gradients or buffers lie in registered memory
-patches         everything that is changed in torch
+patches         all changes to torch
 replace_gloo    HCCL_REPLACE=gloo: hccl in the place of gloo, under its name
 staging/        tensors of an accelerator, through host memory
-instruments/    what torch's profilers, dispatch modes and debug server see of the groups
+instruments/    the groups' calls in torch's profilers, dispatch modes and debug server
 
-This file holds the names under which torch knows this backend; importing it imports no torch.
+This file has torch's names of this backend; it does not import torch.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _STARTED_BY = (
     *("FLUX_TASK_RANK", "FLUX_JOB_NNODES", "FLUX_JOB_SIZE", "FLUX_JOB_ID", "FLUX_URI"),
     "FLUX_ENCLOSING_ID",
 )
-"""Each environment that `hccl_py.schedulers` reads a rank from has one of these."""
+"""Every scheduler's environment has one of these variables."""
 
 
 def owns(name: str | None) -> bool:
-    """Return whether this is a name of hccl-py's backend, and torch has no other one there."""
+    """Return whether torch has hccl-py's backend under this name."""
     if name not in (NAME, ALIAS):
         return False
     import torch.distributed as dist
@@ -54,8 +54,8 @@ def owns(name: str | None) -> bool:
 
 
 def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:
-    """Torch replaces a backend of the same name without a word; hccl-py warns, once, when another
-    package registers "hccl" after it. `import torch` applies this one.
+    """Torch silently replaces a backend of the same name; hccl-py warns once when another package
+    registers "hccl" after it. `import torch` applies this patch.
     """
     import torch.distributed as dist
 
@@ -74,10 +74,10 @@ def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -
 
 
 def let_signals_interrupt_rendezvous() -> None:
-    """Torch waits for the store, and at it for the other ranks, in C++, where no handler of a
-    signal runs. `import torch` applies this one: a group is known to be hccl's only afterwards.
+    """Torch waits for the store and the other ranks in C++, where no signal handler runs. `import
+    torch` applies this patch, because the group's backend is known only afterwards.
     """
-    # In `torch.distributed` its name is a function's.
+    # In `torch.distributed` its name is also a function's.
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     original = rendezvous._create_c10d_store
 
@@ -91,13 +91,13 @@ def let_signals_interrupt_rendezvous() -> None:
 
 
 def is_scheduled() -> bool:
-    """Return whether a scheduler started this process, and nobody gave it a rank."""
+    """Return whether a scheduler started this process without RANK."""
     return not os.environ.get("RANK") and any(name in os.environ for name in _STARTED_BY)
 
 
 def adopt_rank_of_scheduler() -> None:
-    """Torch reads RANK, …, MASTER_PORT, which srun and mpirun do not set; hccl-py sets them for
-    groups of its own. `import torch` applies this one, and only if `is_scheduled`.
+    """Torch reads RANK, …, MASTER_PORT, which srun and mpirun do not set; hccl-py sets them for its
+    own groups. `import torch` applies this patch only if `is_scheduled`.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d

@@ -1,9 +1,9 @@
-"""What torch passes to a call, checked and made into plain buffers; torch's options and reduce ops.
+"""Converts torch's arguments of a call to checked plain buffers; options and reduce ops.
 
 A wrong argument raises `InvalidArgumentError` before anything is sent, so the group stays usable.
-The error names the argument, what was expected and what came. Tensors that are not plain memory
-(strided, conjugated, 8-bit floats times a factor) are staged through a contiguous copy on their own
-device, and `Call.copies` lists what to write back at the end.
+The error names the argument, the expected and the given value. Tensors that are not plain memory
+(strided, conjugated, 8-bit floats times a factor) are staged through a contiguous copy on their
+device, and `Call.copies` lists the copies to write back at the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OPS_BY_HASH = _ops_by_hash()
 
 
 def read_options(kind: type[Options], *given: object, opts: object = None, **named: Any) -> Options:
-    """Return the options object among the arguments, else build one.
+    """Return the options object of the arguments, or build one.
 
     Older overloads of torch's methods pass a root, an operation or a timeout instead, by position
     in an order that differs between methods, or by name.
@@ -82,7 +82,7 @@ def _field_of(value: object) -> str:
 def seconds_of(timeout: Any) -> float:
     """Return a timeout in seconds; torch takes a number of them wherever it takes a timedelta.
 
-    Programs write "without end" as any long timedelta.
+    Programs use any long timedelta for "no limit".
     """
     if isinstance(timeout, timedelta):
         return min(timeout.total_seconds(), LONGEST_S)
@@ -92,9 +92,9 @@ def seconds_of(timeout: Any) -> float:
 
 
 class Backends(NamedTuple):
-    """The backends that the user asked for, as torch writes them ("cpu:gloo,cuda:hccl").
+    """The user's backends, in torch's notation ("cpu:gloo,cuda:hccl").
 
-    `others`: those that are not hccl's, by device type; their tensors are rejected.
+    `others`: backends other than hccl, by device type; their tensors are rejected.
     """
 
     config: str = ""
@@ -107,14 +107,14 @@ class Call:
 
     Attributes:
         name: torch's name of the method, for messages.
-        opts: torch's options; None of a send or receive.
-        factor: of PREMUL_SUM, once `reduce_op` was called; else None.
+        opts: torch's options; None for a send or receive.
+        factor: of PREMUL_SUM, after `reduce_op`; else None.
         inputs: the caller's input tensors, for torch's instruments.
         results: the caller's output tensors, the value of the Work's future.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
-        output_name: torch's name of the argument that takes results.
+        output_name: torch's name of the argument for results.
         input_name: of the argument that is only read.
-        device: the accelerator that tensors of the call lie on, None: all are in host memory.
+        device: the accelerator of the call's tensors; None: all are in host memory.
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
@@ -132,12 +132,12 @@ class Call:
     input_name: str = "input"
 
     def timeout_s(self) -> float | None:
-        """Return the options' timeout, None where it is unset and the group's counts."""
+        """Return the options' timeout; None: unset, so the group's applies."""
         timeout = UNSET_TIMEOUT if self.opts is None else self.opts.timeout
         return None if timeout < timedelta(0) else seconds_of(timeout)
 
     def reduce_op(self) -> ReduceOp:
-        """Return the operation, and keep the factor of PREMUL_SUM."""
+        """Return the operation, and store the factor of PREMUL_SUM."""
         name = self.opts.reduceOp.op.name
         if name == "PREMUL_SUM":
             self.factor = self.opts.reduceOp.factor
@@ -160,7 +160,7 @@ class Call:
         return InvalidArgumentError(f"{self.name}: {message}")
 
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
-        """Return a contiguous buffer of `tensor` times the factor, itself where it fits."""
+        """Return a contiguous buffer of `tensor` times the factor, if possible itself."""
         tensor = self._checked(argument, tensor, like)
         self.input_name = argument
         self.inputs.append(tensor)
@@ -177,7 +177,7 @@ class Call:
         return self._write_back(argument, tensor, staged)
 
     def in_out(self, argument: str, tensor: Tensor) -> Tensor:
-        """Return what `input` does, where the result goes too."""
+        """Return `input`'s buffer, which also receives the result."""
         tensor = buffer = self._checked(argument, tensor, None)
         self.output_name = argument
         self.inputs.append(tensor)
@@ -186,19 +186,19 @@ class Call:
             buffer = self._write_back(argument, tensor, _dense_copy(tensor))
         reducible = self._reducible(buffer)
         if reducible is not buffer:
-            # First out of this copy, then (listed already) out of the contiguous one.
+            # First from this copy, then (already listed) from the contiguous one.
             self.copies.insert(0, (buffer, reducible))
         return reducible
 
     def _reducible(self, buffer: Tensor) -> Tensor:
         if self.fake or self.factor is None:
             return buffer
-        # 8-bit floats: every product is kept in 32 bits, and the result is rounded once.
+        # 8-bit floats: products are in 32 bits, and the result is rounded once.
         wide = buffer.is_floating_point() and buffer.itemsize == 1
         return self.scaled(buffer.detach().to(torch.float32 if wide else buffer.dtype))
 
     def scaled(self, values: Tensor) -> Tensor:
-        """Return `values` times the factor of PREMUL_SUM, itself where there is none."""
+        """Return `values` times the factor of PREMUL_SUM, unchanged without one."""
         factor = self.factor
         if factor is None:
             return values
@@ -295,7 +295,7 @@ class Call:
             )
 
     def require_own_device(self, tensor: Tensor) -> None:
-        """Raise if torch was to hand tensors on this device to another backend."""
+        """Raise if this device's tensors belong to another backend of the group."""
         other = self._backends.others.get(tensor.device.type)
         if other:
             raise self.invalid(
@@ -307,7 +307,7 @@ class Call:
             )
 
     def require_memory(self, argument: str, tensor: Tensor) -> None:
-        """Raise unless the elements of a host tensor lie in memory of its own."""
+        """Raise unless the elements of a host tensor are in its own memory."""
         found = without_memory(tensor)
         if found:
             raise self._not_plain(argument, found)
@@ -384,7 +384,7 @@ class Call:
 
 
 def elements_of(tensor: Tensor) -> Elements:
-    """Return where the elements of a dense tensor lie."""
+    """Return address, shape and strides of a dense tensor."""
     return Elements(tensor.data_ptr(), tensor.itemsize, tensor.shape, tensor.stride())
 
 
@@ -394,8 +394,8 @@ def _dense_copy(tensor: Tensor) -> Tensor:
 
 def write_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write every staged result into the caller's tensor."""
-    # Inference mode allows writing to leaves that require grad and to inference tensors too. The
-    # caller has asked for exactly these writes.
+    # Inference mode permits writes to leaves that require grad and to inference tensors. The caller
+    # has asked for these writes.
     with torch.inference_mode():
         for tensor, staged in copies:
             tensor.copy_(staged)

@@ -3,9 +3,9 @@
     model = DistributedDataParallel(network)
     model.register_comm_hook(hccl_py.CompressionState("int8"), hccl_py.compression_hook)
 
-It is the choice for training: what compression loses of a bucket of gradients is added to the same
-bucket in the next step. A communicator's own `compression` cannot do that, because it does not know
-which of its calls reduce the same tensor.
+Use it for training: the compression error of a bucket of gradients is added to the same bucket in
+the next step. A communicator's own `compression` cannot do that, because it does not know which of
+its calls reduce the same tensor.
 """
 
 from typing import Any
@@ -24,12 +24,12 @@ from hccl_py.transport.types import Compression, ReduceOp
 
 
 class CompressionState:
-    """What `compression_hook` keeps of one model from step to step.
+    """The state of `compression_hook` for one model, kept between steps.
 
     Attributes:
         compression: `bf16` or `int8`.
-        process_group: an hccl group, the same as that of the model; None: the default group.
-        feedbacks: for each bucket, by its index, where its parameters lie, and what was lost.
+        process_group: the model's group, of backend hccl; None: the default group.
+        feedbacks: by index of a bucket, the addresses of its parameters, and its error.
     """
 
     def __init__(self, compression: str, process_group: dist.ProcessGroup | None = None) -> None:
@@ -42,7 +42,7 @@ class CompressionState:
         self.feedbacks: dict[int, tuple[tuple[int, ...], ErrorFeedback]] = {}
 
     def feedback(self, bucket: GradBucket) -> ErrorFeedback:
-        """Return that of a bucket: a new one where DDP has put other parameters into it."""
+        """Return a bucket's feedback; a new one if DDP has changed its parameters."""
         parameters = tuple(parameter.data_ptr() for parameter in bucket.parameters())
         known = self.feedbacks.get(bucket.index())
         if known is None or known[0] != parameters:
@@ -53,8 +53,8 @@ class CompressionState:
 def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torch.Tensor]:
     """Average a bucket of gradients, compressed between nodes, with error feedback.
 
-    The gradients are float32 on the CPU; others are averaged as they are. Each rank keeps one
-    float32 for each element of a bucket.
+    Only float32 gradients on the CPU are compressed; others are averaged without. Each rank keeps
+    one float32 per element of a bucket.
 
     Raises:
         InvalidArgumentError: the group is not an hccl group.

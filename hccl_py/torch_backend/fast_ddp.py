@@ -6,10 +6,10 @@
 
 There is one buffer for each element type, in registered memory. A buffer ends with a flag for each
 parameter, which the same all_reduce averages: a flag above zero says that some rank has a gradient.
-Where a group compresses, flags take a call of their own: compression is coarse beside large values.
+If a group compresses, flags have their own call, as compression is coarse beside large values.
 
 The model itself is returned, not a wrapper: its type, its attributes and the keys of its state_dict
-stay as they are. All state lives in hooks of the parameters, which copies and pickles leave behind.
+are unchanged. All state is in hooks of the parameters, which copies and pickles leave behind.
 
 Averaging is linear and keeps what is equal on all ranks. So a buffer may be averaged again after
 more gradients were added to it, as gradient accumulation and reentrant checkpoints do.
@@ -44,7 +44,7 @@ Model = TypeVar("Model", bound="Module")
 
 _ALIGNMENT_BYTES = 64
 _backward_of_thread = torch._C._current_graph_task_id
-"""Returns a number that no other backward pass has, -1 outside of one."""
+"""Returns a unique number of the backward pass, -1 outside of one."""
 
 
 def fast_ddp(model: Model, process_group: dist.ProcessGroup | None = None) -> Model:
@@ -54,10 +54,10 @@ def fast_ddp(model: Model, process_group: dist.ProcessGroup | None = None) -> Mo
     rank on its part of a batch; call `backward` equally often on all ranks. Gradients are views of
     one registered buffer for each element type, and one all_reduce averages that in place. Inside
     `with model.no_sync():` backward passes only add to the gradients. A second call, for another
-    group, takes the place of the first.
+    group, replaces the first.
 
     Args:
-        model: on the CPU, with dense parameters, the same on all ranks; frozen where it is to be.
+        model: on the CPU, with dense parameters, the same on all ranks; freeze parameters first.
         process_group: of the backend hccl; None: the default group.
 
     Returns:
@@ -91,22 +91,22 @@ class _Gradient:
         self._reducer, self._name = reducer, name
         # Python does not collect a cycle through a hook of a tensor.
         self._parameter = weakref.ref(parameter)
-        # In the order of the parameter's own elements, which optimizers read faster.
+        # In the parameter's memory order, which optimizers read faster.
         strides = torch.empty_like(parameter, device="meta").stride()
         self._place = flat.as_strided(parameter.size(), strides)
         self._address = self._place.data_ptr()
-        self._view = self._place.detach()  # the user's: model.double() gives it other memory
+        self._view = self._place.detach()  # for the user: model.double() gives it other memory
         self._handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
 
     def __call__(self, parameter: Tensor) -> None:
-        """Take what a backward pass has accumulated."""
+        """Take the gradient that a backward pass has accumulated."""
         grad = parameter.grad
         if grad is not None and grad is not self._view:
             self._take(grad)
         self._reducer.expect_end_of_backward()
 
     def collect(self) -> bool:
-        """Bring the gradient to its place, zeros where there is none; return whether there is."""
+        """Copy the gradient to its place, or zeros if there is none; return whether there is."""
         parameter = self._parameter()
         grad = None if parameter is None else parameter.grad
         if grad is None:
@@ -117,7 +117,7 @@ class _Gradient:
         return True
 
     def hand_out(self) -> None:
-        """Give the parameter its place as its gradient."""
+        """Set the parameter's gradient to its place."""
         if self._view.data_ptr() != self._address:
             self._view = self._place.detach()
         parameter = self._parameter()
@@ -129,7 +129,7 @@ class _Gradient:
         self._handle.remove()
 
     def is_of(self, reducer: _Reducer | None) -> bool:
-        """Return whether it is one of this reducer's."""
+        """Return whether it belongs to this reducer."""
         return self._reducer is reducer
 
     def _take(self, grad: Tensor) -> None:
@@ -180,7 +180,7 @@ class _Buffer:
 
 
 class _Reducer:
-    """What one model has; alive as long as its parameters or `no_sync`."""
+    """The gradients of one model; alive as long as its parameters or `no_sync`."""
 
     def __init__(
         self, parameters: Sequence[tuple[str, Parameter]], group: dist.ProcessGroup
@@ -211,9 +211,9 @@ class _Reducer:
                 gradient.remove()
 
     def expect_end_of_backward(self) -> None:
-        """Average when the backward pass ends that runs on this thread."""
+        """Average at the end of this thread's backward pass."""
         if self.is_on:
-            # Not a flag: a backward pass that raises never gets to its end.
+            # Not a flag: a backward pass that raises never reaches its end.
             backward = _backward_of_thread()
             if backward not in self._backwards:
                 self._backwards.add(backward)
@@ -256,7 +256,7 @@ def _zeros(count: int, dtype: torch.dtype) -> Tensor:
     try:
         flat: Tensor = empty(count, dtype)
     except MemoryError as error:
-        warnings.warn(f"fast_ddp: gradients lie in ordinary memory: {error}", stacklevel=4)
+        warnings.warn(f"fast_ddp: gradients are in ordinary memory: {error}", stacklevel=4)
         flat = torch.empty(count, dtype=dtype)
     return flat.zero_()
 
@@ -289,8 +289,8 @@ def _check(model: object) -> None:
     kind = type(model).__name__
     if hasattr(type(model), "no_sync"):
         raise InvalidArgumentError(
-            f"fast_ddp: model: expected one that nothing averages yet, got {kind}, which has a "
-            "method no_sync of its own; of DistributedDataParallel pass its .module"
+            f"fast_ddp: model: expected one without a no_sync method, got {kind}, which averages "
+            "gradients itself; of DistributedDataParallel pass model.module"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InvalidArgumentError(
@@ -328,7 +328,7 @@ def _hooks_of(tensor: Tensor) -> Sequence[object]:
 def _described(
     parameters: Sequence[tuple[str, Tensor]], buffers: Sequence[tuple[str, Tensor]]
 ) -> list[str]:
-    """Return a line for each tensor that has to be alike on all ranks."""
+    """Return a line for each tensor that must be alike on all ranks."""
     frozen = {True: "", False: ", frozen"}
     return [
         *(f"{name} ({_kind(one)}{frozen[one.requires_grad]})" for name, one in parameters),

@@ -1,9 +1,9 @@
 """Threads that wait for works with a future, and run the callbacks.
 
 Works of one group end in order, so they share a `Lane`: one thread waits for each in turn and runs
-its callbacks. The order matters: callbacks may start collectives (PowerSGD's do), and all ranks
-must start collectives in one order. A callback may also block on the future of a collective that it
-started; that future is in a lane of the callback. Threads start when needed and are reused.
+its callbacks. The order matters, because callbacks may start collectives (PowerSGD's do), which all
+ranks must start in one order. A callback may also block on the future of a collective that it
+started, so that future is in a lane of the callback. Threads start when needed and are reused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Threads:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew in a forked child, where the parent's threads and locks mean nothing."""
+        """Start anew in a forked child, without the parent's threads and locks."""
         self._changed = threading.Condition()
         self._tasks: deque[Task] = deque()
         self._idle = 0
@@ -40,7 +40,7 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def run(self, task: Task) -> None:
-        """Run `task` on a thread that does nothing else meanwhile."""
+        """Run `task` on an idle thread."""
         with self._changed:
             self._tasks.append(task)
             if self._idle >= len(self._tasks):
@@ -51,7 +51,7 @@ class Threads:
         start_without_signals(thread)
 
     def stop(self) -> None:
-        """End the threads; a thread that is still inside a task after `EXIT_TIMEOUT_S` is left."""
+        """End the threads; abandon a thread that is still in a task after `EXIT_TIMEOUT_S`."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -76,7 +76,7 @@ class Threads:
 THREADS = Threads()
 register(LifecycleStage.FUTURE_THREADS, at_exit=THREADS.stop, in_forked_child=THREADS.reset)
 _in_job = threading.local()
-"""`lane`: of the futures that a callback on this thread asks for."""
+"""`lane`: for the futures that a callback on this thread requests."""
 
 
 class Unended:
@@ -90,8 +90,8 @@ class Unended:
     def await_at_end_of_backward(self) -> None:
         """Have the backward pass of this thread, if there is one, wait for the jobs at its end.
 
-        DDP's reducer waits in C++ a moment later, where no signal's handler would run; and what a
-        handler raises comes out of a callback of autograd as itself.
+        DDP's reducer then waits in C++, where no signal handler runs; an exception of a handler
+        passes unchanged through a callback of autograd.
         """
         backward = torch._C._current_graph_task_id()
         if backward not in (-1, self._backward):
@@ -106,7 +106,7 @@ class Unended:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Block until all jobs have ended; inside of one, return at once."""
+        """Block until all jobs have ended; inside a job, return at once."""
         if not hasattr(_in_job, "lane"):
             with self._changed:
                 self._changed.wait_for(lambda: not self._num)
@@ -122,12 +122,12 @@ class Lane:
         self._served = False
 
     def submit(self, job: Task) -> None:
-        """Run `job` on another thread, after the earlier ones; what it raises is lost."""
+        """Run `job` on another thread, after earlier ones; its exceptions are lost."""
         lane: Lane = getattr(_in_job, "lane", self)
         lane.append(job)
 
     def append(self, job: Task) -> None:
-        """Do as `submit`, on this lane even in a callback; for a job that waits for no callback."""
+        """Like `submit`, but on this lane even in a callback; for jobs that await no callback."""
         self.unended.add(1)
         with self._lock:
             self._jobs.append(job)
@@ -144,7 +144,7 @@ class Lane:
                     return
                 job = self._jobs.popleft()
             _in_job.lane = Lane(self.unended)
-            # Torch keeps what a callback raises in the future that `then` returned.
+            # Torch stores a callback's exception in the future that `then` returned.
             with contextlib.suppress(Exception):
                 job()
             del _in_job.lane, job  # it holds tensors
@@ -158,9 +158,9 @@ class Apart:
         self.unended = unended
 
     def submit(self, job: Task) -> None:
-        """Do as `Lane.submit`."""
+        """Like `Lane.submit`."""
         Lane(self.unended).submit(job)
 
     def append(self, job: Task) -> None:
-        """Do as `Lane.append`."""
+        """Like `Lane.append`."""
         Lane(self.unended).append(job)

@@ -1,9 +1,9 @@
-"""What torch asks a process group beside its calls: names, settings, other groups, and to end.
+"""The interface of a process group besides collectives: names, settings, other groups, its end.
 
-A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
-case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
-returns the group itself, so the group also answers what torch asks a backend. A method `new_group`
-must not exist: torch would delegate to it.
+A Python subclass of torch's ProcessGroup has no C++ backend. C++ calls the names in camel case.
+Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
+returns the group itself, so the group also has a backend's methods. It must not have a method
+`new_group`: torch would delegate to it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from hccl_py.observe.statistics import Statistics
 
 _ANSWER_S = 10.0
-"""How much longer than its own timeout a rank waits for rank 0's answer, which may wait as long."""
+"""Extra time to wait for rank 0's answer, because rank 0 waits for the timeout too."""
 
 GROUPS: weakref.WeakSet[GroupIdentity] = weakref.WeakSet()
-"""All of this process."""
+"""All groups of this process."""
 
 
 class GroupIdentity(CallingGroup):
@@ -49,19 +49,19 @@ class GroupIdentity(CallingGroup):
     supports_time_estimate = False
     use_pg_for_symm_mem_rendezvous = False
     shown_as = ""
-    """The name under which torch's records have it; empty: its own. See `replace_gloo.py`."""
+    """The name in torch's records; empty: its own. See `replace_gloo.py`."""
     before_shutdown: Callable[[], object] | None = None
-    """Called once, when the group ends in good order."""
+    """Called once, at a regular end of the group."""
 
     def __init__(
         self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str
     ) -> None:
         """Make a group that owns `communicator` from now on.
 
-        `store` is of this group alone; `global_ranks` is empty for the default group.
+        `store` belongs to this group; `global_ranks` is empty for the default group.
         """
         super().__init__(communicator)
-        communicator.exclude_from_groups()  # torch's callers count on calls that are done
+        communicator.exclude_from_groups()  # torch's callers rely on finished calls
         self._store = store
         self._global_ranks = list(global_ranks)
         self._name = name
@@ -91,22 +91,22 @@ class GroupIdentity(CallingGroup):
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
-        """Return that name."""
+        """Return the group's name."""
         return self._name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Set the description that the user gave."""
+        """Set the user's description."""
         self._description = description
         self._describe(description=description)
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """Return that description."""
+        """Return the user's description."""
         return self._description
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # From 2.15 on torch asks while it makes a group, and attaches a recorder to a C++ backend
-        # of each device. A group without a C++ backend must name no device then.
+        # From 2.15 on torch reads it while it makes a group, to attach a recorder to each device's
+        # C++ backend. A group without a C++ backend must name no device then.
         groups: Any = dist.distributed_c10d._world.pg_map
         if self not in groups:
             return []
@@ -134,7 +134,7 @@ class GroupIdentity(CallingGroup):
         return options
 
     def statistics(self) -> Statistics:
-        """Return what this rank counted in this group; `Statistics` lists it."""
+        """Return this rank's counters of this group, see `Statistics`."""
         return self.communicator.statistics()
 
     def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -142,7 +142,7 @@ class GroupIdentity(CallingGroup):
         return self.communicator.dump_flight_recorder(folder)
 
     def set_timeout(self, timeout: timedelta | float) -> None:
-        """Change how long a call without a timeout of its own may take."""
+        """Set the default timeout of calls."""
         self.communicator.timeout_s = seconds_of(timeout)
 
     _set_default_timeout = set_timeout
@@ -164,9 +164,9 @@ class GroupIdentity(CallingGroup):
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Block until every rank calls it, or raise an error that names the ranks that do not.
+        """Block until every rank calls it, or raise an error that names the missing ranks.
 
-        Ranks meet in the store, so this works while a collective is stuck. `timeout` None is the
+        Ranks meet at the store, so this works while a collective hangs. `timeout` None is the
         group's; `wait_all_ranks`: name all missing ranks instead of the first.
         """
         limit_s = self.communicator.timeout_s if timeout is None else seconds_of(timeout)
@@ -177,7 +177,7 @@ class GroupIdentity(CallingGroup):
             deadline = time.monotonic() + limit_s
             missing: list[str] = []
             for rank in map(str, range(1, self._world_size)):
-                # Torch's stores would wait without a limit for 0; as with gloo, none has come then.
+                # Torch's stores treat 0 as no limit; here, as with gloo, no rank arrives in time.
                 if limit_s <= 0 or not _comes(store, rank, deadline - time.monotonic()):
                     missing.append(rank)
                     if not wait_all_ranks:
@@ -190,7 +190,7 @@ class GroupIdentity(CallingGroup):
             raise _failed(self._rank, limit_s, named)
 
     def shutdown(self) -> None:
-        """Leave the group in good order: see `Communicator.close`. Later calls fail."""
+        """Leave the group regularly: see `Communicator.close`. Later calls fail."""
         step, self.before_shutdown = self.before_shutdown, None
         try:
             if step is not None:
@@ -199,14 +199,14 @@ class GroupIdentity(CallingGroup):
                 self.drain()
                 self.unended.wait()
         except BaseException as error:
-            # Else `close` waits for what was started, after a SystemExit.
+            # Otherwise `close` waits for started calls, after a SystemExit.
             self.communicator.abort(f"shutdown was interrupted: {describe_error(error)}")
             raise
         finally:
             self.communicator.close()
 
     def abort(self) -> None:
-        """Fail everything in flight, here and on the other ranks."""
+        """Fail all calls in flight, here and on the other ranks."""
         self.communicator.abort("ProcessGroup.abort() was called")
 
     def split_group(
@@ -220,16 +220,16 @@ class GroupIdentity(CallingGroup):
     ) -> GroupIdentity | None:
         """Return a group of some ranks of this one, which torch does not know; None on the others.
 
-        `torch.distributed.split_group` and `new_group` make one that torch knows.
+        `torch.distributed.split_group` and `new_group` register their groups with torch.
 
         Args:
-            ranks: of this group, in the order that they have in the new one; all of them call.
+            ranks: of this group, in their new order; all of them call this.
             timeout: of the new group; None: the same as here.
             group_name: of the new group, the same on all of its ranks.
 
         Raises:
             InvalidArgumentError: these are not ranks of this group.
-            DistBackendError: a rank did not come, or died.
+            DistBackendError: a rank did not arrive, or died.
         """
         members = check_ranks("ranks", self.size(), ranks)
         if self.rank() not in members:
@@ -256,14 +256,14 @@ class GroupIdentity(CallingGroup):
     ) -> GroupIdentity:
         """Return a group of the other ranks; `dist.shrink_group` replaces this group by it.
 
-        Ranks that have died are left out whether they are named or not.
+        Dead ranks are left out whether named or not.
 
         Args:
-            ranks_to_exclude: of this group; the same on all others, which all have to call.
-            shrink_flags: SHRINK_ABORT ends what is in flight first.
+            ranks_to_exclude: of this group; the same on all other ranks, which must all call this.
+            shrink_flags: SHRINK_ABORT ends calls in flight first.
 
         Raises:
-            DistBackendError: on all ranks that called: too few came, or they could not connect.
+            DistBackendError: on all callers: too few ranks arrived, or they could not connect.
         """
         if shrink_flags:
             self.communicator.abort("shrink_group was called with SHRINK_ABORT")
@@ -272,7 +272,7 @@ class GroupIdentity(CallingGroup):
             left = self.communicator.shrink(ranks_to_exclude)
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it names its cause
-        # The default group has no list of ranks; the ranks that are left are numbered anew.
+        # The default group has no list of ranks; the remaining ranks are renumbered.
         ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
         part = f"shrunk/{left.flight_recorder.member.id.hex()}"
         return self._derived(left, part, ranks, left.name)
@@ -280,13 +280,13 @@ class GroupIdentity(CallingGroup):
     def _derived(
         self, communicator: Communicator, part: str, ranks: list[int], name: str
     ) -> GroupIdentity:
-        # A prefix of its own: the new group must not read what this one wrote to the store.
+        # Its own prefix: the new group must not read this one's keys.
         group = type(self)(communicator, PrefixStore(part, self._store), ranks, name)
         group.backends, group.shown_as = self.backends, self.shown_as
         return group
 
     def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise: groups are made of ranks of the default group, or at a store."""
+        """Raise an error that names the alternative, `new_group`."""
         raise InvalidArgumentError(
             "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
             "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
@@ -303,7 +303,7 @@ def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exceptio
 def _comes(store: Any, key: str, timeout_s: float) -> bool:
     try:
         store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
-    except RuntimeError as error:  # a FileStore's timeout has no type of its own
+    except RuntimeError as error:  # a FileStore's timeout has no specific type
         if "timeout" not in str(error).lower() or is_of_signal_handler(error):
             raise
         return False

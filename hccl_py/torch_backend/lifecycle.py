@@ -27,7 +27,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
     A subset of the default group is made from it; any other group meets at its own store. The
-    options are torch's `_DistributedBackendOptions`. Of the user's `pg_options` nothing is set.
+    options are torch's `_DistributedBackendOptions`. The user's `pg_options` are ignored.
 
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
@@ -53,9 +53,9 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
 def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:
     """Return whether the new group consists of ranks of the default group.
 
-    A group made beside the default group, as jobs make it that exchange weights, may name ranks of
-    other jobs. Its store shows the difference: `dist.new_group` prefixes the default group's own
-    store twice, with the group's name and with the device.
+    A group beside the default group, as in jobs that exchange weights, may have ranks of other
+    jobs. Its store shows the difference: `dist.new_group` prefixes the default group's store twice,
+    with the group's name and with the device.
     """
     ranks = list(options.global_ranks_in_group)
     return (

@@ -1,7 +1,7 @@
 """Rejects calls of torch whose outputs share memory, with one another or with an input.
 
 The communicator allows the same: output and input i of a rank may be one block. Here the error has
-torch's names, tensors on accelerators count, and so do all calls of a coalesced one together.
+torch's names, and the check includes accelerators' tensors and all calls of a coalesced block.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _SEPARATE = "give each that writes memory of its own"
 
 class _Block(NamedTuple):
     span: Span  # of bytes
-    number: int  # equal for an output and an input that may be the same memory
+    number: int  # equal for an output and input that may share memory
     place: tuple[int, ...]  # indices in the argument
 
 
 def require_apart(
     call: Call, method: str, calls: Sequence[Sequence[Any]], rank: int, world_size: int
 ) -> None:
-    """Raise InvalidArgumentError if tensors of `calls` share memory that one of them is to get.
+    """Raise InvalidArgumentError if tensors of `calls` share memory that is written.
 
-    What is staged is a copy by now, and shares nothing: of the tensors behind the copies only the
-    outputs have to be apart.
+    Staged tensors are copies and share nothing; of the caller's tensors behind them only the
+    outputs must be apart.
     """
     outputs: list[_Block] = []
     inputs: list[_Block] = []
@@ -61,7 +61,7 @@ def require_apart(
             )
         outputs += written
         if method == "all_to_all" and _run(read) == _run(written):
-            continue  # in place, if cut in other ways: the communicator copies aside
+            continue  # in place with another cut: the communicator makes copies
         inputs += read
     _refuse_overlap(call, outputs, inputs)
     if call.copies and len(call.results) > 1:
@@ -71,15 +71,15 @@ def require_apart(
 
 
 def require_transfers_apart(batch: Sequence[tuple[bool, int, int, Tensor]]) -> None:
-    """Raise InvalidArgumentError if what one transfer receives shares memory with another's.
+    """Raise InvalidArgumentError if a transfer's received data shares memory with another's.
 
-    Each is: whether it sends, its peer, its tag, its tensor. None of the batch has begun.
+    Each item is: whether it sends, its peer, its tag, its tensor. No transfer has begun.
     """
     require_apart_at_once([_transfer(*one) for one in batch], "batch_isend_irecv", _SEPARATE)
 
 
 def require_coalesced_apart(block: Sequence[tuple[Call, str, Any]], rank: int) -> None:
-    """Do the same for the calls of a coalesced block: each is what `require_apart` takes."""
+    """Do the same for the calls of a coalesced block, each as in `require_apart`."""
     calls = [_access(*one, rank) for one in block]
     require_apart_at_once(calls, "_coalescing_manager", _SEPARATE)
 
@@ -103,7 +103,7 @@ def _elements(tensors: Iterable[Tensor]) -> list[Elements]:
     found = []
     for tensor in tensors:
         if type(tensor) in PLAIN_TYPES and tensor.layout is torch.strided:
-            # What has no memory is rejected by its own call.
+            # A call rejects its own tensors without memory.
             with contextlib.suppress(RuntimeError):
                 found.append(elements_of(tensor))
     return [one for one in found if one.address]

@@ -1,13 +1,13 @@
-"""Everything that hccl-py changes in torch, one entry for each change; no other file changes torch.
+"""All of hccl-py's changes to torch, one entry for each; no other file changes torch.
 
     python -m hccl_py.torch_backend.patches     # prints what is patched, why, and in which torch
 
-The docstring of a replacement says what goes wrong without it, with a process group in Python. It
-takes torch's function first, and calls it for every other group. `test_patches.py` calls torch's
+A replacement's docstring says what fails without it, for a process group in Python. Its first
+argument is torch's function, which it calls for other groups. `test_patches.py` calls torch's
 function (`__wrapped__`) and fails when torch no longer needs the patch.
 
-Code that imported one of these functions by name before the first hccl group was made still has
-torch's own function. The method of the same name on the group does the same work.
+Code that imported such a function by name before the first hccl group was made still has torch's
+function. The group's method of the same name does the same work.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **name
 
 
 def _wait_for_future(original: Function, future: Any) -> Any:
-    """Torch waits in C++, where no signal's handler runs until the future is done."""
+    """Torch waits in C++, where no signal handler runs until the future is done."""
     if threading.current_thread() is threading.main_thread() and not future.done():
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
@@ -70,11 +70,11 @@ def _wait_for_future(original: Function, future: Any) -> Any:
 def _wait_at_store(
     original: Function, store: Any, keys: list[str], timeout: timedelta | None = None
 ) -> None:
-    """Torch waits in C++, where no signal's handler runs until the keys are set."""
+    """Torch waits in C++, where no signal handler runs until the keys are set."""
     limit_s = (store.timeout if timeout is None else timeout).total_seconds()
     begin_s, waited_s = time.monotonic(), 0.0
     if threading.current_thread() is threading.main_thread():
-        # Not in slices: a TCPStore logs each wait that ends in vain.
+        # Not in slices: a TCPStore logs each wait that times out.
         while waited_s < limit_s and not store.check(keys):
             pause(min(max(waited_s / 10, 0.001), limit_s - waited_s, SIGNAL_SLICE_S))
             waited_s = time.monotonic() - begin_s
@@ -90,7 +90,7 @@ def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> A
 
 
 def _check_transfers(original: Function, ops: Any) -> None:
-    """Torch starts some transfers of a batch before another is refused for what it shares."""
+    """Torch starts some transfers of a batch before it rejects another for shared memory."""
     original(ops)
     if isinstance(ops[0].group or dist.group.WORLD, ProcessGroupHccl):
         require_transfers_apart([(op.op is dist.isend, op.peer, op.tag, op.tensor) for op in ops])
@@ -102,7 +102,7 @@ def _coalescing_manager(
 ) -> Iterator[Any]:
     """After an exception in the block torch never runs another call of the group.
 
-    It keeps all later calls for the batch that has failed.
+    It adds all later calls to the failed batch.
     """
     asked = group or dist.group.WORLD
     try:
@@ -116,14 +116,14 @@ def _coalescing_manager(
 
 
 _num_groups: weakref.WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = weakref.WeakKeyDictionary()
-"""By default group: how often ranks made a group among themselves."""
+"""By default group: how often a set of ranks made a group."""
 
 
 def _process_group_name(original: Function, ranks: Sequence[int], use_hashed_name: bool) -> Any:
-    """Torch names a group after the number of this rank's groups, which ranks need not share.
+    """Torch names a group after this rank's number of groups, which may differ between ranks.
 
-    Members then meet at different keys, and wait. From pytorch#189073 on torch counts the calls,
-    which ranks do not share either where only the members of a group call.
+    Members then wait at different keys. From pytorch#189073 on torch counts the calls, which also
+    differ if only the members of a group call.
     """
     world = dist.group.WORLD
     if not (use_hashed_name and isinstance(world, ProcessGroupHccl)):
@@ -132,7 +132,7 @@ def _process_group_name(original: Function, ranks: Sequence[int], use_hashed_nam
     counts = _num_groups.setdefault(world, Counter())
     counts[members] += 1
     text = f"hccl/{members}/{counts[members]}"
-    # Distributed debug output and file names show it: as long as torch's names, whatever the size.
+    # Debug output and file names show it, so it is as long as torch's names.
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -152,7 +152,7 @@ def _split_group(
     splits = _checked_splits(split_ranks, parent.size())
     mine = next((split for split in splits if parent.rank() in split), None)
     if mine is None:
-        # Torch returns this to other ranks since it has `set_timeout`.
+        # Torch versions with `set_timeout` return this to other ranks.
         return dist.GroupMember.NON_GROUP_MEMBER if hasattr(dist, "set_timeout") else None
     group: Any = parent
     world_ranks = dist.get_process_group_ranks(group)
@@ -184,13 +184,13 @@ def _checked_splits(splits: Any, world_size: int) -> Any:
 def _create_shrunk_group(
     original: Function, shrunk: Any, remaining_ranks: Any, metadata: Any, is_default_group: bool
 ) -> Any:
-    """Torch wraps what `shrink` returns in a C++ group, which takes only a C++ backend.
+    """Torch wraps the result of `shrink` in a C++ group, which takes only a C++ backend.
 
     It also reads the excluded ranks of the group as ranks of the default group.
     """
     if not isinstance(shrunk, ProcessGroupHccl):
         return original(shrunk, remaining_ranks, metadata, is_default_group)
-    # The caller goes on to use this list.
+    # The caller continues to use this list.
     remaining_ranks[:] = shrunk.options.global_ranks_in_group or range(shrunk.size())
     name = metadata["original_group_name"]
     shrunk.setGroupName(metadata["new_group_name"])
@@ -199,9 +199,9 @@ def _create_shrunk_group(
 
 
 def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) -> None:
-    """The fp16 hook in C++ makes the backward pass fail; the same hook in Python takes over.
+    """The fp16 hook in C++ makes the backward pass fail; the same hook in Python replaces it.
 
-    In C++ it expects a C++ list of tensors in the future, which no future of Python holds.
+    The C++ hook expects a C++ list of tensors in the future, which a Python future cannot hold.
     """
     fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
     if not (fp16 and isinstance(ddp.process_group, ProcessGroupHccl)):
@@ -215,7 +215,7 @@ def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) ->
 
 
 def _check_hook(original: Function, ddp: Any, hook: Function) -> None:
-    """Torch asks the name of a hook, and requires NCCL or XCCL for the bf16 hooks."""
+    """Torch checks a hook's name, and requires NCCL or XCCL for the bf16 hooks."""
 
     def unnamed(*arguments: object) -> object:
         return hook(*arguments)
@@ -233,9 +233,9 @@ _forward_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary(
 
 
 def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: Any) -> None:
-    """DDP's join hands a Work to C++, which keeps only the C++ half. The patch keeps the Work.
+    """DDP's join passes a Work to C++, which keeps only the C++ half. The patch keeps the Work.
 
-    After Python drops the Work, C++ waits in its base class for ever.
+    Otherwise Python drops the Work, and C++ waits in its base class for ever.
     """
     _forward_works[reducer] = work
     original(reducer, work, *arguments)
@@ -262,7 +262,7 @@ def _batch_p2p_ops(
 
 
 def _end_events_first(original: Function) -> Any:
-    """Torch frees the events of a profiler; ending that of a call in flight later crashes."""
+    """Torch frees a profiler's events; ending the event of a call in flight later crashes."""
     end_events()
     return original()
 
@@ -320,7 +320,7 @@ def _replace(target: str, replacement: Function) -> None:
         return replacement(original, *arguments, **options)
 
     setattr(owner, name, replaced)
-    # torch.distributed has a reference of its own to some functions of distributed_c10d.
+    # torch.distributed has its own references to some functions of distributed_c10d.
     if getattr(dist, name, None) is original:
         setattr(dist, name, replaced)
 
@@ -338,17 +338,17 @@ def _call(target: str, change: Function) -> None:
 
 
 class Patch(NamedTuple):
-    """One change to torch: `apply` puts `function` in the place of the dotted name `target`."""
+    """One change to torch: `apply` replaces the dotted name `target` by `function`."""
 
     target: str
     function: Function
     apply: Callable[[str, Function], None] = _replace
     torch: str = "2.13"
-    """The version that was last seen to need it."""
+    """The last version known to need it."""
 
     @property
     def reason(self) -> str:
-        """What goes wrong without the change."""
+        """The failure without the change."""
         return " ".join((self.function.__doc__ or "").split())
 
 
@@ -384,7 +384,7 @@ _applied = False
 
 
 def apply_all() -> None:
-    """Make every change that is not made yet."""
+    """Apply all changes that are not applied yet."""
     global _applied
     with _lock:
         if not _applied:

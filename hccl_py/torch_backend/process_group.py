@@ -1,13 +1,13 @@
 """The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
 Ranks are the group's. A Python frame costs as much as a small call in the engine, so calls on plain
-tensors go to the communicator from C++ (`_plain`, `csrc/bindings/torch_calls.cc`). The methods
-take all others: arguments that the communicator rejects before it sends anything, tensor
-subclasses, timeouts of a call, torch's instruments and older overloads. A method checks torch's
-arguments (`arguments.py`) and submits the communicator's method of the same meaning (`submit.py`).
+tensors go to the communicator from C++ (`_plain`, `csrc/bindings/torch_calls.cc`). The methods take
+all others: invalid arguments, tensor subclasses, timeouts per call, torch's instruments and older
+overloads. A method checks torch's arguments (`arguments.py`) and submits the communicator's method
+of the same meaning (`submit.py`).
 
-Older callers pass the bare root, operation or timeout in place of options (`older`). Where torch
-has two names for an argument (`tensors`, `tensor`), both work.
+Older callers pass the root, operation or timeout instead of options (`older`). If torch has two
+names for an argument (`tensors`, `tensor`), both work.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class PlainFacts(NamedTuple):
     """The facts by which `torch_calls.cc` recognises a plain call.
 
     Attributes:
-        types: of plain tensors.
+        types: classes of plain tensors.
         ops: hccl-py's ReduceOps by the hash of torch's.
-        unset_timeout: of options: the deadline is the group's.
-        finished: the Work of calls that block.
+        unset_timeout: value in options that means the group's timeout.
+        finished: the Work of blocking calls.
         error: the class of the communicator's errors.
-        raise_failure: raises torch's error of one; returns if an argument was wrong.
-        instruments: a module's names and one of them, true while one has to see each call.
+        raise_failure: raises torch's error for one; returns if an argument was wrong.
+        instruments: a module's names and one of them, true while an instrument needs each call.
     """
 
     types: frozenset[type]
@@ -91,10 +91,10 @@ def _plain(
     *fields: str,
     when: Callable[..., bool] | None = None,
 ) -> Callable[[Method], Method]:
-    """Have calls on plain host tensors go to the communicator without a Python frame.
+    """Route calls on plain host tensors to the communicator without a Python frame.
 
     Args:
-        method: the communicator's.
+        method: the communicator's method.
         forms: of each argument that is an array: "t", a tensor; "l", a list of one tensor; "b", a
             list of one list of tensors.
         options: the type of the last argument; None: a send or a receive.
@@ -107,7 +107,7 @@ def _plain(
 def _has_equal_parts(
     group: ProcessGroupHccl, output: Tensor, input: Tensor, received: object, sent: object
 ) -> bool:
-    """Return whether all_to_all_single has empty split sizes, and as many rows for each rank."""
+    """Return whether all_to_all_single has no split sizes, and equal rows for each rank."""
     return (
         (type(received) is list and type(sent) is list and not (received or sent))
         and (output.dim() > 0 and input.dim() > 0)
@@ -173,7 +173,7 @@ class ProcessGroupHccl(GroupIdentity):
         if len({block.numel() for block in blocks}) == 1 or call.fake:
             return self.submit(call, "reduce_scatter", (buffer, inputs, op))
         require_apart(call, "reduce_scatter", [(buffer, inputs, op)], self._rank, self._world_size)
-        # Blocks of several sizes, which all ranks see: one reduce per rank.
+        # Blocks of several sizes, known to all ranks: one reduce per rank.
         inputs[self._rank] = own = inputs[self._rank].clone()
         call.copies.insert(0, (buffer, own))
         reduces = ((block, root, op) for root, block in enumerate(inputs))
@@ -302,7 +302,7 @@ class ProcessGroupHccl(GroupIdentity):
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = (), *options: Any, **named: Any
     ) -> Work:
-        """Hand each rank its block of the root's list; the others pass an empty one."""
+        """Send each rank its block of the root's list; the others pass an empty one."""
         output_tensors = named.pop("output_tensor", output_tensors)
         call = self._call("scatter", ScatterOptions, *options, **named)
         root = call.rank("src", call.opts.rootRank)
@@ -356,7 +356,7 @@ class ProcessGroupHccl(GroupIdentity):
 
     @_plain("barrier", "", BarrierOptions)
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Work:
-        """Block until every rank came."""
+        """Block until every rank has called it."""
         call = self._call("barrier", BarrierOptions, opts, *older, **named)
         return self.submit(call, "barrier", ())
 

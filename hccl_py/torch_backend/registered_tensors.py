@@ -25,13 +25,13 @@ def register(what: Any) -> Any:
     """Move a tensor, or the communication buffers of a model, into registered memory.
 
     A tensor keeps its values, and its views and aliases move with it; no other thread may use them
-    meanwhile. The values pass through /dev/shm, which needs room for a moment. The memory is freed
+    meanwhile. The values pass through /dev/shm, which briefly needs room. The memory is freed
     with the last view. torch.multiprocessing can no longer send the tensor to another process.
 
-    Of a DistributedDataParallel model the gradient buckets are moved as they are used; that takes
-    the model's communication hook, which averages them. Of a model of fully_shard (FSDP2), all
-    buffers of its all_gathers and reduce_scatters come from registered memory from now on; the
-    model must not use custom collectives itself.
+    The gradient buckets of a DistributedDataParallel model are moved when they are used; this
+    occupies the model's communication hook, which averages them. A model of fully_shard (FSDP2)
+    then takes all buffers of its all_gathers and reduce_scatters from registered memory; it must
+    not use custom collectives itself.
 
     Args:
         what: a dense CPU tensor that owns its memory, or one of these models.
@@ -41,7 +41,7 @@ def register(what: Any) -> Any:
 
     Raises:
         InvalidArgumentError: it cannot be moved; the message says why and what to do.
-        MemoryError: there is not as much memory, see `hccl_py.empty`.
+        MemoryError: there is not enough memory, see `hccl_py.empty`.
     """
     if isinstance(what, DistributedDataParallel):
         what.register_comm_hook(what.process_group, _average_bucket)
@@ -73,7 +73,7 @@ def _move(tensor: Tensor) -> None:
         raise _immovable("the tensor is shared with other processes (share_memory_)")
     region = allocate(num_bytes)
     try:
-        # Torch's one way to exchange the memory of a storage under all its tensors: it is made a
+        # Torch's only way to replace a storage's memory under all its tensors: torch makes it a
         # mapping, over which ours is mapped; torch unmaps it when the storage dies.
         descriptor, _ = storage._share_fd_cpu_()
     except RuntimeError as error:
@@ -123,10 +123,10 @@ def _register_sharded(model: FSDPModule) -> None:
 
 @dataclass
 class _Collective:
-    """A collective of FSDP, and its buffers: layers of one size share them, later steps reuse them.
+    """A collective of FSDP with its buffers, which layers of one size and later steps share.
 
-    Allocating and freeing the memory each time would cost more than the collective. `free` is of
-    the model, by size in bytes.
+    Allocating the memory each time would cost more than the collective. `free` belongs to the
+    model, by size in bytes.
     """
 
     run: Callable[..., Any]
@@ -135,7 +135,7 @@ class _Collective:
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Return the buffer that FSDP asks for; it is free again with its last view."""
+        """Return the buffer that FSDP requests; it is free again with its last view."""
         num_bytes = math.prod(map(int, size)) * dtype.itemsize
         if device.type != "cpu" or num_bytes == 0:
             return torch.empty(*size, dtype=dtype, device=device)
@@ -149,5 +149,5 @@ class _Collective:
         return memory.view(dtype).view([*map(int, size)])
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
-        """Run it; `options` are those of FSDP and of the collective."""
+        """Run it; `options` are FSDP's and the collective's."""
         return self.run(output_tensor, input_tensor, **options)

@@ -1,8 +1,8 @@
-"""HCCL_REPLACE=gloo: what a program would give to gloo goes to hccl, and the program sees gloo.
+"""HCCL_REPLACE=gloo: hccl replaces gloo, while the program still sees the name gloo.
 
-The default group, and every group made of it without a backend of its own, is hccl's. Torch's
-records of them still name gloo, because frameworks compare that name. A group that asks for gloo
-itself, `new_group(backend="gloo")`, is gloo's.
+The default group, and every group made from it without an explicit backend, uses hccl. Torch's
+records of them still name gloo, because frameworks compare that name. A group with an explicit
+`new_group(backend="gloo")` uses gloo.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _GLOO = "gloo"
 
 
 def replace_gloo() -> None:
-    """Programs name gloo, which HCCL_REPLACE=gloo gives to hccl. `import torch` applies this one,
-    and only if the variable is set.
+    """Programs name gloo, which HCCL_REPLACE=gloo replaces by hccl. `import torch` applies this
+    patch only if the variable is set.
     """
     from torch import distributed as dist
     from torch.distributed import device_mesh
@@ -51,7 +51,7 @@ def replace_gloo() -> None:
             _show(group, shown)
         return group
 
-    for module in (c10d, dist, device_mesh):  # each has a name of its own for it
+    for module in (c10d, dist, device_mesh):  # each has its own reference
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
     c10d._new_group_with_tag = new_group
 
@@ -62,10 +62,10 @@ def _check() -> None:
 
 
 def _shown_name(backend: Any, device_id: Any) -> str | None:
-    """Return what `get_backend()` has to say of a default group that is given to hccl, else None.
+    """Return the name that `get_backend()` shows for a default group on hccl; None: not on hccl.
 
-    Torch gives a group of several backends to the one in Python alone. So hccl takes such a group
-    only where no accelerator could use the other backends.
+    Torch gives a group of several backends to the Python one only. So hccl takes such a group only
+    if no accelerator could use the other backends.
     """
     import torch
 
@@ -99,7 +99,7 @@ def _show(group: Any, name: str) -> None:
         c10d._backend = backend
 
 
-@functools.cache  # says a thing once
+@functools.cache  # prints each text once
 def _say(text: str) -> None:
     from torch import distributed as dist
 

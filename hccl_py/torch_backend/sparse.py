@@ -1,7 +1,7 @@
-"""all_reduce of sparse COO tensors: every rank gathers the values of all ranks and adds them up.
+"""all_reduce of sparse COO tensors: every rank gathers all ranks' values and adds them.
 
-Ranks have different indices, so nothing can be reduced on the way. Ranks first exchange how many
-values each has. An asynchronous call waits for that exchange too, but not for the values.
+Ranks have different indices, so no partial result can be reduced on the way. Ranks first exchange
+how many values each has. An asynchronous call waits for that exchange too, but not for the values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.W
     if op not in (ReduceOp.SUM, ReduceOp.AVG):
         raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {op.name.lower()}")
     if tensor._is_view() and tensor._base is not None and tensor._base.is_complex():
-        # Torch passes a view as real numbers, whose new values the complex tensor would not get.
+        # Torch passes a real view, whose new values would not reach the complex tensor.
         tensor = tensor._base
     call.inputs.append(tensor)
     call.results.append(tensor)
@@ -51,7 +51,7 @@ def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.W
     parts = (indices, source.indices().contiguous()), (blocks, values.contiguous())
     if tensor.is_cpu or not call.opts.asyncOp:
         return group.submit(call, "all_gather", *parts)
-    # No other thread would write to an accelerator in the order of the caller's stream.
+    # Another thread could not write to an accelerator in the caller's stream order.
     call.opts.asyncOp = False
     group.submit(call, "all_gather", *parts)
     return HcclWork((), call.results)
@@ -79,7 +79,7 @@ def _counts(group: CallingGroup, call: Call, source: Tensor) -> list[int]:
 
 @dataclass
 class _Sum:
-    """The values of all ranks; `copy_` adds them up in the caller's tensor."""
+    """The values of all ranks; `copy_` adds them into the caller's tensor."""
 
     tensor: Tensor
     indices: Sequence[Tensor]
@@ -87,10 +87,10 @@ class _Sum:
     divisor: int
 
     def copy_(self, _: Tensor) -> None:
-        """Add up in rank order, so that all ranks get the same bits."""
+        """Add in rank order, so that all ranks get the same bits."""
         tensor = self.tensor
         indices, values = torch.cat(tuple(self.indices), 1), torch.cat(tuple(self.blocks))
-        # A tensor's parts have to be of the mode that it is of itself.
+        # A tensor's parts must have its inference mode.
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             total = self._added_up(indices, values)
             if self.divisor != 1:

@@ -12,7 +12,7 @@ _is_counting = False
 
 
 def count_steps() -> None:
-    """Count from now on, if the launcher watches this process."""
+    """Start to count, if the launcher watches this process."""
     global _is_counting
     if PROGRESS.is_open and not _is_counting:
         _is_counting = True
@@ -22,6 +22,6 @@ def count_steps() -> None:
 
 
 def _count(*_: object) -> None:
-    # A compiled step would be compiled again for every new number.
+    # Otherwise a compiled step would be recompiled for every new number.
     if not torch.compiler.is_compiling():
         PROGRESS.steps += 1

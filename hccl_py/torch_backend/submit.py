@@ -48,14 +48,14 @@ else:
 
 
 class CallingGroup(_Base):
-    """A process group that hands calls to its communicator.
+    """A process group that passes calls to its communicator.
 
     Attributes:
         communicator: carries the data.
-        entry, background_entry: by which C++ makes calls, that block and that return a Work.
-        unended: counts what threads still do for works of the group.
+        entry, background_entry: make calls from C++ that block, and that return a Work.
+        unended: counts the threads' unfinished jobs for works of the group.
         lane: where the futures of the group's collectives complete, in order.
-        apart: where those of its sends and receives do, each alone.
+        apart: where the futures of its sends and receives complete, in any order.
         fast: calls on plain host tensors need no checks.
     """
 
@@ -82,7 +82,7 @@ class CallingGroup(_Base):
     def backends(self) -> Backends:
         """The user's backends for the group, as in "cpu:gloo,cuda:hccl"; others' are rejected.
 
-        Torch gives such a group to hccl alone, and passes its devices only after it was made.
+        Torch gives such a group to hccl only, and passes its devices after it was made.
         """
         if self._backends is None:
             names: Any = dist.distributed_c10d._world.pg_backend_config
@@ -103,10 +103,10 @@ class CallingGroup(_Base):
         self.fast = not checked and known is not None and "cpu" not in known.others
 
     def submit(self, call: Call, method: str, *calls: tuple[Any, ...]) -> dist.Work:
-        """Call the communicator's `method` once per argument tuple, as the options ask.
+        """Call the communicator's `method` once per argument tuple, by the options.
 
         Raises:
-            DistBackendError: a call that blocks failed, or one could not be started.
+            DistBackendError: a blocking call failed, or a call could not be started.
         """
         if modes._is_in_non_infra_torch_dispatch_mode:
             show_to_modes(self, call, calls)
@@ -163,7 +163,7 @@ class CallingGroup(_Base):
         return work
 
     def drain(self) -> None:
-        """Block until the communicator has every staged call before this one."""
+        """Block until all earlier staged calls are issued."""
         if self._unissued:
             with self._changed:
                 self._changed.wait_for(lambda: not self._unissued)
@@ -179,9 +179,9 @@ class CallingGroup(_Base):
     def _start_staged(
         self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | Apart
     ) -> HcclWork:
-        """Return the Work of a call that is issued after those before it.
+        """Return the Work of a call that is issued after the earlier ones.
 
-        The lane is that of its futures; `apart`: the call may end before earlier ones.
+        `lane` is for its futures; `apart`: the call may end before earlier ones.
         """
         staged = self._staged(call, method, calls)
         work = HcclWork([staged], call.results, lane, staged=[staged])
@@ -223,7 +223,7 @@ class CallingGroup(_Base):
         return self._keep(HcclWork(works, results, self.apart, staged=staged))
 
     def abandon_coalescing(self) -> list[tuple[Call, str, Any]]:
-        """Collect no longer; return the calls of this thread's block, of which none has begun."""
+        """Stop collecting; return the calls of this thread's block, none of which has begun."""
         with self._changed:
             block = self._blocks.pop(threading.get_ident(), [])
             self._set_fast()

@@ -1,4 +1,4 @@
-"""The plain tensor behind one that torch.distributed was given."""
+"""Finds the plain tensor behind an argument of torch.distributed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from hccl_py.memory.tensor_kinds import holder, is_fake, no_memory
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-"""Every other type of tensor is a subclass, which `unwrapped` looks into."""
+"""Every other type of tensor is a subclass, which `unwrapped` handles."""
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """Return the memory behind a subclass of Tensor that is only a label on it.
+    """Return the plain tensor behind a subclass that only labels it.
 
     Raises:
-        TypeError: says what the tensor is, and what to pass instead.
+        TypeError: names the kind of tensor, and what to pass instead.
     """
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 

@@ -35,10 +35,10 @@ TensorsFuture = Future[list[Tensor]]
 
 
 def as_torch_error(error: HcclError) -> Exception:
-    """Return the error that torch's users catch in place of `error`; a wrong argument stays one.
+    """Return torch's error for `error`; a wrong argument stays InvalidArgumentError.
 
     It has the text of `error` and the attributes that name the failed rank: `.rank`, `.host`,
-    `.pid`, and so on. A traceback prints it alone, because both texts are the same.
+    `.pid`, and so on. A traceback prints only this error, because both texts are equal.
     """
     if isinstance(error, InvalidArgumentError):
         return error
@@ -49,12 +49,12 @@ def as_torch_error(error: HcclError) -> Exception:
     if isinstance(error, CommunicatorError):
         for name in CommunicatorError.__annotations__:
             setattr(translated, name, getattr(error, name))
-    translated.__cause__ = None  # which also suppresses the context
+    translated.__cause__ = None  # also suppresses the context
     return translated
 
 
 def raise_failure(error: HcclError) -> None:
-    """Raise torch's error of a failure; return if an argument was wrong, and nothing was sent."""
+    """Raise torch's error for a failure; return if an argument was wrong."""
     if not isinstance(error, InvalidArgumentError):
         raise as_torch_error(error)
 
@@ -62,8 +62,8 @@ def raise_failure(error: HcclError) -> None:
 class HcclWork(dist.Work):
     """A collective in flight.
 
-    The engine keeps the buffers alive until the call ends, whether or not anyone keeps this object.
-    This object keeps the outputs alive for as long as the caller holds it.
+    The engine keeps the buffers alive until the call ends, even without this object. This object
+    keeps the outputs alive as long as the caller holds it.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class HcclWork(dist.Work):
     ) -> None:
         """Cover `natives`: Works of the communicator, staged calls or other works of this class.
 
-        The results of `staged` lie on one accelerator. Waiting for them blocks the host only until
-        the network is done: the current stream, and that of the future's callbacks, come after the
-        results. Futures complete in `lane`; None: the call has ended.
+        The results of `staged` are on one accelerator. Waiting for them blocks the host only until
+        the network is done: the current stream, and the stream of the future's callbacks, wait for
+        the results. Futures complete in `lane`; None: the call has ended.
         """
         super().__init__()
         self._natives = natives
@@ -92,7 +92,7 @@ class HcclWork(dist.Work):
         self._future: TensorsFuture | None = None
         self._cpp_work: _CppWork | None = None
         if copies:
-            # The results are written back even if the caller drops this Work. An error stays in it.
+            # The results are written back even if the caller drops this Work, which keeps an error.
             assert lane is not None
             lane.submit(self.wait)
 
@@ -112,10 +112,10 @@ class HcclWork(dist.Work):
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
         try:
             for native in self._natives:
-                # Not zero, which means no limit of its own.
+                # Not zero, which means no limit here.
                 native.wait(deadline and max(deadline - time.monotonic(), 1e-6))
         except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it says all
+            raise as_torch_error(error)  # noqa: B904  # the error is complete
         self._settle()
         for call in self.staged:
             call.order_current_stream()
@@ -140,7 +140,7 @@ class HcclWork(dist.Work):
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return what `wait` would raise, None while in flight and after success."""
+        """Return the exception of `wait`; None while in flight and after success."""
         for native in self._natives:
             error = native.exception()
             if error is not None:
@@ -152,7 +152,7 @@ class HcclWork(dist.Work):
         return list(self._results)
 
     def source_rank(self) -> int:
-        """Return the rank that a receive took its data from; -1 if this is no receive."""
+        """Return the source rank of a receive; -1 for other calls."""
         return -1 if self.source is None else self.source
 
     _source_rank = source_rank
@@ -173,8 +173,8 @@ class HcclWork(dist.Work):
         if self.is_completed():
             self._complete(base, results)
         elif results and all(tensor.numel() == 0 for tensor in results):
-            # Nothing has to arrive. The callbacks run here, before the caller's next collective, on
-            # all ranks: PowerSGD starts collectives in them, bucket after bucket.
+            # The call is done. All ranks run the callbacks here, before the caller's next
+            # collective: PowerSGD starts collectives in them, bucket after bucket.
             base.set_result(results)
         else:
             assert self._lane is not None, "only calls that have ended have none"
@@ -183,11 +183,11 @@ class HcclWork(dist.Work):
         return future
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:
-        # The future takes an event from the current stream; the caller's would be a wrong one.
+        # The future records the current stream, which must not be the caller's.
         with self.staged[0].streams.store if self.staged else contextlib.nullcontext():
             try:
                 self.wait()
-            except Exception as error:  # raised where the future is waited for
+            except Exception as error:  # raised by a wait for the future
                 with in_users_code():  # the callbacks
                     future.set_exception(error)  # type: ignore[arg-type]
             else:
@@ -203,7 +203,7 @@ class HcclWork(dist.Work):
                 self._copies = ()
             self.source = self._natives[-1].source
             self._natives = ()
-            # Each wait for results on an accelerator is for the stream that is current then.
+            # Each wait for an accelerator's results is for the current stream.
             self._settled = not self.staged
             if self._settled and self._cpp_work is not None:
                 self._cpp_work.work = None
@@ -235,7 +235,7 @@ _registered: deque[dist.Work] = deque(maxlen=256)
 def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     """Have torch's `wait_tensor(tensor)` wait for `work`.
 
-    C++ keeps only the C++ half of a Work that Python hands to it. Once Python frees its half, C++
+    C++ keeps only the C++ half of a Work that Python passes to it. Once Python frees its half, C++
     waits in the base class for ever. So this module keeps a Work without outputs for C++.
     """
     held = work.for_cpp() if isinstance(work, HcclWork) else work
@@ -255,7 +255,7 @@ class _CoalescedWork(dist.Work):
 
 
 COALESCED = _CoalescedWork()
-"""What a call with a Work returns in a block of coalesced calls: one Work covers all of them."""
+"""The Work of each call in a coalesced block: one Work covers all of them."""
 
 FINISHED = HcclWork((), ())
-"""What every synchronous call returns: making a Work costs more than sharing this one."""
+"""The Work of every synchronous call, shared because making one costs more."""

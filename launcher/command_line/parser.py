@@ -1,4 +1,4 @@
-"""What the options are called, and the text of --help."""
+"""The names of the options, and the text of --help."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3
       8 ranks on this machine
   hccl-launch --nnodes 2 --nproc 8 train.py
-      16 ranks as on 2 nodes of 8, emulated here: ranks of different nodes talk TCP
+      16 ranks as on 2 nodes of 8, emulated here: ranks of different nodes use TCP
   hccl-launch --hosts node-a:8,node-b:8 train.py
-      16 ranks on 2 hosts, which are reached by ssh
+      16 ranks on 2 hosts, reached by ssh
   hccl-launch --nnodes 2 --nproc 8 --node-rank 0 --master-addr HOST train.py
       one of 2 real nodes; HOST is the address of node 0, the other node runs --node-rank 1
 
@@ -31,14 +31,14 @@ exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not co
 or the network of --emulate was killed; 71 a node was lost; 78 preflight found errors; 126 the
 program cannot run; 127 it was not found; 128 + the signal that ended the job"""
 _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
-# Without effect: the kernel reports ends at once, every rank is a program of its own, and the
-# signals that stop a program stop the job.
+# Without effect: the kernel reports ends at once, every rank is a separate program, and the signals
+# that stop a program stop the job.
 _WITHOUT_EFFECT: Mapping[str, Mapping[str, Any]] = {
     "--monitor-interval": {"type": values.seconds},
     "--start-method": {"choices": ("spawn", "fork", "forkserver"), "type": str},
     "--signals-to-handle": {},
 }
-# torchrun's options that hccl-launch does not have, and what it has instead.
+# torchrun's options that hccl-launch lacks, and the alternatives.
 _OUTPUT = "hccl-launch itself prints and keeps what ranks write: --log-dir, --redirects, --tee"
 _REFUSED = {
     "--logs-specs": _OUTPUT,
@@ -68,7 +68,7 @@ def parser() -> Parser:
     _add(group, "--nproc-per-node --nproc", ranks, "N", type=values.ranks)
     _add(group, "--world-size", "ranks of all nodes together", "N", type=values.count)
     _add(group, "--emulate", "the nodes of FILE, emulated here with their links", "FILE")
-    # gaudi_spawn.py's choice of what starts the ranks; hccl-launch always does.
+    # gaudi_spawn.py's choice of the launcher, which is always hccl-launch here.
     _add(group, "--use-mpi")
     _add(group, "--use-deepspeed")
     group = made.add_argument_group("the program")
@@ -79,7 +79,7 @@ def parser() -> Parser:
     _add(group, "--habana-shim", "a program for Gaudi, on the CPU")
     group.add_argument("script", help="script.py, module or program")
     group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
-    group._group_actions[-1].required = False  # argparse says otherwise of such an argument
+    group._group_actions[-1].required = False  # argparse requires such an argument by default
     _add_nodes(made)
     _add_rest(made)
     for name in _ELASTIC:
@@ -92,7 +92,7 @@ def parser() -> Parser:
 
 
 def needs_elastic(args: argparse.Namespace) -> bool:
-    """Return whether an option was given that only torch.distributed.elastic knows."""
+    """Return whether an option needs torch.distributed.elastic."""
     return any(getattr(args, name[2:].replace("-", "_")) for name in _ELASTIC)
 
 
@@ -158,7 +158,7 @@ def _add(
 ) -> None:
     """Add an option; without a metavar it is a switch.
 
-    It also has torchrun's spelling with underscores, which help leaves out.
+    torchrun's spelling with underscores works too, but is not in the help.
     """
     if metavar:
         how = {"metavar": metavar, "type": values.text, **how}
@@ -171,21 +171,21 @@ def _add(
 
 
 class _Parser(Parser):
-    """Raises UsageError for a mistake."""
+    """Raises UsageError for a wrong command line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')} (see --help)")
 
 
 class _Refused(argparse.Action):
-    """Names what hccl-launch has instead of an option."""
+    """Rejects an option and names the alternative."""
 
     def __call__(self, *_: object) -> None:
         raise UsageError(f"{self.option_strings[0]}: {_REFUSED[self.option_strings[0]]}")
 
 
 class _Version(argparse.Action):
-    """Reads the version only when it is asked for: reading it doubles the time to start."""
+    """Reads the version only on request: reading it doubles the start-up time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")

@@ -1,4 +1,4 @@
-"""The entry: from the words of a command line to its checked options."""
+"""The entry: parses a command line into checked options."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hccl_py.launcher.hosts.options import HostOptions
 
 EMULATION = "hccl_py.lab.emulation.launch"
-"""Loaded by its name: the launcher works without it."""
+"""Loaded by name: the launcher works without it."""
 _SSH_TIMEOUT_S = 60.0
 
 
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
         fewest, most = values.nodes(args.nnodes or "1")
         ranks = values.ranks_per_node(args, most)
     values.check_options(args, most)
-    # --print-sbatch and --print-k8s reject an elastic job in their own words.
+    # --print-sbatch and --print-k8s have their own error for an elastic job.
     starts = not (args.print_sbatch or args.print_k8s)
     if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
         raise UsageError(
@@ -100,7 +100,7 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespa
 
 
 def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that stand in variables, which torchrun reads too."""
+    """Return the options of environment variables, which torchrun reads too."""
     found: dict[str, Any] = {}
     for action in made._actions:
         name = f"PET_{action.dest.upper()}"
@@ -132,7 +132,7 @@ def _emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedC
 def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":
     if not (args.hosts or args.hostfile):
         return None
-    # A node that is started by hand imports nothing of it: a thousand start in some seconds.
+    # Nodes started by hand do not import this: a thousand may start within seconds.
     from hccl_py.launcher.hosts import environment, host_list
     from hccl_py.launcher.hosts.options import HostOptions, SshOptions
 

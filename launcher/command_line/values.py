@@ -1,4 +1,4 @@
-"""What the values of options may be: readers for argparse, and checks that raise UsageError."""
+"""The values of options: readers for argparse, and checks that raise UsageError."""
 
 import argparse
 import os
@@ -29,8 +29,7 @@ count = whole(0, _MOST)
 def text(value: str) -> str:
     """Read a text, for argparse.
 
-    It is empty as of "$HOSTS" in a shell without that variable: the job would run without the
-    option.
+    An empty text, as from an unset "$HOSTS", is an error: the job would run without the option.
     """
     if not value:
         raise argparse.ArgumentTypeError("expected a value, got ''")
@@ -46,7 +45,7 @@ def seconds(value: str) -> float:
     """Read a time, for argparse."""
     with suppress(ValueError):
         number = float(value.replace("_", "no digit"))
-        if 0 <= number <= _MOST:  # which nan is not
+        if 0 <= number <= _MOST:  # false for nan
             return number
     raise argparse.ArgumentTypeError(f"expected 0 to {_MOST} seconds, got {value!r}")
 
@@ -73,7 +72,7 @@ def local_ranks(value: str) -> str:
 
 
 def ranks(value: str) -> int:
-    """Read how many ranks `--nproc-per-node` asks for on this machine, for argparse."""
+    """Read the number of ranks of `--nproc-per-node` on this machine, for argparse."""
     if value in ("auto", "cpu"):
         return len(usable_cores())
     if value in ("gpu", "xpu"):
@@ -88,7 +87,7 @@ def ranks(value: str) -> int:
 
 
 def check_options(args: argparse.Namespace, num_nodes: int) -> None:
-    """Check the number of this node, and that no option of ssh is lost."""
+    """Check the number of this node, and that no ssh option is unused."""
     for name in _OVER_SSH:
         if getattr(args, name) and not (args.hosts or args.hostfile):
             raise UsageError(f"--{name.replace('_', '-')} needs --hosts or --hostfile")
@@ -102,7 +101,7 @@ def check_options(args: argparse.Namespace, num_nodes: int) -> None:
 def coordinator(args: argparse.Namespace, fewest: int) -> tuple[str, int] | None:
     """Return host and port of the coordinator; None: no option gives them.
 
-    Port 0 of --rdzv-endpoint is any free one, which only a single node can know.
+    Port 0 of --rdzv-endpoint means any free port, which only works for a single node.
     """
     if args.rdzv_backend == "c10d" and not args.rdzv_endpoint:
         raise UsageError("--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT, the same everywhere")
@@ -143,7 +142,7 @@ def nodes(given: str) -> tuple[int, int]:
 
 
 def check_number_here(num_ranks: int, option: str) -> None:
-    """Raise UsageError if this machine cannot have so many processes."""
+    """Raise UsageError if `num_ranks` exceeds this machine's limit of processes."""
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     if num_ranks > most:
         raise UsageError(
@@ -152,7 +151,7 @@ def check_number_here(num_ranks: int, option: str) -> None:
 
 
 def ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
-    """Return how many ranks each node has; with --hosts, the list of hosts says it."""
+    """Return the number of ranks per node; with --hosts, the list of hosts has it."""
     if args.world_size is None or args.hosts or args.hostfile:
         return int(args.nproc_per_node or 1)
     each = int(args.world_size) // num_nodes
@@ -180,7 +179,7 @@ def _devices(kind: str) -> int:
 
 
 def working_directory() -> str:
-    """Return the working directory, which may be gone."""
+    """Return the working directory; UsageError: it was deleted."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -209,7 +208,7 @@ def check_program(args: argparse.Namespace) -> None:
 def _check_command(name: str) -> None:
     """Check that the kernel finds a program as a shell does.
 
-    As `shutil.which`, whose module imports every kind of archive.
+    Like `shutil.which`, whose module is slow to import.
     """
     folders = [""] if os.path.dirname(name) else os.get_exec_path()
     paths = [os.path.join(folder, name) for folder in folders]

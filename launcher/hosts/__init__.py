@@ -1,5 +1,5 @@
-"""Which hosts a job runs on, and an agent on each of them over ssh.
+"""The hosts of a job, and an agent on each of them over ssh.
 
-Start at `host_list.py` (`--hosts`, `--hostfile`), then `addresses.py` (names, and which host is
-this one), `environment.py` (`-x`, `--env-file`) and `remote_agent.py` (one agent over one ssh).
+Start at `host_list.py` (`--hosts`, `--hostfile`), then `addresses.py` (names, and which host this
+is), `environment.py` (`-x`, `--env-file`) and `remote_agent.py` (one agent over one ssh).
 """

@@ -1,7 +1,7 @@
 """The addresses of the job's hosts, and which of them is this machine.
 
-A name is resolved as ssh does it: `ssh -G` prints what `~/.ssh/config` makes of it, then the
-resolver is asked. Behind a ProxyJump only the proxy knows the address, so such a host has none.
+A name is resolved as in ssh: `ssh -G` prints its name by `~/.ssh/config`, then the resolver is
+queried. Behind a ProxyJump only the proxy knows the address, so such a host has none.
 """
 
 import os
@@ -24,12 +24,12 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Location:
-    """Where a host is.
+    """The location of a host.
 
     Attributes:
         addresses: numeric, in the resolver's order; none behind a proxy of ssh.
-        is_here: it is this machine and this user, so its agent needs no ssh.
-        is_alias: only ssh's configuration says what its name means; no resolver has to know it.
+        is_here: it is this machine with this user, so its agent needs no ssh.
+        is_alias: the name is defined in ssh's configuration, and need not resolve.
     """
 
     host: Host
@@ -44,13 +44,13 @@ def locate(
     """Resolve all hosts at once.
 
     Args:
-        hosts: of the job.
-        ssh: its configuration may give a name another address.
-        timeout_s: for all of them together.
+        hosts: the job's hosts.
+        ssh: its configuration may map names to addresses.
+        timeout_s: for all hosts together.
 
     Raises:
-        UsageError: some names have no address; the message has all of them. Or a host needs ssh,
-            which is not installed.
+        UsageError: some names have no address; the message lists them. Or a host needs ssh, which
+            is not installed.
     """
     found = in_threads(lambda host: _locate(host, ssh), hosts, timeout_s)
     silent = f"no answer of the name server within {timeout_s:.0f} s"
@@ -96,7 +96,7 @@ def _configuration(host: Host, ssh: SshOptions) -> dict[str, str]:
 
 
 def _is_of_this_machine(address: str) -> bool:
-    """Say whether an address is one of this machine's: only those can be bound."""
+    """Return whether an address is this machine's: only those can be bound."""
     with suppress(OSError), socket.socket(address_family(address), socket.SOCK_DGRAM) as probe:
         probe.bind((address, 0))
         return True

@@ -1,7 +1,7 @@
-"""The environment that the ranks of other hosts get: `-x`, `--env-file`, and what always travels.
+"""The environment of ranks on other hosts: `-x`, `--env-file`, and default variables.
 
-It travels over the stdin of ssh, never in a command line. HCCL_SECRET may be in it, so no log may
-show all of it.
+It is sent over the stdin of ssh, never in a command line. It may contain HCCL_SECRET, so it must
+not be logged as a whole.
 """
 
 import re
@@ -13,19 +13,19 @@ from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.host_list import read_lines
 
 ALWAYS = (
-    "HCCL_*",  # what ranks must agree on
-    # How Python starts and finds its modules, as DeepSpeed does; the loader's part of the same.
+    "HCCL_*",  # settings that ranks must agree on
+    # Start-up and module paths of Python, as in DeepSpeed, and of the loader.
     *("PYTHON*", "LD_LIBRARY_PATH"),
-    # Numbers of threads, and how the libraries behind a step compute: results and speed depend on
-    # them, and one slow host slows all.
+    # Numbers of threads, and settings of compute libraries: results and speed depend on them, and
+    # one slow host slows all.
     *("OMP_*", "MKL_*", "OPENBLAS_*", "KMP_*", "GOMP_*", "TORCH*", "PYTORCH_*", "GLOO_*"),
-    "ACCELERATE_USE_CPU",  # else the launcher sets it there
+    "ACCELERATE_USE_CPU",  # otherwise the launcher sets it there
 )
-"""Patterns of variables that every host gets. PATH is left to each host's own shell."""
+"""Patterns of variables sent to every host. Each host's shell sets PATH."""
 
 NEVER = (
-    "HCCL_NODE_ID",  # says which node this is
-    # The session and the place of this process; a rank's own variables come from the launcher.
+    "HCCL_NODE_ID",  # identifies this node
+    # This process's session and location; the launcher sets a rank's own variables.
     *("SSH_*", "DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_*", "TERM*", "HOSTNAME", "HOME", "USER"),
     *("LOGNAME", "SHELL", "SHLVL", "PWD", "OLDPWD", "TMPDIR", "BASH*", "_"),
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_*", "*WORLD_SIZE", "MASTER_*"),
@@ -35,7 +35,7 @@ NEVER = (
     *("LSB_*", "LSF_*", "PBS_*", "SGE_*", "NHOSTS", "PE_HOSTFILE", "OAR_*", "COBALT_*"),
     *("AZ_BATCH_*", "_CONDOR_*", "FLUX_*", "CLUSTER_SPEC", "TF_CONFIG"),
 )
-"""Patterns of variables that belong to one process or host: only `-x NAME` alone passes them on."""
+"""Patterns of variables of one process or host, sent only with an explicit `-x NAME`."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE_LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)")
@@ -48,12 +48,12 @@ def select(
     """Return the variables to pass on; `-x` wins over `--env-file`, which wins over `ALWAYS`.
 
     Args:
-        environ: of this process.
+        environ: this process's environment.
         exports: values of `-x`: NAME, NAME=value, or a pattern with `*`, `?` or `[...]`.
         files: values of `--env-file`.
 
     Raises:
-        UsageError: a name that is not set here, or what is no variable, or an unreadable file.
+        UsageError: an unset name, an invalid name, or an unreadable file.
     """
     selected = _matching(environ, ALWAYS)
     for path in files:
@@ -74,7 +74,7 @@ def select(
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Read a file of NAME=value lines, as docker, dotenv and `.deepspeed_env` have them.
+    """Read a file of NAME=value lines, as for docker, dotenv and `.deepspeed_env`.
 
     `#` starts a comment at the start of a line and after a space; `export` before a name and quotes
     round a value are dropped. Nothing is expanded.

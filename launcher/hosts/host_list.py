@@ -1,13 +1,13 @@
-"""The hosts that a user names, and how many ranks each may run: `--hosts` and `--hostfile`.
+"""The user's hosts, and the ranks that each may run: `--hosts` and `--hostfile`.
 
 The syntax is that of mpirun, horovodrun and DeepSpeed. A host's slots are the most ranks that it
-runs. Where the tools agree, so does this file; it differs in these points:
+runs. Where the tools disagree:
 
-- A host without slots has those of `--nproc-per-node`, or else one.
+- A host without slots has `--nproc-per-node` slots, by default one.
 - A host that is repeated without slots has one slot for each mention, as in the node files of PBS
   and in `mpirun --host a,a,b`. Each other host without slots then has one, too.
-- A host that is repeated with slots is an error. mpirun adds the numbers and DeepSpeed refuses the
-  file: a list that was pasted twice would start twice the ranks.
+- A host that is repeated with slots is an error, as in DeepSpeed. mpirun adds the numbers: a list
+  that was pasted twice would start twice the ranks.
 """
 
 import re
@@ -24,19 +24,19 @@ _HOST = re.compile(
     re.ASCII,
 )
 _WORD_FORMS = "HOST, HOST:SLOTS, USER@HOST:SLOTS or [IPV6]:SLOTS"
-_MOST_SLOTS = 1 << 15  # so many processes run on a host by Linux's default
-_MOST_BYTES = 1 << 20  # of a file: ten thousand hosts need less
+_MOST_SLOTS = 1 << 15  # Linux's default limit of processes on a host
+_MOST_BYTES = 1 << 20  # of a file: enough for ten thousand hosts
 _LINE_FORMS = "HOST, HOST slots=N [max_slots=N] or HOST:N"
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host of the job, under the name that the user gave it.
+    """A host of the job, under the user's name for it.
 
     Attributes:
-        name: as ssh and the resolver take it, an IPv6 address without brackets.
-        slots: how many ranks run there.
-        user: whose account ssh uses; None: ssh decides.
+        name: for ssh and the resolver, an IPv6 address without brackets.
+        slots: number of ranks on it.
+        user: account for ssh; None: ssh's default.
     """
 
     name: str
@@ -60,7 +60,7 @@ def parse_hosts(text: str, default_slots: int | None = None) -> tuple[Host, ...]
         default_slots: of a host without slots, `--nproc-per-node`.
 
     Raises:
-        UsageError: a word is no host, or a host is repeated with slots.
+        UsageError: a word is not a host, or a host is repeated with slots.
     """
     words = [word.strip() for word in text.split(",")]
     return _combine([_mention(word, "--hosts", _WORD_FORMS) for word in words], default_slots)
@@ -74,7 +74,7 @@ def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, .
         default_slots: of a host without slots, `--nproc-per-node`.
 
     Raises:
-        UsageError: no such file, no host in it, or a wrong line, which the message names.
+        UsageError: the file is missing or empty, or a line is wrong; the message names it.
     """
     mentions = []
     for number, line in enumerate(read_lines(path, "--hostfile"), start=1):
@@ -86,10 +86,10 @@ def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, .
 
 
 def read_lines(path: Path, option: str) -> list[str]:
-    """Return the lines of a file that the user named.
+    """Return the lines of a user's file.
 
     Raises:
-        UsageError: it cannot be read, or is no text; the message has the option.
+        UsageError: it cannot be read, or is not text; the message has the option.
     """
     try:
         with path.open("rb") as file:
@@ -108,19 +108,19 @@ def choose(
     ranks_per_node: int | None = None,
     world_size: int | None = None,
 ) -> tuple[Host, ...]:
-    """Return the hosts of this job, with as many slots as ranks run on each.
+    """Return the hosts of this job, with one slot per rank.
 
-    As with `deepspeed` and `mpirun`, a job may use less than the list offers: the first `num_nodes`
-    hosts, and `ranks_per_node` of their slots.
+    As with `deepspeed` and `mpirun`, a job may use a part of the list: the first `num_nodes` hosts,
+    and `ranks_per_node` of their slots.
 
     Args:
-        hosts: all that were named.
+        hosts: all of the user's hosts.
         num_nodes: `--nnodes`.
         ranks_per_node: `--nproc-per-node`.
         world_size: `--world_size`, the ranks of all hosts together.
 
     Raises:
-        UsageError: the list offers less than an option asks for, or another number of ranks.
+        UsageError: the list has too few hosts or slots for an option, or another number of ranks.
     """
     if num_nodes is not None and num_nodes > len(hosts):
         names = ", ".join(host.name for host in hosts)
@@ -165,7 +165,7 @@ def _line(content: str, where: str) -> _Mention:
             most = _count(value, where)
         else:
             raise UsageError(f"{where}: expected {_LINE_FORMS}, got {setting!r}")
-    # More ranks than slots are never started, so the maximum of mpirun has nothing else to limit.
+    # mpirun's maximum has no other effect, because ranks never exceed slots.
     if most is not None and most < (mention.slots or 1):
         raise UsageError(f"{where}: max_slots={most} is less than slots={mention.slots or 1}")
     return mention

@@ -1,4 +1,4 @@
-"""What the command line says of other hosts, and of ssh."""
+"""The command line's options for other hosts, and for ssh."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from hccl_py.launcher.hosts.host_list import Host
 
 @dataclass(frozen=True)
 class SshOptions:
-    """Options of every ssh of the job; what they leave out is up to the user's ssh configuration.
+    """Options of every ssh of the job; the user's ssh configuration has the rest.
 
     Attributes:
         port: of every sshd.
-        user: of every host that names none itself.
+        user: for every host without a user of its own.
         options: values of ssh's `-o`, such as "IdentityFile=~/.ssh/cluster".
         connect_timeout_s: for ssh to reach a host.
     """
@@ -23,7 +23,7 @@ class SshOptions:
     connect_timeout_s: float = 60.0
 
     def words(self, host: Host) -> list[str]:
-        """Return the words of the command line that stand between `ssh` and the host."""
+        """Return the words of the command line between `ssh` and the host."""
         user = host.user or self.user
         words = [] if self.port is None else ["-p", str(self.port)]
         words += [] if user is None else ["-l", user]
@@ -32,13 +32,13 @@ class SshOptions:
 
 @dataclass(frozen=True)
 class HostOptions:
-    """`--hosts`, and what belongs to it.
+    """`--hosts` and its options.
 
     Attributes:
-        hosts: in their order, with the ranks that each runs.
+        hosts: in order, with the number of ranks on each.
         ssh: port, user and options.
-        environment: of the ranks, on top of what each host itself sets.
-        python: a path, which may start in the directory, or a name in the host's PATH.
+        environment: of the ranks, in addition to each host's own.
+        python: a path, relative to the directory or absolute, or a name in the host's PATH.
         directory: an absolute path, in which ranks work.
     """
 

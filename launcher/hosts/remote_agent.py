@@ -1,9 +1,9 @@
 """An agent on another host, started over ssh; it ends with its connection.
 
 The agent reads its settings from stdin, which stays open: the end of stdin is the end of the job.
-So nothing stays on the host when ssh, sshd or this process is killed. Where the network is silent,
-agent and coordinator notice it by their own connection. ssh gives up later: after a cut, TCP may
-wait for half a minute until it tries again. sshd waits for ever.
+So no process stays on the host when ssh, sshd or this process is killed. Agent and coordinator
+detect a silent network by their own connection. ssh detects it later: after a cut, TCP may wait for
+half a minute before it retries. sshd waits for ever.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import HostOptions
 
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 7
-_END_S = 5.0  # from the end of its stderr to that of ssh
+_END_S = 5.0  # from the end of its stderr to the end of ssh
 _TAIL_BYTES = 4096
 _SSH_FAILED = 255
 _REMEDIES = {
@@ -39,8 +39,8 @@ class RemoteAgent:
     """The agent of one host. A context manager: leaving it ends the agent.
 
     Attributes:
-        host: where it runs.
-        stdout: descriptor of what it prints, owned by the caller.
+        host: the agent's host.
+        stdout: descriptor of its output, owned by the caller.
         stderr: the same, for `agents_part`.
     """
 
@@ -51,14 +51,14 @@ class RemoteAgent:
         message: Mapping[str, object],
         module: str = "hccl_py.launcher.agent_main",
     ) -> None:
-        """Start the agent, and return before ssh has connected.
+        """Start the agent; return before ssh has connected.
 
         Args:
-            host: where to.
+            host: the agent's host.
             options: the same for all hosts.
-            message: a line of JSON for the agent, with "environment" and "directory" of the options
-                added. It may contain secrets.
-            module: what `python -m` runs.
+            message: a dict for the agent, sent as a line of JSON with "environment" and "directory"
+                of the options. It may contain secrets.
+            module: module for `python -m`.
 
         Raises:
             UsageError: ssh cannot be started, or the environment is too large.
@@ -96,9 +96,9 @@ class RemoteAgent:
         return self._process.pid
 
     def agents_part(self, data: bytes) -> bytes:
-        """Return the agent's part of what came on stderr.
+        """Return the agent's part of received stderr.
 
-        What ssh and the shell write before the agent begins is kept for `failure`.
+        Output of ssh and the shell before the agent begins is kept for `failure`.
         """
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         if self._has_begun:
@@ -113,7 +113,7 @@ class RemoteAgent:
         return self._process.poll()
 
     def failure(self) -> str | None:
-        """Say in one line why there is no agent, or no connection to it any more.
+        """Return in one line why there is no agent, or no connection to it any more.
 
         Call it after the end of ssh and of stderr. None: the agent ended by itself.
         """
@@ -132,13 +132,13 @@ class RemoteAgent:
         return f"{name}: {lack or f'its shell ended with exit code {code}: {last}'}"
 
     def hang_up(self) -> None:
-        """End the agent's stdin, at which it ends with all that it started."""
+        """Close the agent's stdin, which ends it and all its processes."""
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
 
     def close(self) -> None:
-        """Kill ssh, with which the connection and the agent end, and release all descriptors."""
+        """Kill ssh, which ends the connection and the agent, and release all descriptors."""
         self.hang_up()
         self._process.kill()
         with self._process:
@@ -148,11 +148,11 @@ class RemoteAgent:
         alive = [f"ServerAliveInterval={_ALIVE_INTERVAL_S}", f"ServerAliveCountMax={_ALIVE_COUNT}"]
         options = [
             *("BatchMode=yes", f"ConnectTimeout={math.ceil(self._options.ssh.connect_timeout_s)}"),
-            # Here ssh prints why it ends. A shared connection would outlive its first user.
+            # ssh prints why it ends. A shared connection would outlive its first user.
             *(*alive, "LogLevel=INFO", "ControlMaster=no"),
             *("ClearAllForwardings=yes", "ForwardX11=no"),
         ]
-        # ssh takes the first value of an option, so the user's stand first.
+        # ssh takes the first value of an option, so the user's come first.
         words = [*self._ssh_words, *(word for option in options for word in ("-o", option))]
         return subprocess.Popen(
             ["ssh", "-T", *words, "--", self.host.name, remote_shell.COMMAND],
@@ -160,7 +160,7 @@ class RemoteAgent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # Ctrl-C of the terminal is the launcher's: it ends ranks before connections.
+            # The launcher handles the terminal's Ctrl-C: it ends ranks before connections.
             start_new_session=True,
         )
 
@@ -170,7 +170,7 @@ class RemoteAgent:
 
 
 def _filled_pipe(content: bytes) -> tuple[int, int]:
-    """Return both ends of a pipe that contains the data, so that no write has to wait for ssh."""
+    """Return both ends of a pipe that contains the data, so that no write waits for ssh."""
     reader, writer = os.pipe()
     with suppress(PermissionError):  # above the limit of this user: the check below reports it
         if fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) < len(content):

@@ -1,8 +1,8 @@
-"""What the shell of another host does before the agent starts there, and how its failures read.
+"""The shell commands on another host before the agent starts, and their errors.
 
-The command line of ssh is a constant, so no path needs the quotes of a login shell that may be
-bash, csh or fish. `sh` reads one line from stdin and runs it. That line checks the working
-directory, the Python and its hccl-py, writes `BEGINS` to stderr and becomes the agent.
+ssh's command line is constant, so no path needs quotes for a login shell, which may be bash, csh or
+fish. `sh` reads one line from stdin and runs it. That line checks the working directory, the Python
+and its hccl-py, writes `BEGINS` to stderr and becomes the agent.
 """
 
 import posixpath
@@ -13,14 +13,14 @@ from importlib.metadata import version
 from hccl_py.launcher.exit_codes import UsageError
 
 COMMAND = "exec sh -c 'IFS= read -r line && eval \"$line\"'"
-"""The command that ssh runs. `read` takes single bytes from a pipe, so the agent gets the rest."""
+"""The command for ssh. `read` reads single bytes from a pipe, so the agent gets the rest."""
 
 BEGINS = b"hccl-launch: the agent begins\n"
-"""Ends what ssh and the shell write to stderr; what follows is the agent's."""
+"""Separates the output of ssh and the shell on stderr from the agent's."""
 
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE, _OTHER_VERSION = 91, 92, 93, 94
 _VERSION = "import hccl_py.launcher, importlib.metadata as m; print(m.version('hccl-py'))"
-# Python itself needs these, before it can read the others.
+# Python itself needs these before it can read the others.
 _FOR_PYTHON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 
 
@@ -28,7 +28,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     """Return the line for the shell.
 
     Raises:
-        UsageError: a line break in a word, which one line cannot contain.
+        UsageError: a word contains a line break.
     """
     if "/" in python:
         python = posixpath.join(working_directory, python)
@@ -36,7 +36,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     exports = [f"{x}={shlex.quote(environment[x])}" for x in _FOR_PYTHON if x in environment]
     steps = [
         f"cd -- {folder} || exit {_NO_FOLDER}",
-        # A folder hccl_py of the working directory must not stand for the installed package.
+        # A folder hccl_py of the working directory must not hide the installed package.
         "cd /",
         *([f"export {' '.join(exports)}"] if exports else []),
         f"command -v {interpreter} >/dev/null || exit {_NO_PYTHON}",
@@ -53,7 +53,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
 
 
 def explain(code: int, last_line: str, working_directory: str, python: str) -> str | None:
-    """Say what a host lacks by the exit code of its shell; None if it ended for another reason."""
+    """Return what a host lacks, by its shell's exit code; None: it ended for another reason."""
     install = f"run {python} -m pip install hccl-py=={version('hccl-py')} there"
     return {
         _NO_FOLDER: f"cannot enter the working directory {working_directory}; make it there, or "

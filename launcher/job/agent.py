@@ -1,4 +1,4 @@
-"""The agent of a host: starts the ranks there for the coordinator, and reports how they end."""
+"""The agent of a host: starts its ranks for the coordinator, and reports how they end."""
 
 import errno
 import os
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from hccl_py.launcher.preflight.node.responder import CheckResponder
 
 
-# Of what ranks say when they fail: two texts of each, of 12 bytes for a character at most, have to
-# fit into one message.
+# Limit of a failed rank's texts: two texts per rank, with up to 12 bytes per character, must fit
+# into one message.
 _MOST_CHARS = 128 << 10
-_MOST_SHEBANG_BYTES = 256  # of which the kernel reads as many
+_MOST_SHEBANG_BYTES = 256  # as many as the kernel reads
 
 
 Send = Callable[[str, Any], None]
@@ -42,12 +42,12 @@ class Agent:
     """The ranks of one host, attempt after attempt; a service of a loop.
 
     Attributes:
-        exit_code: of this agent's process; None: the job goes on.
+        exit_code: of this agent's process; None: the job continues.
         last_line: why the job ended, in a line.
     """
 
     def __init__(self, loop: JobLoop, program: RankProgram, send: Send, streams: JobOutput) -> None:
-        """Wait for the first message; `send` answers, and `streams` prints what ranks write."""
+        """Wait for the first message; `send` answers, and `streams` prints the ranks' output."""
         self._streams = streams
         machine = read_machine()
         self._placement = place(machine, len(program.slots), program.bind)
@@ -62,7 +62,7 @@ class Agent:
         self._kill_at_s = self._sample_at_s = float("inf")
 
     def receive(self, kind: str, body: Any) -> None:
-        """Do what the coordinator says, see `coordinator`."""
+        """Handle a message of the coordinator, see `coordinator`."""
         if kind == "ask":
             self._answer(*body)
         elif kind == "start":
@@ -79,7 +79,7 @@ class Agent:
             self.end(*body)
 
     def warn_ranks(self, number: int) -> None:
-        """Pass a signal on to the ranks that can take it."""
+        """Forward a signal to the ranks that handle it."""
         spared = self._ranks.warn(number) if self._ranks is not None else []
         if spared:
             self._streams.say(
@@ -88,14 +88,14 @@ class Agent:
             )
 
     def stop_ranks(self) -> None:
-        """Ask all ranks to end; those that do not are killed after the time they have."""
+        """Ask all ranks to end; kill the others after their time limit."""
         if self._ranks is None or self._kill_at_s < float("inf"):
             return
         self._kill_at_s = time.monotonic() + self._program.stop_s
         self._ranks.stop()
 
     def end(self, exit_code: int, last_line: str) -> None:
-        """End what still runs; the agent is done then."""
+        """End all remaining processes; the agent is then done."""
         self._end_check()
         if self._ranks is not None:
             self._ranks.end()
@@ -139,12 +139,12 @@ class Agent:
                 self._send("ended", [attempt.number, (), free_port()])
         if self._input is not None:
             self._input.begin()
-        # A rank that has the terminal itself may wait for its user.
+        # A rank that owns the terminal may wait for its user.
         if attempt.sample_s and not program.is_alone:
             self._sample_at_s = time.monotonic() + attempt.sample_s
 
     def _dump(self, number: int, rank: int) -> None:
-        """Send the stack of a rank, which takes some time."""
+        """Send the stack of a rank; this takes some time."""
         pid = self._ranks.pid(rank) if self._ranks is not None else None
         if pid is None:
             return
@@ -157,7 +157,7 @@ class Agent:
         threading.Thread(target=dump, daemon=True).start()
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
-        """Answer a question of preflight on a thread, for an answer takes seconds."""
+        """Answer a question of preflight on a thread, because it takes seconds."""
         from hccl_py.launcher.preflight.node.responder import CheckResponder
 
         self._responder = responder = self._responder or CheckResponder(self._program.environment)
@@ -179,11 +179,11 @@ class Agent:
         if exit_code and self._kill_at_s == float("inf"):
             self._send("failed", [self._attempt.number, rank, exit_code])
         if not self._ranks.running:
-            # What a rank left behind would keep its port, or write into the next attempt.
+            # A rank's leftover processes would keep its port, or write into the next attempt.
             self._ranks.end()
             self._kill_at_s = self._sample_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
-            # Clocks of hosts differ: the coordinator gets how long ago each was.
+            # Clocks of hosts differ, so the coordinator gets each failure's age.
             found = self._ranks.failures(reason)
             failures = [
                 each.cut(_MOST_CHARS // len(found))._replace(at_s=each.at_s - now_s)
@@ -195,13 +195,13 @@ class Agent:
 
 def why_not_run(error: OSError, program: str) -> tuple[str, int]:
     """Return why the kernel does not run a program, in words, and a shell's exit code for it."""
-    from shutil import which  # it imports every kind of archive
+    from shutil import which  # slow to import
 
     what = error.filename or program
     is_missing = error.errno == errno.ENOENT and what == program
     hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
     code = NOT_FOUND if is_missing else CANNOT_RUN
-    if what == program and (found := which(program)):  # what runs the program is at fault
+    if what == program and (found := which(program)):  # the program's interpreter is the cause
         with suppress(OSError), open(found, "rb") as file:
             line = file.readline(_MOST_SHEBANG_BYTES).decode(errors="replace")
             if line.startswith("#!"):
@@ -214,9 +214,9 @@ def why_not_run(error: OSError, program: str) -> tuple[str, int]:
 def watch_signals(
     loop: JobLoop, on_stop: Callable[[str, int], None], on_warning: Callable[[int], None]
 ) -> None:
-    """Have the loop call something for signals that stop this process, as `stopped_by` says.
+    """Have the loop handle signals that stop this process, as in `stopped_by`.
 
-    `on_warning` gets the numbers of those that are for the ranks.
+    `on_warning` gets the numbers of signals for the ranks.
     """
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -237,5 +237,5 @@ def watch_signals(
 
 
 def stopped_by(number: int) -> tuple[str, int]:
-    """Return in words what a signal does, and the exit code of a job that it ends."""
+    """Return a signal's effect in words, and the exit code of a job that it ends."""
     return f"stopped by {signal.Signals(number).name}", 128 + number

@@ -1,8 +1,8 @@
 """Messages between the agents of several hosts and the coordinator, over `transport/wire/`.
 
-A process without the job's secret gets nothing in or out. Both sides notice at once when the other
-one dies, and after 15 s when its host does. A connection that breaks while both live is replaced:
-the agent dials again, and each side sends again what the other one lacks.
+A process without the job's secret can neither send nor receive. Each side detects at once when the
+other process dies, and after 15 s when its host does. A connection that breaks while both live is
+replaced: the agent redials, and each side sends again the messages that the other lacks.
 """
 
 import json
@@ -21,23 +21,23 @@ from hccl_py.transport.wire.frames import WireSettings
 PROTOCOL = 3
 _PURPOSE = b"HCCL-JOB"
 _MAX_MESSAGE_BYTES = 4 << 20
-# An agent gives a silent connection up early: TCP may wait 13 s to try again what was sent while
-# the network was away, and a new connection waits a second.
+# An agent gives up a silent connection early: TCP may wait 13 s before it resends data after a
+# network outage, and a new connection waits a second.
 _BEAT_S, _AGENT_SILENCE_S, _COORDINATOR_SILENCE_S = 3.0, 6.0, 16.0
 RETURN_S, COORDINATOR_RETURN_S = 12.0, 2.0
-"""How long the connection of a process that may live may be gone: its end was noticed by the agent,
-after up to 6 s of silence; by the coordinator, after up to 16 s."""
-# The next one says the same, and more.
+"""How long the connection of a process that may be alive may be gone: the agent notices its end
+after up to 6 s of silence, the coordinator after up to 16 s."""
+# The next one has the same content, and more.
 _NOT_KEPT = frozenset({"progress"})
 LINGER_S = 1.0
 
 
 class Session:
-    """What an agent and the coordinator say to each other over one connection, or several in turn.
+    """The messages of an agent and the coordinator, over one or several successive connections.
 
     Attributes:
         name: the same at both ends.
-        num_received: the number of the last message that came.
+        num_received: the number of the last received message.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class Session:
         self._kept: deque[tuple[int, str, Any]] = deque()
 
     def pack(self, kind: str, body: Any) -> bytes:
-        """Return a message with its number, which is kept until the other end has it."""
+        """Return a numbered message, which is kept until the peer has it."""
         if kind in _NOT_KEPT:
             return pack(kind, body, 0, self.num_received)
         self._num_sent += 1
@@ -55,7 +55,7 @@ class Session:
         return pack(kind, body, self._num_sent, self.num_received)
 
     def take(self, number: int, num_received: int) -> bool:
-        """Note a message that came and what the other end has; return whether it is new."""
+        """Record a received message and the peer's count; return whether it is new."""
         while self._kept and self._kept[0][0] <= num_received:
             self._kept.popleft()
         is_new = number == 0 or number > self.num_received
@@ -63,7 +63,7 @@ class Session:
         return is_new
 
     def again(self) -> Iterator[bytes]:
-        """Return the messages that the other end may lack."""
+        """Return the messages that the peer may lack."""
         for number, kind, body in tuple(self._kept):
             yield pack(kind, body, number, self.num_received)
 
@@ -84,25 +84,25 @@ class CoordinatorLink:
         on_message: Callable[[str, Any], None],
         on_down: Callable[[], None],
     ) -> None:
-        """Dial, again and again until the coordinator listens."""
+        """Dial repeatedly until the coordinator listens."""
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._session = Session(os.urandom(8).hex())
         self._was_up = False
         self.wire = WireClient(loop.selector, target, wire_settings(secret), self)
 
     def send_hello(self, body: dict[str, Any]) -> None:
-        """Say who this is, the first message of each connection, and send what was lost."""
+        """Send the hello, the first message of each connection, and resend lost messages."""
         session = self._session
         hello = {**body, "session": session.name, "num_received": session.num_received}
         for message in (pack("hello", hello), *session.again()):
             self.wire.send(message)
 
     def send(self, kind: str, body: Any) -> None:
-        """Send a message to the coordinator, now or when there is a connection again."""
+        """Send a message to the coordinator, now or once it is connected again."""
         self.wire.send(self._session.pack(kind, body))
 
     def close(self) -> None:
-        """Close; what was sent may leave first."""
+        """Close after sent messages have left."""
         self.wire.close(LINGER_S)
 
     def next_s(self) -> float:
@@ -132,7 +132,7 @@ class CoordinatorLink:
 
 
 def wire_settings(secret: str) -> WireSettings:
-    """Return what both ends agree on."""
+    """Return the settings of both ends."""
     silences_s = _AGENT_SILENCE_S, _COORDINATOR_SILENCE_S
     return WireSettings(_PURPOSE, os.fsencode(secret), _MAX_MESSAGE_BYTES, _BEAT_S, *silences_s)
 

@@ -1,4 +1,4 @@
-"""The process with an agent alone: joins the coordinator on another host, and ends with it."""
+"""The process with an agent only: joins the coordinator on another host, and ends with it."""
 
 import errno
 import os
@@ -24,18 +24,18 @@ _READ_BYTES = 4096
 
 
 class CoordinatorAddress(NamedTuple):
-    """Where the coordinator is.
+    """The address of the coordinator.
 
     Attributes:
-        agent_index: of this agent among all; None: in the order of arrival.
-        num_agents: as this one expects them.
-        name: host or address, and port, as the user gave them.
-        address: of that host.
+        agent_index: index of this agent; None: by order of arrival.
+        num_agents: the number that this agent expects.
+        name: the user's host or address, and port.
+        address: the host's address.
         connect_timeout_s: how long to try.
-        gives_way: the process that listens there may belong to an earlier job. Once nobody listens,
-            this agent ends with TRY_AGAIN.
+        gives_way: the listening process may belong to an earlier job. Once it stops listening, this
+            agent ends with TRY_AGAIN.
         ends_with_stdin: the coordinator's process started this one: the end of stdin ends it, and
-            what the coordinator says of the job is read there.
+            the coordinator prints the job's report.
     """
 
     agent_index: int | None
@@ -58,14 +58,14 @@ class JoinedAgent:
     def __init__(
         self, loop: JobLoop, program: RankProgram, coordinator: CoordinatorAddress
     ) -> None:
-        """Begin to dial."""
+        """Start to dial."""
         self._loop, self._program, self._coordinator = loop, program, coordinator
         self._target = coordinator.address, coordinator.name[1]
         self._began_s = time.monotonic()
         self._lines = WaitingLines(self._began_s)
         self._probe_at_s = self._began_s + _PROBE_EVERY_S if coordinator.gives_way else float("inf")
         self._has_begun = False
-        self._lost_s = float("inf")  # when the coordinator counts as lost, whose connection ended
+        self._lost_s = float("inf")  # when a disconnected coordinator counts as lost
         self._gone_s = self._give_up_s = float("inf")
         self._link = CoordinatorLink(
             loop, self._target, coordinator.secret, self._on_up, self._on_message, self._on_down
@@ -76,7 +76,7 @@ class JoinedAgent:
             loop.add(service)
 
     def stop(self, why: str, exit_code: int) -> None:
-        """Stop the whole job for a signal of this process; after its end, print no more."""
+        """Stop the whole job for a signal of this process; after the job's end, stop printing."""
         if self.agent.exit_code is not None:
             self._give_up_s = time.monotonic()
             return
@@ -131,12 +131,12 @@ class JoinedAgent:
             if not self._has_begun and not self._link.wire.is_up and self._is_refused(_PROBE_S):
                 self.agent.end(TRY_AGAIN, "")
             elif self._has_begun and self._is_refused(_SHORT_PROBE_S):
-                self._lose_coordinator()  # nobody listens there any more
+                self._lose_coordinator()  # no process listens there any more
         elif not self._has_begun and now_s >= self._until_s:
             limit_s = self._coordinator.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
         elif self._has_begun or self._coordinator.ends_with_stdin:
-            pass  # the coordinator says what it waits for
+            pass  # the coordinator reports what it waits for
         elif self._lines.is_due(now_s):
             left_s = self._until_s - now_s
             self._streams.say(
@@ -155,7 +155,7 @@ class JoinedAgent:
 
     @property
     def _until_s(self) -> float:
-        # The coordinator, which began earlier or later, ends the wait of all.
+        # The coordinator, which started at another time, ends the wait of all.
         extra_s = 10.0 if self._link.wire.is_up else 0.0
         return self._began_s + self._coordinator.connect_timeout_s + extra_s
 
@@ -164,12 +164,12 @@ class JoinedAgent:
         if self._link.wire.is_up:
             return f"the coordinator at {where} waits for other nodes"
         if self._link.wire.was_rejected:
-            return f"the process at {where} is no hccl-launch, or HCCL_SECRET differs there"
+            return f"the process at {where} is not hccl-launch, or its HCCL_SECRET differs"
         try:
             socket.create_connection(self._target, _PROBE_S).close()
         except OSError as error:
             return f"no answer from node 0 at {where} ({error.strerror or error})"
-        return f"node 0 at {where} accepts connections and says nothing"
+        return f"node 0 at {where} accepts connections and sends nothing"
 
     def _is_refused(self, timeout_s: float) -> bool:
         try:
@@ -210,7 +210,7 @@ class JoinedAgent:
         self.agent.receive(kind, body)
 
     def _on_down(self) -> None:
-        """Probe whether the coordinator lives; the link dials again meanwhile."""
+        """Probe whether the coordinator is alive, while the link redials."""
         if self._has_begun and self.agent.exit_code is None:
             self._probe_at_s = time.monotonic()
             self._lost_s = self._probe_at_s + RETURN_S

@@ -1,4 +1,4 @@
-"""What a job is: which rank runs where, what it runs, and what its environment says."""
+"""The layout of a job: the location, command and environment of each rank."""
 
 import sys
 from collections import Counter
@@ -14,24 +14,24 @@ FOR_FRAMEWORKS = {
     "replace_gloo": ("HCCL_REPLACE", "gloo"),
     "habana_shim": ("HCCL_HABANA_SHIM", "1"),
 }
-"""By option, the variable of the ranks: `torch_backend/replace_gloo.py` and `worker.py` read it."""
+"""The ranks' variable of each option; `torch_backend/replace_gloo.py` and `worker.py` read it."""
 
 
 class Slot(NamedTuple):
-    """Room for a rank: its node in the job, and its number on that node."""
+    """The place of a rank: its node in the job, and its number on that node."""
 
     node: int
     local_rank: int
 
 
 class Hello(NamedTuple):
-    """What an agent says when it comes.
+    """An agent's first message.
 
     Attributes:
         host, pid: of the agent, for messages.
-        slots: for its ranks, in their order.
-        address: how the other hosts reach this one.
-        port: a free port there, for rank 0's store.
+        slots: for its ranks, in order.
+        address: this host's address for the other hosts.
+        port: a free port of this host, for rank 0's store.
     """
 
     host: str
@@ -46,14 +46,14 @@ class Attempt(NamedTuple):
 
     Attributes:
         number: 0, and one more after every restart.
-        first_rank: of the agent's ranks, which follow one another.
+        first_rank: of the agent's ranks, which are consecutive.
         slots: of the agent's ranks.
         world_size: ranks of the job.
         node_sizes: ranks on each node.
-        master_addr, master_port: where rank 0 serves the store.
+        master_addr, master_port: address of rank 0's store.
         job_id: the same on all nodes.
         max_restarts: of the job.
-        sample_s: seconds between two samples of a rank's progress; 0: there are none.
+        sample_s: seconds between two samples of a rank's progress; 0: no samples.
     """
 
     number: int
@@ -72,7 +72,7 @@ def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:
     """Count the ranks of each node.
 
     Raises:
-        ValueError: a slot is taken twice, or a node or local rank is left out.
+        ValueError: a slot is taken twice, or a node or local rank is missing.
     """
     twice = [slot for slot, times in Counter(slots).items() if times > 1]
     if twice:
@@ -92,7 +92,7 @@ def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:
 
 
 def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
-    """Return what the `index`-th rank of an agent finds in its environment, as torchrun sets it."""
+    """Return the environment of an agent's `index`-th rank, as under torchrun."""
     rank, slot, nodes = attempt.first_rank + index, attempt.slots[index], len(attempt.node_sizes)
     return {
         "RANK": str(rank),
@@ -116,19 +116,18 @@ def rank_environment(attempt: Attempt, index: int) -> dict[str, str]:
 
 
 class JobSettings(NamedTuple):
-    """What the coordinator has to know of a job before any agent comes.
+    """The coordinator's settings of a job, known before any agent joins.
 
     Attributes:
-        hosts: of the agents, as many as there are; empty where a host is not known yet.
-        address: where agents of other hosts connect, for messages.
-        connect_timeout_s: how long to wait for all of them.
-        stop_s: between SIGTERM and SIGKILL of a rank.
-        job_id: what ranks see; restarts keep it.
-        master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
-        min_ranks: how many ranks have to go on when others fail; 0: all.
-        stall_s: a rank without progress is named after so long; 0: none is.
-        aliases: those of `hosts` that mean nothing on other hosts.
-        only_checks: the job is preflight, in full, and no rank is started.
+        hosts: one per agent; empty if a host is not known yet.
+        address: the coordinator's address for other hosts, for messages.
+        connect_timeout_s: how long to wait for all agents.
+        stop_s: time between SIGTERM and SIGKILL of a rank. job_id: for the ranks; kept by restarts.
+        master_addr, master_port: rank 0's store; empty and 0: the first agent's.
+        min_ranks: how many ranks must remain when others fail; 0: all.
+        stall_s: time without progress after which a rank is reported; 0: never.
+        aliases: the `hosts` whose names are not valid on other hosts.
+        only_checks: the job is a full preflight, without ranks.
     """
 
     hosts: tuple[str, ...]
@@ -146,24 +145,24 @@ class JobSettings(NamedTuple):
 
 
 WORKER = str(Path(__file__).parents[1] / "worker.py")
-"""What a Python rank begins with."""
+"""The start of a Python rank's command."""
 
 
 class RankProgram(NamedTuple):
-    """What to run on this host.
+    """The program to run on this host.
 
     Attributes:
         command: of every rank.
-        environment: of every rank, before its own variables.
-        slots: for the ranks, in their order.
+        environment: of every rank, without its own variables.
+        slots: for the ranks, in order.
         emulates_nodes: whether ranks of several nodes run on this host.
         stop_s: between SIGTERM and SIGKILL.
         folder: for records of exceptions; owner-only.
         bind: which cores each rank gets.
-        output: where the lines of ranks go.
-        is_alone: the job is a single rank, which gets this terminal itself.
+        output: destinations of the ranks' lines.
+        is_alone: the job is a single rank, which owns this terminal.
         has_stdin: the standard input of this process is the user's, for rank 0.
-        has_user: rank 0 may ask the user something: its prompts are shown at once.
+        has_user: rank 0 may prompt the user: its prompts are shown at once.
     """
 
     command: tuple[str, ...]
@@ -180,17 +179,17 @@ class RankProgram(NamedTuple):
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
-    """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
+    """Return the command of a rank for the user's program, script, or `-m` and module."""
     return (sys.executable, WORKER, *words) if is_python else tuple(words)
 
 
 def rank_variables(program: RankProgram, attempt: Attempt, index: int) -> dict[str, str]:
-    """Return what the `index`-th rank of an agent finds on top of the program's environment."""
+    """Return the variables of an agent's `index`-th rank, besides the program's environment."""
     own = rank_environment(attempt, index)
     if program.emulates_nodes:
         own["HCCL_NODE_ID"] = f"emulated-node-{attempt.slots[index].node}"
     if "PYTHONUNBUFFERED" not in program.environment:
-        # A pipe would keep lines back until a buffer is full.
+        # Otherwise Python would buffer lines to a pipe.
         own["PYTHONUNBUFFERED"] = "1"
     for name, _ in FOR_FRAMEWORKS.values():
         if name in program.environment:

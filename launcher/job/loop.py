@@ -6,21 +6,21 @@ from hccl_py.transport.control.loop import ControlLoop
 
 
 class JobLoop(ControlLoop):
-    """A loop that ends with the first exception: a job must not go on with half of its agents.
+    """A loop that ends with the first exception: a job must not continue with half of its agents.
 
     Attributes:
-        spared: children of this process that are no rank's, and stay when ranks are ended.
-        why_killed: says who killed a rank on purpose; empty: nobody did.
+        spared: child processes that belong to no rank, and are not ended with ranks.
+        why_killed: reason why a rank was killed on purpose; empty: none was.
     """
 
-    longest_turn_s = 10.0  # a second's turns of a thousand waiting agents are half a core
+    longest_turn_s = 10.0  # a turn per second of a thousand waiting agents takes half a core
 
     def __init__(self) -> None:
-        """Serve nobody yet."""
+        """Create the loop without services."""
         super().__init__(lambda: None)
         self.spared: set[int] = set()
         self.why_killed: Callable[[int], str] = lambda _: ""
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Call something."""
+        """Run an action, whose exception ends the loop."""
         action()

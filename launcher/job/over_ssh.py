@@ -1,4 +1,4 @@
-"""Agents on other hosts that this process starts over ssh: their lines, and their ends."""
+"""Agents on other hosts, started over ssh: their output and their ends."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,12 @@ from hccl_py.launcher.output.lines import MAX_LINE_BYTES, LineReader
 from hccl_py.launcher.output.screen import Console
 
 _SILENT_S, _PERIOD_S = 15.0, 1.0
-# The pieces of a long line come with the prefix of their rank, and marked as pieces.
+# The pieces of a long line already have their rank's prefix and mark.
 _MAX_LINE_BYTES = MAX_LINE_BYTES + (1 << 10)
 
 
 class SshAgents:
-    """All of them. A context manager: leaving it ends the connections and what runs there."""
+    """All agents over ssh. A context manager: leaving it ends their connections and processes."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class SshAgents:
         messages: Mapping[int, Mapping[str, Any]],
         options: HostOptions,
     ) -> None:
-        """Start all at once; none has connected when this returns. `messages` is by agent."""
+        """Start all at the same time; returns before they connect. `messages` is by agent."""
         self._agents: dict[int, _SshAgent] = {}
         self._server = server
         server.has_started_agents = True
@@ -55,7 +55,7 @@ class SshAgents:
         return time.monotonic() + _PERIOD_S if is_over else float("inf")
 
     def turn(self) -> None:
-        """See `loop.Service`: after the job, wait for lines no longer than some come."""
+        """See `loop.Service`: after the job, wait for lines only while some arrive."""
         coordinator, streams = self._server.coordinator, self._server.streams
         now_s, is_over = time.monotonic(), coordinator.phase is Phase.ENDED
         for index, agent in self._agents.items():
@@ -94,7 +94,7 @@ class _SshAgent:
 
     @property
     def read_s(self) -> float:
-        """When something came last."""
+        """Time of the last received byte."""
         return max(reader.read_s for reader in self._readers)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class _SshAgent:
         return reader
 
     def _keep(self, data: bytes) -> None:
-        # ssh may have more to write to the other stream, and would not end before.
+        # ssh may still write to the other stream, and would not end before.
         if not (data or self.is_open or self._is_closed):
             self._note_end()
 

@@ -1,7 +1,7 @@
-"""The user's standard input, for rank 0 on another host; on this one it has the descriptor itself.
+"""The user's standard input for a remote rank 0; a local one has the descriptor itself.
 
-The agent asks for a piece when rank 0 has taken the one before, so a rank that does not read stops
-nothing but its input. An empty piece is the end.
+The agent requests a piece when rank 0 has read the previous one, so a rank that does not read stops
+only its input. An empty piece is the end.
 """
 
 import base64
@@ -20,7 +20,7 @@ _LOOK_AGAIN_S = 0.5
 
 
 class UserInput:
-    """The end where the user is: reads when a piece is wanted; a service of the loop."""
+    """The user's end: reads when a piece is requested; a service of the loop."""
 
     def __init__(self, loop: JobLoop, send: Callable[[str], None]) -> None:
         """`send` takes a piece as text."""
@@ -47,12 +47,12 @@ class UserInput:
     def _watch(self) -> None:
         try:
             self._loop.watch(_STDIN, self._on_readable)
-        except PermissionError:  # a file, which nobody has to wait for
+        except PermissionError:  # a file, which never blocks
             self._loop.post(self._read)
 
     def _on_readable(self) -> None:
         self._loop.selector.unregister(_STDIN)
-        if is_in_background(os.getppid()):  # since Ctrl-Z: what the user types is the shell's
+        if is_in_background(os.getppid()):  # after Ctrl-Z: the shell reads the user's input
             self._watch_at_s = time.monotonic() + _LOOK_AGAIN_S
         else:
             self._read()
@@ -61,16 +61,16 @@ class UserInput:
         self._is_wanted = False
         try:
             data = os.read(_STDIN, _PIECE_BYTES)
-        except OSError:  # its terminal has gone
+        except OSError:  # its terminal is gone
             data = b""
         self._send(base64.b64encode(data).decode())
 
 
 class RankInput:
-    """The end where rank 0 is: a pipe, which is its standard input."""
+    """Rank 0's end: a pipe, which is its standard input."""
 
     def __init__(self, loop: JobLoop, want: Callable[[], None]) -> None:
-        """`want` asks for a piece."""
+        """`want` requests a piece."""
         self._loop, self._want = loop, want
         self.reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
@@ -78,12 +78,12 @@ class RankInput:
         self._is_watched = False
 
     def begin(self) -> None:
-        """Ask for the first piece; rank 0 has the pipe."""
+        """Request the first piece; rank 0 has the pipe."""
         os.close(self.reader)
         self._want()
 
     def take(self, text: str) -> None:
-        """Take a piece that was asked for."""
+        """Accept a requested piece."""
         self._left = base64.b64decode(text)
         if not self._left:
             self.close()
@@ -91,7 +91,7 @@ class RankInput:
             self._write()
 
     def close(self) -> None:
-        """End the input; rank 0 may have ended, too. Idempotent."""
+        """End the input; rank 0 may have ended. Idempotent."""
         self._unwatch()
         if self._writer >= 0:
             os.close(self._writer)
@@ -103,7 +103,7 @@ class RankInput:
             self._left = self._left[os.write(self._writer, self._left) :]
         except BlockingIOError:
             pass
-        except OSError:  # rank 0 reads no more
+        except OSError:  # rank 0 has closed it
             self.close()
             return
         if self._left:

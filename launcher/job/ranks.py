@@ -1,4 +1,4 @@
-"""The processes of an agent's ranks: started, watched, and ended with all that they started."""
+"""The processes of an agent's ranks: started, watched, and ended with their descendants."""
 
 import ctypes
 import json
@@ -69,11 +69,11 @@ class HostRanks:
 
         Args:
             places: of the ranks.
-            stdin: of rank 0, if it is among them; None: that of this process.
+            stdin: of rank 0, if it is among them; None: this process's.
 
         Raises:
-            OSError: the program cannot be run, or a log file not be written; ranks that were
-                started run on.
+            OSError: the program cannot be run, or a log file not be written; started ranks
+                continue.
         """
         program, attempt = self._program, self._attempt
         for index, (slot, place) in enumerate(zip(attempt.slots, places, strict=True)):
@@ -112,7 +112,7 @@ class HostRanks:
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
     def sample(self) -> tuple[RankProgress, ...]:
-        """Return how far the ranks are that run, and whose lines are read."""
+        """Return the progress of running ranks whose lines are read."""
         now_s = time.monotonic()
         return tuple(
             rank.watch.sample(rank.output.num_lines, now_s)
@@ -130,7 +130,7 @@ class HostRanks:
         return next(pids, None)
 
     def warn(self, number: int) -> list[int]:
-        """Send a signal to the ranks that handle it; return the others, which it would end."""
+        """Send a signal to the ranks that handle it; return the other ranks."""
         running = [rank for rank in self._ranks if rank.exit_code is None]
         spared = [rank for rank in running if not takes(rank.process.pid, number)]
         for rank in running:
@@ -139,20 +139,20 @@ class HostRanks:
         return [rank.number for rank in spared]
 
     def stop(self) -> None:
-        """Ask all ranks that run, and what shares their process groups, to end."""
+        """Ask all running ranks and their process groups to end."""
         for rank in self._ranks:
             if rank.process.poll() is not None:
                 self._note_end(rank)  # it ended by itself
             else:
                 rank.stopped_s = time.time()
-                # A rank that is frozen has to run to end.
+                # A frozen rank must run in order to end.
                 for number in (signal.SIGTERM, signal.SIGCONT):
                     _signal_group(rank, number)
 
     def end(self) -> None:
-        """Kill what is left: ranks, their children, and what these have put in other sessions.
+        """Kill the remaining ranks and their descendants, also in other sessions.
 
-        Connections to other hosts are children of this process, too.
+        Connections to other hosts are also child processes.
         """
         for rank in self._ranks:
             if rank.process.poll() is not None:
@@ -173,7 +173,7 @@ class HostRanks:
         """Return how ranks failed; `reason` says what an exit code may mean.
 
         A rank that recorded an exception failed, even if it was stopped before its process ended:
-        the ranks that it failed may well end first.
+        the ranks that lost it may end first.
         """
         found = ((rank, _read_record(rank.error_file)) for rank in self._ranks)
         return tuple(
@@ -225,7 +225,7 @@ class HostRanks:
             local_rank=rank.slot.local_rank,
             host=socket.gethostname(),
             pid=rank.process.pid,
-            # It may have been stopped between its exception and its end.
+            # It may have been stopped after its exception.
             exit_code=record.get("exit_code", code if code > 0 else 1) if record else code,
             kind=record.get("type", ""),
             message=record.get("message", ""),
@@ -241,10 +241,10 @@ class HostRanks:
 
 
 def _in_rank() -> None:
-    """Between fork and exec: a process group of its own, and an end with the agent."""
+    """Between fork and exec: make a process group, and end with the agent."""
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Yama lets no process but an ancestor read this one's memory; py-spy is the agent's child.
+    # Yama lets only ancestors read this process's memory; py-spy is the agent's child.
     _prctl(_PR_SET_PTRACER, os.getppid())
 
 
@@ -258,12 +258,12 @@ def _progress_file(record: Path) -> Path:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """Read what `worker.py` or torch's `record` wrote about an exception; empty: nothing."""
+    """Read the record of an exception by `worker.py` or torch's `record`; empty: none."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         record = json.loads(path.read_text())["message"]
         if isinstance(record, str):
             record = {"message": record, "extraInfo": {}}
-        # The record's stamp has whole seconds; the file's shows which of several ranks was first.
+        # The record's time has whole seconds; the file's time shows which rank was first.
         at_s = path.stat().st_mtime
         return {**record["extraInfo"], "message": str(record["message"]), "at_s": at_s}
     return {}

@@ -1,4 +1,4 @@
-"""What an exit code most likely means, where the rank itself left no word."""
+"""The likely meaning of an exit code, if the rank recorded no exception."""
 
 import signal
 
@@ -11,7 +11,7 @@ _BY_SIGNAL = {
     signal.SIGABRT: "native code gave up; its last lines say why",
     signal.SIGBUS: "a mapped file was truncated, or the memory of /dev/shm is used up",
     signal.SIGILL: "native code for another kind of processor",
-    signal.SIGTERM: "somebody stopped it: the scheduler, or an operator",
+    signal.SIGTERM: "the scheduler or an operator stopped it",
 }
 
 
@@ -19,12 +19,12 @@ class OutOfMemory:
     """The kernel's count of processes that it killed in this cgroup."""
 
     def __init__(self, machine: Machine) -> None:
-        """Begin to count."""
+        """Start to count."""
         self._limit_bytes = machine.memory_bytes
         self._before = cgroup.oom_kills()
 
     def likely_reason(self, exit_code: int) -> str:
-        """Return why a rank ended with this code, -N for signal N, if that can be guessed."""
+        """Return the likely reason for an exit code, -N for signal N; empty: unknown."""
         if exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             return self._why_killed()
         if exit_code == _NO_COMMAND:

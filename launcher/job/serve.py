@@ -1,4 +1,4 @@
-"""The process with the coordinator, for an agent in this process, on other hosts, or both."""
+"""The process with the coordinator, with agents in this process, on other hosts, or both."""
 
 import os
 import signal
@@ -24,14 +24,14 @@ StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
 
 
 class JobServer:
-    """A coordinator and the ways to its agents; a service of the loop, which ends with the job.
+    """A coordinator and its connections to agents; a service of the loop, which ends with the job.
 
     Attributes:
-        has_started_agents: whether the agents of other processes get its signals.
+        has_started_agents: whether it forwards signals to agents of other processes.
     """
 
     def __init__(self, loop: JobLoop, settings: JobSettings) -> None:
-        """Serve nobody yet."""
+        """Create it without agents."""
         self.streams = JobOutput(loop)
         streams = self.streams
         show = streams.show if streams.can_show else None
@@ -43,7 +43,7 @@ class JobServer:
         self._routes: dict[int, int] = {}
         self._indices: dict[int, int] = {}
         self._sessions: dict[int, Session] = {}
-        self._return_s: dict[int, float] = {}  # until when an agent without connection may return
+        self._return_s: dict[int, float] = {}  # time limit for an agent to reconnect
         self._server: CoordinatorServer | None = None
         self._farewell_s = self._give_up_s = float("inf")
         self._last_words = ""
@@ -62,11 +62,11 @@ class JobServer:
         )
         self._server.listen(bound)
         self._loop.remove(self)
-        for service in (self._server, self):  # in this order: what came in may end the job
+        for service in (self._server, self):  # in this order: a received message may end the job
             self._loop.add(service)
 
     def add_agent(self, index: int, program: RankProgram, address: str, port: int) -> None:
-        """Add an agent in this process; others reach it at `address`, where `port` is free."""
+        """Add an agent in this process; its host has `address` and a free `port`."""
         send = partial(self._from_local, index)
         agent = self._local[index] = Agent(self._loop, program, send, self.streams)
         self._loop.add(agent)
@@ -74,7 +74,7 @@ class JobServer:
         self._loop.post(lambda: self.coordinator.join(index, hello, time.monotonic()))
 
     def stop(self, why: str, exit_code: int) -> None:
-        """Stop the job for a signal of this process; one that has ended prints no more."""
+        """Stop the job for a signal of this process; after the job's end, stop printing."""
         now_s = time.monotonic()
         if self.coordinator.phase is Phase.ENDED:
             self.coordinator.exit_code = self.coordinator.exit_code or exit_code
@@ -85,7 +85,7 @@ class JobServer:
             self.coordinator.stop(why, exit_code, now_s)
 
     def warn(self, number: int) -> None:
-        """Pass a signal on to the ranks here, and on hosts where this process started an agent."""
+        """Forward a signal to the ranks here and on hosts whose agents this process started."""
         for agent in self._local.values():
             agent.warn_ranks(number)
         if self.has_started_agents:
@@ -93,7 +93,7 @@ class JobServer:
                 self._to_agent(index, "warn", number)
 
     def close(self) -> None:
-        """End the connections; agents get what was sent."""
+        """Close the connections after sent messages have left."""
         if self._server is not None:
             self._server.close()
         self.streams.close()
@@ -118,7 +118,7 @@ class JobServer:
         if self._last_words and not self.streams.has_readers:
             words, self._last_words = self._last_words, ""
             self.streams.say(words)
-        # The others end their connections when they have ended.
+        # The agents close their connections when they end.
         self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
         here = any(agent.exit_code is None for agent in self._local.values())
         if not here and self._is_farewell_over(now_s) and self.streams.is_drained:
@@ -128,7 +128,7 @@ class JobServer:
         return not self._routes or now_s >= self._farewell_s
 
     def _say(self, text: str) -> None:
-        # The report comes last, and agents on other hosts may still send lines.
+        # The report is printed last, and agents on other hosts may still send lines.
         if self.coordinator.phase is Phase.ENDED and self.streams.has_readers:
             self._last_words = text
         else:
@@ -162,7 +162,7 @@ class JobServer:
             self.coordinator.receive(index, kind, body, time.monotonic())
 
     def _resume(self, route: int, body: Any) -> bool:
-        """Go on with an agent whose connection was replaced; return whether it is one."""
+        """Resume an agent whose connection was replaced; return whether it is one."""
         assert self._server is not None
         for index, session in self._sessions.items():
             if session.name == body["session"]:
@@ -182,23 +182,23 @@ class JobServer:
         if body["num_agents"] != mine:
             return f"it expects {body['num_agents']} nodes, node 0 expects {mine}"
         index, hello = body["index"], body["hello"]
-        if index is None:  # nodes are numbered as they come
+        if index is None:  # nodes are numbered in order of arrival
             index = next(iter(self.coordinator.agents.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
         if problem := self.coordinator.why_not(index):
             return problem
-        # The route comes first: the coordinator may answer at once, with the start of all ranks.
+        # Needed first: the coordinator may answer at once, with the start of all ranks.
         self._routes[index], self._indices[route] = route, index
         self._sessions[index] = Session(body["session"])
         self.coordinator.join(index, hello, time.monotonic())
         return ""
 
     def _on_lost(self, route: int) -> None:
-        """Wait a moment: the agent may live and dial again."""
+        """Wait a moment: the agent may be alive and redial."""
         index, now_s = self._indices.pop(route, None), time.monotonic()
         if index is None:
-            return  # it has another route already
+            return  # it already has another route
         del self._routes[index]
         if self.coordinator.phase in (Phase.GATHERING, Phase.ENDED):
             self._lose(index, now_s)
@@ -222,9 +222,9 @@ def run(
 
     Args:
         settings: of the job.
-        agents: in this process, as `JobServer.add_agent` takes them.
-        listener: a bound socket for the others, and the secret.
-        start_others: starts agents on other hosts, and returns what ends them.
+        agents: agents in this process, as in `JobServer.add_agent`.
+        listener: a bound socket for other agents, and the secret.
+        start_others: starts agents on other hosts, and returns a context that ends them.
 
     Returns:
         The exit code of the job.

@@ -1,4 +1,4 @@
-"""What this process prints: the lines of its ranks, of agents on other hosts, and its own."""
+"""The output of this process: lines of its ranks, of agents on other hosts, and its own."""
 
 import os
 import selectors
@@ -9,7 +9,7 @@ from hccl_py.launcher.output.lines import LineReader
 from hccl_py.launcher.output.screen import Console, open_screens
 
 PRINT_S = 4.0
-"""For what is left to print after a stop, on top of the ranks' time; `supervisor` waits longer."""
+"""Time for remaining output after a stop, besides the ranks' time; `supervisor` waits longer."""
 _FLUSH_S = 1.0
 _PROMPT_S = 0.2
 
@@ -17,8 +17,8 @@ _PROMPT_S = 0.2
 class JobOutput:
     """Standard output and error of this process; a service of the loop.
 
-    While nobody reads them, ranks are not read either, and wait in their next print. The owner of
-    the loop ends it when everything is printed (`is_drained`), or nobody will (`give_up`).
+    While they have no reader, ranks are not read either, and wait in their next print. The owner of
+    the loop ends it when all is printed (`is_drained`), or nothing more can be (`give_up`).
     """
 
     def __init__(self, loop: JobLoop) -> None:
@@ -33,23 +33,23 @@ class JobOutput:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the reader of standard output or error has gone."""
+        """Whether the reader of standard output or error is gone."""
         return self.out.is_lost or self.err.is_lost
 
     @property
     def why_lost(self) -> str:
-        """What the kernel says of a write to it."""
+        """The kernel's error of a write to it."""
         problem = self.out.problem or self.err.problem
         return os.strerror(problem.errno or 0) if problem else ""
 
     @property
     def is_full(self) -> bool:
-        """Whether no pipe is read, for too much waits to be printed."""
+        """Whether pipes are not read because too much output is waiting."""
         return self.out.is_full or self.err.is_full
 
     @property
     def has_readers(self) -> bool:
-        """Whether a pipe is open that may bring more."""
+        """Whether a pipe that may have more output is open."""
         return any(reader.is_open for reader in self._readers)
 
     @property
@@ -58,7 +58,7 @@ class JobOutput:
         return not (self.has_readers or self.out.is_waiting or self.err.is_waiting)
 
     def give_up(self) -> None:
-        """Print no more, and say how much that was."""
+        """Stop printing, and report how much was lost."""
         count = sum(screen.drop() for screen in {self.out, self.err})
         more = ", and what other hosts have not sent yet" if self.has_readers else ""
         for reader in tuple(self._readers):
@@ -68,28 +68,28 @@ class JobOutput:
 
     def say(self, text: str) -> None:
         """Print a line of the launcher's own."""
-        # An exception may quote a file name that is no UTF-8.
+        # An exception may quote a file name that is not UTF-8.
         screen = self.out if self.err.is_lost else self.err
         screen.write(f"{text}\n".encode(errors="backslashreplace"))
 
     @property
     def can_show(self) -> bool:
-        """Whether `show` works, and no reader of a pipe writes to the same terminal."""
+        """Whether `show` works, and no pipe's reader writes to the same terminal."""
         return self.err.is_terminal and not self.out.is_pipe
 
     def show(self, status: str) -> None:
-        """Show a line below all others, in place of the one before; empty: none."""
+        """Show a line below all others, which replaces the previous one; empty: none."""
         self.err.show(status)
 
     def read(self, reader: LineReader) -> None:
-        """Read from a pipe from now on."""
+        """Start to read from a pipe."""
         self._readers.append(reader)
         self._watch(reader)
 
     def show_prompts(
         self, reader: LineReader, screen: Console, prefix: bytes, source: object
     ) -> None:
-        """Show beginnings of lines that do not go on for a moment, after a prefix.
+        """Show unfinished lines that pause for a moment, after a prefix.
 
         `source` writes the reader's whole lines to the screen.
         """
@@ -102,7 +102,7 @@ class JobOutput:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        # Services whose turn comes later have printed, too.
+        # Services with a later turn have also printed.
         is_new = any(one.is_waiting and one not in self._writable for one in (self.out, self.err))
         waiting = [reader.read_s + _PROMPT_S for reader, *_ in self._prompts()]
         return 0.0 if is_new else min(waiting, default=float("inf"))
@@ -124,13 +124,13 @@ class JobOutput:
                 self._watch(reader)
 
     def forget(self, reader: LineReader) -> None:
-        """Read from a pipe no more; call it before the pipe is closed."""
+        """Stop reading from a pipe; call it before the pipe is closed."""
         self._unwatch(reader)
         if reader in self._readers:
             self._readers.remove(reader)
 
     def _prompts(self) -> list[tuple[LineReader, Console, bytes, object]]:
-        """Return the readers that have the beginning of a line."""
+        """Return the readers with an unfinished line."""
         self._prompting = [one for one in self._prompting if one[0].is_open]
         return [one for one in self._prompting if one[0].prompt]
 
@@ -140,7 +140,7 @@ class JobOutput:
             self._loop.watch(reader.fileno(), lambda: self._on_readable(reader))
 
     def _on_readable(self, reader: LineReader) -> None:
-        # It may reach its end, and close.
+        # It may reach its end and close.
         self._unwatch(reader)
         reader.on_readable()
         if reader.is_open:

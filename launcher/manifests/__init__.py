@@ -1,1 +1,1 @@
-"""What `--print-sbatch` and `--print-k8s` print: files from which a scheduler starts a job."""
+"""The output of `--print-sbatch` and `--print-k8s`: files with which a scheduler starts a job."""

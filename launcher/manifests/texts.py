@@ -1,7 +1,7 @@
 """The texts: a batch script for Slurm, and an indexed Job for Kubernetes with its headless Service.
 
-The pods learn their numbers and where they meet from variables that `schedulers/kubernetes.py` and
-torchrun read. YAML is written without a library: a string of JSON is one of YAML.
+Variables that `schedulers/kubernetes.py` and torchrun read give the pods their numbers and meeting
+address. YAML is written without a library: a string of JSON is one of YAML.
 """
 
 import json
@@ -18,14 +18,14 @@ from hccl_py.launcher.options import DEFAULT_MASTER_PORT, JobOptions
 _SBATCH, _K8S = "--print-sbatch", "--print-k8s"
 # A pod's host name is the name and its number, in 63 characters at most.
 _MOST_CHARACTERS = 50
-# The manifest says them elsewhere, once.
+# The manifest has them elsewhere.
 _SIZES = ("--nnodes", "--nproc-per-node", "--nproc", "--world-size", "--master-port")
 _AGENT_EXTRA_S = 10
 _GIB_PER_RANK = 2
 
 
 def sbatch(options: JobOptions) -> str:
-    """Return the script; raise UsageError where the options do not fit Slurm."""
+    """Return the script; UsageError: the options do not fit Slurm."""
     _check(options, _SBATCH)
     own = [word for word in options.own_words if word.replace("_", "-") != _SBATCH]
     words = [sys.executable, "-m", "hccl_py.launcher.main", *own, *_program(options)]
@@ -38,7 +38,7 @@ def sbatch(options: JobOptions) -> str:
 
 
 def k8s(options: JobOptions) -> str:
-    """Return the manifest; raise UsageError where the options do not fit Kubernetes."""
+    """Return the manifest; UsageError: the options do not fit Kubernetes."""
     _check(options, _K8S)
     words = ["hccl-launch", *_without_sizes(options.own_words), *_program(options)]
     return _template("job.yaml").format(
@@ -54,14 +54,14 @@ def k8s(options: JobOptions) -> str:
 
 
 def name_of(options: JobOptions) -> str:
-    """Make a name of the program's, as DNS and Slurm take it: `train` of `src/train.py`."""
+    """Make a name for DNS and Slurm from the program's: `train` for `src/train.py`."""
     program = options.program[options.program[0] == "-m"].rpartition("/")[2]
     name = re.sub("[^a-z0-9]+", "-", program.removesuffix(".py").lower()).strip("-")
     return (name if name[:1].isalpha() else f"job-{name}")[:_MOST_CHARACTERS].strip("-")
 
 
 def _check(options: JobOptions, option: str) -> None:
-    """Raise UsageError where the options leave the size open, or start nodes themselves."""
+    """Raise UsageError if the size is open, or the options start nodes themselves."""
     if options.elastic:
         raise UsageError(f"{option}: expected --nnodes N, got options of an elastic job")
     if options.remote is not None or options.coordinator is not None or options.standalone:
@@ -93,5 +93,5 @@ def _without_sizes(words: tuple[str, ...]) -> Iterator[str]:
 
 
 def _quoted(word: str) -> str:
-    # Kubernetes expands $(NAME) in a command, and makes $( of $$(.
+    # Kubernetes expands $(NAME) in a command, and turns $$( into $(.
     return json.dumps(word.replace("$(", "$$("), ensure_ascii=False)

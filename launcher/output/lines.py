@@ -1,8 +1,8 @@
 """Whole lines from a rank's pipe.
 
-A progress bar, as tqdm's, writes states that end in a carriage return and a line end at last. On a
-terminal each state replaces the one before. In lines of many ranks it becomes a line a second and
-the last state, so a bar is seen to move and does not bury the rest. What is no text is no bar.
+A progress bar such as tqdm's writes states that end in a carriage return, and a line end at last.
+On a terminal each state replaces the previous one. Among the lines of many ranks it becomes a line
+a second and the last state, so that it does not hide other lines. Binary output is not a bar.
 """
 
 import array
@@ -23,10 +23,10 @@ _NO_TEXT = re.compile(rb"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 class LineReader:
-    """Hands on what a pipe brings, in whole lines with their ends, some at a time.
+    """Passes on the content of a pipe in whole lines with their ends, some at a time.
 
-    Bytes stay as they are, valid UTF-8 or not. A line of more than `max_line_bytes` comes in pieces
-    that end in MARK, so a rank that never ends its line takes no more memory.
+    Bytes are unchanged, valid UTF-8 or not. A line of more than `max_line_bytes` is passed in
+    pieces that end in MARK, so that an endless line takes bounded memory.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class LineReader:
             descriptor: of the pipe.
             take: gets the lines.
             keep: gets every byte, and b"" at the end.
-            part: returns the part of the bytes that came which belongs to lines.
+            part: returns the part of received bytes that belongs to lines.
             max_line_bytes: longest line that is not cut.
         """
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._take, self._keep, self._part = take, keep, part
         self._max_bytes = max_line_bytes
-        self._begun = b""  # the line that has no end yet; of a progress bar, its newest state
-        self._shown = b""  # the state of this bar that was last handed on
+        self._begun = b""  # the unfinished line, or a progress bar's newest state
+        self._shown = b""  # the last state of this bar that was passed on
         self._next_state_s = 0.0
-        self.read_s = 0.0  # when something came last
+        self.read_s = 0.0  # time of the last received byte
         self.is_open = True
 
     def fileno(self) -> int:
@@ -62,24 +62,24 @@ class LineReader:
 
     @property
     def unfinished(self) -> bytes:
-        """What there is of a line without an end."""
+        """The unfinished line."""
         return _newest_state(self._begun)
 
     @property
     def prompt(self) -> bytes:
-        """The same, unless it is a progress bar."""
+        """The unfinished line, unless it is a progress bar."""
         return b"" if _is_bar(self._begun) else self._begun
 
     def take_unfinished(self) -> bytes:
-        """Return what there is of a line without an end, which has been shown then."""
+        """Return the unfinished line, and regard it as shown."""
         text, self._begun = self._begun, b""
         return text
 
     def on_readable(self) -> int:
-        """Read once and hand on the lines that are whole; close at the end of the pipe.
+        """Read once and pass on whole lines; close at the end of the pipe.
 
         Returns:
-            The number of bytes that came; 0: there is nothing now, or never again.
+            The number of bytes read; 0: nothing now, or the end.
         """
         try:
             data = os.read(self._descriptor, _READ_BYTES)
@@ -94,7 +94,7 @@ class LineReader:
         return len(data)
 
     def drain(self) -> None:
-        """Hand on what is in the pipe now: a process that still has it may write on for ever."""
+        """Pass on the current content of the pipe: a process that holds it may write for ever."""
         if not self.is_open:
             return
         held = array.array("i", [0])
@@ -103,10 +103,10 @@ class LineReader:
         while left > 0 and (count := self.on_readable()):
             left -= count
         if self.is_open:
-            self.on_readable()  # the end of the pipe, perhaps
+            self.on_readable()  # perhaps the end of the pipe
 
     def close(self) -> None:
-        """Hand on what is left, a line without an end included, and close the descriptor."""
+        """Pass on the rest, including an unfinished line, and close the descriptor."""
         self.drain()
         self._finish()
 
@@ -129,7 +129,7 @@ class LineReader:
             self._take(lines)
 
     def _ended(self, line: bytes) -> list[bytes]:
-        """Return a line in pieces; no piece if it is a bar whose last state was handed on."""
+        """Return a line in pieces; none if it is a bar whose last state was passed on."""
         line = _newest_state(line) if _is_bar(line) else line
         is_repeat = line != b"" and line == self._shown
         self._shown = b""
@@ -139,7 +139,7 @@ class LineReader:
         return [] if is_repeat else [*pieces, rest + b"\n"]
 
     def _newest(self) -> list[bytes]:
-        """Forget all states of a bar but the newest, and return that one if it is time."""
+        """Drop all states of a bar but the newest, and return that one if it is due."""
         if not _is_bar(self._begun):
             return []
         state = _newest_state(self._begun)
@@ -157,11 +157,11 @@ def _is_bar(text: bytes) -> bool:
     if b"\r" not in text or _NO_TEXT.search(text):
         return False
     with suppress(UnicodeDecodeError):
-        text[: text.rindex(b"\r")].decode()  # what comes after it may go on
+        text[: text.rindex(b"\r")].decode()  # the rest may continue
         return True
     return False
 
 
 def _newest_state(text: bytes) -> bytes:
-    """Return what a terminal would show of a text with carriage returns; blanks only erase."""
+    """Return a text with carriage returns as a terminal shows it; blanks only erase."""
     return next((state for state in reversed(text.split(b"\r")) if state.strip()), b"")

@@ -1,8 +1,8 @@
-"""Where the lines of ranks go: `--prefix`, `--log-dir`, and torchrun's options for streams.
+"""The destinations of ranks' lines: `--prefix`, `--log-dir`, torchrun's options for streams.
 
 `--redirects` and `--tee` take 0 (neither stream), 1 (standard output), 2 (standard error) or 3
 (both), for all ranks or as LOCAL_RANK:NUMBER,... for some. A redirected stream goes to the log file
-and not to the screen, one with a tee to both.
+only, one with a tee to file and screen.
 """
 
 from enum import Flag
@@ -12,14 +12,14 @@ from hccl_py.launcher.exit_codes import UsageError
 
 
 class Route(Flag):
-    """Where lines go; neither: they are dropped."""
+    """Destinations of lines; neither: they are dropped."""
 
     SCREEN = 1
     FILE = 2
 
 
 class OutputOptions(NamedTuple):
-    """The options as the user gave them; they travel to other hosts as they are."""
+    """The user's options, sent to other hosts unchanged."""
 
     prefix: str = "auto"
     log_dir: str | None = None
@@ -28,12 +28,12 @@ class OutputOptions(NamedTuple):
     local_ranks_filter: str = ""
 
     def check(self) -> None:
-        """Raise UsageError where there is no folder for what files should have."""
+        """Raise UsageError if there is no folder for log files."""
         if self.log_dir is None and not self._prints_all:
             raise UsageError("--redirects and --tee need --log-dir, where the files go")
 
     def prefix_of(self, host: str, rank: int, world_size: int) -> bytes:
-        """Return what stands before each line of a rank."""
+        """Return the prefix of a rank's lines."""
         has_prefix = self.prefix == "always" or (self.prefix == "auto" and world_size > 1)
         return f"[{host}:{rank}] ".encode() if has_prefix else b""
 
@@ -43,7 +43,7 @@ class OutputOptions(NamedTuple):
             bool(option.get(local_rank, option.get(None, 0)) & stream)
             for option in map(parse_streams, (self.redirects, self.tee))
         )
-        # With a folder alone, every rank's output is kept, and printed as well.
+        # With only a folder, every rank's output is logged and printed.
         has_tee = has_tee or (self.log_dir is not None and self._prints_all)
         shown = self.local_ranks_filter
         is_shown = not shown or local_rank in map(int, shown.split(","))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 1000
-# A line of one stream that is longer may be parted by lines of the other one.
+# A longer line of one stream may be split by lines of the other.
 _HELD_BYTES = 1 << 20
 
 
@@ -42,7 +42,7 @@ def attempt_folder(folder: Path, attempt: int) -> Iterator[int]:
 
 
 def check_folder(log_dir: str | None) -> None:
-    """Make the folder of log files; raise UsageError where files cannot be kept there."""
+    """Make the folder of log files; UsageError: files cannot be written there."""
     if log_dir is None:
         return
     folder = Path(log_dir).absolute()
@@ -76,14 +76,14 @@ class LogFile:
             lines = lines[os.write(self._descriptor, lines) :]
 
     def close(self) -> None:
-        """Close the file; raise OSError if it lost something, as on a network's disk."""
+        """Close the file; OSError: data was lost, as on a network disk."""
         os.close(self._descriptor)
 
 
 class RankOutput:
-    """Takes both streams of a rank where they go.
+    """Sends both streams of a rank to their destinations.
 
-    A log file that cannot be written does not end the job: the screen says so once.
+    A log file that cannot be written does not end the job; the screen shows the problem once.
 
     Attributes:
         num_lines: how many lines the rank has printed.
@@ -99,7 +99,7 @@ class RankOutput:
         self.num_lines = 0
 
     def read(self, descriptor: int, route: Route, screen: "Console", *, has_user: bool) -> None:
-        """Read one stream from now on; the screen shows its prompts if somebody may answer."""
+        """Start to read a stream; the screen shows its prompts if a user may answer."""
 
         def take(lines: Sequence[bytes]) -> None:
             self.num_lines += len(lines)
@@ -125,9 +125,9 @@ class RankOutput:
             self._streams.show_prompts(reader, screen, self._prefix, self)
 
     def end(self) -> list[str]:
-        """Read what the rank has written, and return its last lines, unfinished ones included.
+        """Read the rank's remaining output; return its last lines, unfinished ones included.
 
-        What it started may still write to the same pipes.
+        Its child processes may still write to the same pipes.
         """
         for reader in self._readers:
             self._streams.forget(reader)
@@ -139,7 +139,7 @@ class RankOutput:
         return [line.decode(errors="replace") for line in last[-_KEPT_LINES:]]
 
     def close(self) -> None:
-        """Read what the pipes still have, and close them and the log file. Idempotent."""
+        """Read the rest of the pipes, and close them and the log file. Idempotent."""
         for reader in self._readers:
             self._streams.forget(reader)
             reader.close()
@@ -153,7 +153,7 @@ class RankOutput:
                 self._end_log(error)
 
     def _end_log(self, problem: OSError | None) -> None:
-        """Close the log file, and say on the screen what is wrong with it."""
+        """Close the log file, and print its problem on the screen."""
         log, self._log = self._log, None
         if log is None:
             return

@@ -1,4 +1,4 @@
-"""The launcher's own standard output and error, written to without waiting for their reader."""
+"""The launcher's standard output and error, written without waiting for their reader."""
 
 import os
 import select
@@ -7,17 +7,17 @@ import sys
 import time
 from contextlib import suppress
 
-# Past this much the launcher stops reading from ranks, and they wait as in any pipe.
+# Beyond this the launcher stops reading from ranks, which then wait as on any pipe.
 _FULL_BYTES = 1 << 20
 _WRITE_BYTES = 64 << 10
-_USUAL_COLUMNS = 80  # of a terminal that knows no size, as on a serial line
+_USUAL_COLUMNS = 80  # of a terminal without a size, as on a serial line
 _CLEAR_LINE = b"\r\x1b[K"
 
 
 class Console:
-    """A terminal, pipe or file that takes lines as fast as its reader does.
+    """A terminal, pipe or file that accepts lines as fast as its reader does.
 
-    The lines of one `write` stay together: ranks write through one Console, one after the other.
+    The lines of one `write` stay together: ranks write through one Console in turn.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -33,33 +33,33 @@ class Console:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a line can be written in place of another."""
+        """Whether a line can replace another."""
         return os.isatty(self._descriptor) and os.environ.get("TERM") != "dumb"
 
     @property
     def is_pipe(self) -> bool:
-        """Whether another program reads."""
+        """Whether another program reads the output."""
         return stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether writing is no longer possible."""
         return self.problem is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `on_writable` has something to do."""
+        """Whether `on_writable` has work."""
         return bool(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody should write more until the reader has caught up."""
+        """Whether writes should pause until the reader has caught up."""
         return len(self._waiting) >= _FULL_BYTES
 
     def prompt(self, prefix: bytes, text: bytes, source: object) -> None:
-        """Write what has no line end yet; whole lines of other sources begin below it.
+        """Write text without a line end; whole lines of other sources begin below it.
 
-        The prefix is left out where the text goes on in the line of the same source.
+        The prefix is omitted if the text continues a line of the same source.
         """
         if not self.is_lost:
             if self._prompted_by is not source:
@@ -84,11 +84,11 @@ class Console:
             self.on_writable()
 
     def show(self, status: str) -> None:
-        """Keep a status below all lines of a terminal, in place of the one before; empty: none."""
+        """Keep a status below all lines of a terminal, replacing the previous one; empty: none."""
         if (self._waiting and status) or self._prompted_by is not None:
-            return  # its reader has stopped it, or a rank waits for its user
+            return  # its reader stopped it, or a rank waits for its user
         columns = 0
-        with suppress(OSError):  # the terminal has gone, as the next write finds out
+        with suppress(OSError):  # the terminal is gone; the next write reports it
             columns = os.get_terminal_size(self._descriptor).columns
         # The last column stays free: a terminal would wrap the line.
         text = status[: (columns or _USUAL_COLUMNS) - 1].encode()
@@ -98,7 +98,7 @@ class Console:
         self._status = text
 
     def on_writable(self) -> None:
-        """Write as much as the reader takes now."""
+        """Write as much as the reader accepts now."""
         try:
             most = select.PIPE_BUF if self._may_wait else _WRITE_BYTES
             while self._waiting and (not self._may_wait or self._is_ready(0.0)):
@@ -111,7 +111,7 @@ class Console:
             self._waiting.clear()
 
     def drop(self) -> int:
-        """Forget what was not written, and return how many bytes that is."""
+        """Drop unwritten output, and return its number of bytes."""
         count = len(self._waiting)
         self._waiting.clear()
         return count
@@ -124,14 +124,14 @@ class Console:
             self.on_writable()
 
     def _is_ready(self, timeout_s: float) -> bool:
-        """Wait until a write of PIPE_BUF bytes does not wait, or fails."""
+        """Wait until a write of PIPE_BUF bytes does not block, or fails."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
         return bool(poll.poll(timeout_s * 1000))
 
 
 def open_screens() -> tuple[Console, Console]:
-    """Return the screens of standard output and error: one and the same if both lead there."""
+    """Return the screens of standard output and error, the same one if both are one file."""
     sys.stdout.flush()
     sys.stderr.flush()
     out = Console(1)
@@ -141,9 +141,9 @@ def open_screens() -> tuple[Console, Console]:
 def _opened_again(descriptor: int) -> tuple[int, bool]:
     """Return a descriptor for the same terminal or pipe that does not block, and whether one does.
 
-    O_NONBLOCK on the descriptor itself would also change the shell's: they share it. A file never
-    blocks, and opened again it would be written from its beginning. A socket cannot be opened
-    again, nor another user's pipe or terminal, as after `su`.
+    O_NONBLOCK on the descriptor would also change the shell's, which shares it. A file never
+    blocks, and reopened it would be written from its beginning. A socket cannot be reopened, nor
+    another user's pipe or terminal, as after `su`.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):

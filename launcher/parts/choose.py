@@ -1,4 +1,4 @@
-"""The entry: from the command line to what this process runs."""
+"""The entry: chooses the part of the job that this process runs."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from hccl_py.transport.network.secret import SECRET
 
 
 def text(options: JobOptions) -> str:
-    """Return what an option that starts nothing prints; empty without such an option."""
+    """Return the output of an option that starts nothing; empty without such an option."""
     if options.print_sbatch or options.print_k8s:
         from hccl_py.launcher.manifests import texts
 
@@ -39,7 +39,7 @@ def text(options: JobOptions) -> str:
 
 
 def elastic_part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[], int]:
-    """Return what runs a job whose size may change."""
+    """Return a function that runs a job whose size may change."""
     from hccl_py.launcher import elastic_job
 
     check_secret()
@@ -51,7 +51,7 @@ def elastic_part(options: JobOptions, folder: Path, words: Sequence[str]) -> Cal
 
 
 def part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[], int]:
-    """Return what runs this part; raise UsageError where it is not known or cannot be run."""
+    """Return a function that runs this part; UsageError: it is not known or cannot run."""
     if options.remote is not None:
         from hccl_py.launcher.parts import over_ssh
 
@@ -79,7 +79,7 @@ def part(options: JobOptions, folder: Path, words: Sequence[str]) -> Callable[[]
 
 
 def _local(options: JobOptions, folder: Path) -> Callable[[], int]:
-    """All ranks are here, on emulated nodes where there are several."""
+    """Return a function that runs all ranks here, on emulated nodes if there are several."""
     nodes, ranks, cluster = options.num_nodes, options.ranks_per_node, options.emulates
     slots = slots_of(options, range(nodes))
     if nodes > 1 and cluster is None:
@@ -88,7 +88,7 @@ def _local(options: JobOptions, folder: Path) -> Callable[[], int]:
             f"emulating {nodes} nodes of {each} on this machine (no --node-rank given); "
             "ranks of different nodes talk TCP"
         )
-    # All ranks are on this machine, so one secret made here reaches them all. It travels in the
+    # All ranks are on this machine, so they can share a secret made here. It is passed in the
     # environment, which other users cannot read, never in an argument or a log.
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     if options.master_port:
@@ -109,7 +109,7 @@ def _local(options: JobOptions, folder: Path) -> Callable[[], int]:
 
 
 def _refuse_half_set(nodes: int) -> None:
-    """Emulate nothing where a variable speaks of real nodes, even an empty one."""
+    """Raise UsageError if a variable, even an empty one, refers to real nodes."""
     for name in ("MASTER_ADDR", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_MASTER_ADDR"):
         value = os.environ.get(name)
         if value is not None and not value.startswith(("127.", "localhost")):
@@ -120,7 +120,7 @@ def _refuse_half_set(nodes: int) -> None:
 
 
 def scheduler_of(options: JobOptions) -> Scheduled | None:
-    """Return what a scheduler says of this process, unless an option says otherwise."""
+    """Return the scheduler's facts about this process, unless an option overrides them."""
     if options.standalone or options.by_arrival or options.remote is not None:
         return None
     try:
@@ -130,5 +130,5 @@ def scheduler_of(options: JobOptions) -> Scheduled | None:
     if found is None and options.coordinator is None and options.num_nodes > 1:
         _refuse_half_set(options.num_nodes)
     if found is not None and found.task is Task.NONE and options.coordinator is not None:
-        return None  # the options say which node this is
+        return None  # the options give the node's number
     return found

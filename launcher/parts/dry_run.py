@@ -1,6 +1,6 @@
 """The text of `--dry-run`: the ranks that this command would start, here and on other hosts.
 
-Nothing is started, and no port is opened. What only the start can choose is left open.
+Nothing is started, and no port is opened. Values that only the start can choose are left open.
 """
 
 import os
@@ -29,7 +29,7 @@ _SHELL = "ranks on this host also get the other variables of this shell"
 
 
 class _Agent(NamedTuple):
-    """The ranks of one host. What only the start knows of `attempt` is empty or 0."""
+    """The ranks of one host. Fields of `attempt` that only the start knows are empty or 0."""
 
     host: str
     is_here: bool
@@ -46,14 +46,14 @@ class PlannedRank(NamedTuple):
     node: int
     local_rank: int
     rank: int
-    place: Place | None  # None: on a host that was not asked
-    # What the launcher sets or passes on, secrets included; None: the start chooses it.
+    place: Place | None  # None: on a host that was not queried
+    # Variables that the launcher sets or passes on, secrets included; None: chosen at the start.
     environment: Mapping[str, str | None]
     command: tuple[str, ...]
 
 
 def text(options: JobOptions, found: Scheduled | None) -> str:
-    """Return what `--dry-run` prints; `found` is what a scheduler says of this process."""
+    """Return the output of `--dry-run`; `found` has the scheduler's facts."""
     if options.elastic:
         raise UsageError("--dry-run: an elastic job places its ranks when its nodes have come")
     if options.remote is not None:
@@ -82,7 +82,7 @@ def text(options: JobOptions, found: Scheduled | None) -> str:
 def _agent(
     options: JobOptions, slots: tuple[Slot, ...], first_rank: int, sizes: Sequence[int]
 ) -> _Agent:
-    """Return ranks of this host, of a job whose nodes have these sizes."""
+    """Return this host's ranks in a job with these node sizes."""
     settings = settings_of(options, (), "")
     attempt = Attempt(
         number=0,
@@ -99,7 +99,7 @@ def _agent(
 
 
 def _local(options: JobOptions) -> _Agent:
-    """All ranks are here, on emulated nodes where there are several."""
+    """Return all ranks on this host, on emulated nodes if there are several."""
     nodes, ranks = options.num_nodes, options.ranks_per_node
     agent = _agent(options, slots_of(options, range(nodes)), 0, [ranks] * nodes)
     attempt = agent.attempt._replace(master_addr="127.0.0.1")
@@ -137,7 +137,7 @@ def _command_there(
 
 
 def _allocation(options: JobOptions, found: Scheduled) -> tuple[list[_Agent], list[str]]:
-    """Nothing runs yet in this allocation: srun would start the nodes."""
+    """Return the agents of an allocation in which srun would start the nodes."""
     names = scheduled.nodes_to_start(options, found)
     if not names:
         return [_local(options)], []
@@ -161,7 +161,7 @@ def _scheduled(options: JobOptions, found: Scheduled) -> _Agent:
 
 
 def _one_node(options: JobOptions, node: int, num_nodes: int) -> _Agent:
-    """Return one of several nodes, which have as many ranks each."""
+    """Return one of several nodes with equal numbers of ranks."""
     slots = slots_of(options, [node])
     return _agent(options, slots, node * len(slots), [len(slots)] * num_nodes)
 
@@ -190,7 +190,7 @@ def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
         elif "OMP_NUM_THREADS" not in program.environment:
             variables["OMP_NUM_THREADS"] = None
         if not agent.is_here and USE_CPU not in program.environment:
-            variables[USE_CPU] = None  # nor its accelerators
+            variables[USE_CPU] = None  # nor are its accelerators
         rank = attempt.first_rank + index
         host, command = agent.host, program.command
         ranks.append(PlannedRank(host, slot.node, slot.local_rank, rank, where, variables, command))
@@ -199,7 +199,7 @@ def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
 
 _WIDTH = 100
 _HOST_WIDTH = 40
-# Some only as whole words: TOKENIZERS_PARALLELISM is no secret, HF_TOKEN is one.
+# Some only as whole words: TOKENIZERS_PARALLELISM is not a secret, HF_TOKEN is.
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|credential|apikey|(^|_)(token|key|auth)s?(_|$)", re.IGNORECASE
 )

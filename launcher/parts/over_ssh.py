@@ -37,7 +37,7 @@ def locations(remote: HostOptions) -> tuple[Location, ...]:
 def part(
     options: JobOptions, remote: HostOptions, found: tuple[Location, ...], folder: Path
 ) -> Callable[[], int]:
-    """Return what runs the coordinator and a node that is this machine, and starts the others."""
+    """Return a function that runs the coordinator and this node, and starts the others."""
     families = {address_family(each) for location in found for each in location.addresses[:1]}
     allow_connections(len(found))
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
@@ -91,14 +91,14 @@ def part(
 
 
 def address_of_this(found: tuple[Location, ...]) -> str:
-    """Return this machine's address as the other hosts reach it."""
+    """Return this machine's address for the other hosts."""
     return _source(next(each for each in found if not each.is_here), found)
 
 
 def _source(location: Location, found: tuple[Location, ...]) -> str:
-    """Return this machine's address on the way to a host; a proxy of ssh hides that of some.
+    """Return this machine's address towards a host; some are hidden behind a proxy of ssh.
 
-    Such a host is taken to be where the others are.
+    A hidden host is assumed to be near the others.
     """
     others = (each for each in (location, *found) if not each.is_here)
     known = (address for each in others for address in each.addresses)

@@ -22,7 +22,7 @@ _NODE_OPTIONS = NODE_OPTIONS.format("N", "I")
 
 
 def part(options: JobOptions, found: Scheduled, folder: Path) -> Callable[[], int]:
-    """Return what runs this process's part; raise UsageError where the two contradict."""
+    """Return a function that runs this process's part; UsageError: the two contradict."""
     index, num_agents, slots = place(options, found)
     where = given_place(options, found) or _found_place(options, found)
     if where.secret is not None:
@@ -45,7 +45,7 @@ def part(options: JobOptions, found: Scheduled, folder: Path) -> Callable[[], in
 
 
 def in_allocation(options: JobOptions, found: Scheduled, words: Sequence[str]) -> None:
-    """Start this command anew on every node of a Slurm allocation of several; else return."""
+    """Run this command on every node of a Slurm allocation of several; else return."""
     nodes = nodes_to_start(options, found)
     if not nodes:
         return
@@ -53,7 +53,7 @@ def in_allocation(options: JobOptions, found: Scheduled, words: Sequence[str]) -
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     os.environ.setdefault("SLURM_OVERLAP", "1")  # the shell of `srun --pty` has the cores
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
-    command.append("--cpu-bind=none")  # a task is all ranks of its node
+    command.append("--cpu-bind=none")  # a task has all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
     try:
         os.execvp("srun", command)
@@ -65,10 +65,10 @@ def in_allocation(options: JobOptions, found: Scheduled, words: Sequence[str]) -
 
 
 def nodes_to_start(options: JobOptions, found: Scheduled) -> tuple[str, ...]:
-    """Return the nodes of an allocation on which srun starts this command; none: only here.
+    """Return the nodes on which srun starts this command; none: only here.
 
     Raises:
-        UsageError: it has fewer, or hccl-launch cannot start them without an option.
+        UsageError: the allocation has fewer, or starting them needs an option.
     """
     if options.nodes_given and options.num_nodes == 1:
         return ()
@@ -87,12 +87,12 @@ def nodes_to_start(options: JobOptions, found: Scheduled) -> tuple[str, ...]:
 
 
 def is_one_rank(found: Scheduled) -> bool:
-    """Say whether this process is one of several of its node, with a rank each."""
+    """Return whether this process is one of several on its node, with a rank each."""
     return found.task is Task.RANK and (found.local_world_size or 1) > 1
 
 
 def place(options: JobOptions, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
-    """Return the agent's index, the number of agents, and the slots of this one."""
+    """Return the agent's index, the number of agents, and this agent's slots."""
     if is_one_rank(found):
         if options.ranks_per_node > 1:
             raise UsageError(
@@ -130,7 +130,7 @@ def place(options: JobOptions, found: Scheduled) -> tuple[int, int, tuple[Slot, 
 
 
 def given_place(options: JobOptions, found: Scheduled) -> Rendezvous | None:
-    """Return where node 0 is, if an option or a variable says it."""
+    """Return node 0's address, if an option or a variable has it."""
     if options.coordinator is not None:
         port = options.coordinator[1] - CONTROL_PORT_OFFSET
         return Rendezvous(options.coordinator[0], port, "given")
@@ -150,7 +150,7 @@ def _found_place(options: JobOptions, found: Scheduled) -> Rendezvous:
 
 
 def wait_until_known(name: str, timeout_s: float) -> float:
-    """Wait until the name of a pod resolves, and return what is left of the time; end after it."""
+    """Wait until a pod's name resolves; return the remaining time, or end the process after it."""
     until_s = time.monotonic() + timeout_s
     what = f"{socket.gethostname()}: {name} does not resolve to an address"
     try:

@@ -1,4 +1,4 @@
-"""What a part of a job is made of: ports, the program of this host, the job's settings."""
+"""The settings of a part of a job: ports, this host's program, the job's settings."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ from hccl_py.transport.network.secret import read_secret, weakness
 
 
 def check_secret() -> None:
-    """Refuse an empty secret, and warn of one that can be guessed."""
+    """Reject an empty secret, and warn of one that can be guessed."""
     try:
         problem = weakness(read_secret(os.environ))
     except InvalidArgumentError as error:
@@ -30,20 +30,20 @@ def check_secret() -> None:
 
 
 def slots_of(options: JobOptions, nodes: Sequence[int]) -> tuple[Slot, ...]:
-    """Return the slots of nodes, all of which have as many ranks."""
+    """Return the slots of nodes with equal numbers of ranks."""
     check_number_here(len(nodes) * options.ranks_per_node, "--nnodes times --nproc-per-node")
     return tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node))
 
 
 def program_of(options: JobOptions, folder: Path, slots: Sequence[Slot]) -> RankProgram:
-    """Return what this host runs; raise UsageError where so many ranks cannot, or keep no logs."""
+    """Return this host's program; UsageError: too many ranks, or no log files possible."""
     program = planned_program(options, folder, slots)
     check_folder(program.output.log_dir)
     return program
 
 
 def planned_program(options: JobOptions, folder: Path, slots: Sequence[Slot]) -> RankProgram:
-    """Return the same, and make nothing."""
+    """Return the same without creating anything."""
     allow_ranks(len(slots))
     return RankProgram(
         command=rank_command(options.program, options.is_python),
@@ -59,7 +59,7 @@ def planned_program(options: JobOptions, folder: Path, slots: Sequence[Slot]) ->
 
 
 def has_user() -> bool:
-    """Return whether somebody, or a program, may answer what rank 0 asks."""
+    """Return whether a user or program may answer rank 0's prompts."""
     try:
         return os.isatty(0) or not stat.S_ISCHR(os.fstat(0).st_mode)
     except OSError:
@@ -67,7 +67,7 @@ def has_user() -> bool:
 
 
 def settings_of(options: JobOptions, hosts: tuple[str, ...], address: str) -> JobSettings:
-    """Return what the coordinator has to know; `address` is what the others should reach."""
+    """Return the coordinator's settings; `address` is for the other nodes."""
     anywhere = options.coordinator is None or options.by_arrival
     return JobSettings(
         hosts=hosts,
@@ -85,7 +85,7 @@ def settings_of(options: JobOptions, hosts: tuple[str, ...], address: str) -> Jo
 
 
 def stall_s() -> float:
-    """Return after how long a rank without progress is named; the ranks read this variable too."""
+    """Return after how long a stalled rank is reported; the ranks read this variable too."""
     from hccl_py.launcher.progress.job_progress import LEAST_STALL_S, STALL_VARIABLE
 
     text = os.environ.get(STALL_VARIABLE) or "30"
@@ -111,7 +111,7 @@ def bind(address: str, port: int) -> socket.socket:
 
 
 def check_free(address: str, port: int) -> None:
-    """Say at once, and not by rank 0 when all have started, that the store's port is taken."""
+    """Raise UsageError if the store's port is taken, before rank 0 would find it."""
     try:
         bind(address, port).close()
     except OSError as error:

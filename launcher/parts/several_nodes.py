@@ -1,4 +1,4 @@
-"""One of several nodes, each of which runs hccl-launch: they meet at node 0."""
+"""One of several nodes that run hccl-launch and meet at node 0."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ def node_of(options: JobOptions) -> int:
 
 
 def by_arrival(options: JobOptions, folder: Path) -> Callable[[], int]:
-    """Return what runs this node: the process that listens at the endpoint has the coordinator."""
+    """Return a function that runs this node; the process at the endpoint has the coordinator."""
     assert options.coordinator is not None
     address, port = resolve(options.coordinator), options.coordinator[1]
     until_s = time.monotonic() + options.connect_timeout_s
@@ -62,11 +62,11 @@ def by_arrival(options: JobOptions, folder: Path) -> Callable[[], int]:
             try:
                 bound = bind(address, port)
                 bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
-            except OSError as error:  # it is another host's, or another process was first
+            except OSError as error:  # it is another host's address, or another process was first
                 was_taken = error.errno == errno.EADDRINUSE
             else:
                 return first_node(options, folder, slots, bound)()
-            # The process that listens may belong to an earlier job that is about to end.
+            # The listening process may belong to an earlier job that is ending.
             left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))
             code = other_node(left, folder, slots, address, gives_way=was_taken)()
             if code != TRY_AGAIN:
@@ -82,10 +82,10 @@ def first_node(
     bound: socket.socket | None = None,
     anywhere: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs the coordinator and the agent of node 0.
+    """Return a function that runs the coordinator and node 0's agent.
 
-    The coordinator listens at `bound`, else at the address of the options, or at all where the
-    others may know another one of this host.
+    The coordinator listens at `bound`, else at the options' address, or at all addresses if the
+    others may use another one.
     """
     assert options.coordinator is not None
     host = options.coordinator[0]
@@ -117,7 +117,7 @@ def other_node(
     address: str = "",
     gives_way: bool = False,
 ) -> Callable[[], int]:
-    """Return what runs a node whose coordinator is elsewhere, at `address` if that is known."""
+    """Return a function that runs a node with a remote coordinator, at `address` if known."""
     assert options.coordinator is not None
     address = address or resolve(options.coordinator)
     program = program_of(options, folder, slots)
@@ -141,7 +141,7 @@ def other_node(
 
 
 def resolve(target: tuple[str, int]) -> str:
-    """Return the address of node 0 or of the endpoint; raise UsageError where it has none."""
+    """Return the address of node 0 or of the endpoint; UsageError: it has none."""
     if target[1] > MAX_PORT:
         raise UsageError(
             f"--master-port: expected 1 to {MAX_PORT - CONTROL_PORT_OFFSET} for several nodes, as "
@@ -157,12 +157,12 @@ def resolve(target: tuple[str, int]) -> str:
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    """Bind where the others dial: the address itself, or all where it is not this machine's."""
+    """Bind the address that others dial, or all addresses if it is not this machine's."""
     try:
         return bind(address, port)
     except OSError as error:
         problem = error
-        if error.errno == errno.EADDRNOTAVAIL:  # translated on the way here, as to a pod or a VM
+        if error.errno == errno.EADDRNOTAVAIL:  # a translated address, as of a pod or a VM
             with suppress(OSError):
                 return bind("::" if ":" in address else "0.0.0.0", port)
     raise UsageError(

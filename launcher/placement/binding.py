@@ -1,10 +1,10 @@
-"""The cores of this machine split among its ranks, and how a process gets its part.
+"""Splits this machine's cores among its ranks, and binds a process to its part.
 
 `--bind` is `none` unless the user asks. Open MPI binds by default, torchrun does not:
 
-- Each job binds from the first core on, because it knows nothing of the others. Two jobs on one
-  machine then share some cores and leave others idle. Unbound, the scheduler spreads them.
-- A rank that drives an accelerator belongs near it, and the launcher does not know where that is.
+- Each job binds from the first core on, without knowledge of other jobs. Two jobs on one machine
+  then share some cores and leave others idle. Unbound ranks are spread by the scheduler.
+- A rank that drives an accelerator belongs near it, at a place that the launcher does not know.
 - The processes that a rank starts, such as workers of a DataLoader, stay on its cores.
 
 Memory is not bound. The kernel takes a page from the NUMA node of the thread that first writes to
@@ -26,7 +26,7 @@ Core = tuple[Cpu, ...]
 
 
 class Bind(Enum):
-    """What a rank is bound to, under the words of the option."""
+    """The unit that a rank is bound to; values of the option."""
 
     NONE = "none"
     CORE = "core"
@@ -34,39 +34,39 @@ class Bind(Enum):
 
 
 class Place(NamedTuple):
-    """Where a rank runs."""
+    """The CPUs of a rank."""
 
     cpus: tuple[int, ...]
     numas: tuple[int, ...]  # NUMA nodes of these CPUs
-    num_threads: int  # that keep its share of the cores busy
+    num_threads: int  # threads that keep its share of the cores busy
     is_bound: bool
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what the environment of the rank lacks: a number of threads the user set stays."""
+        """Return missing variables of the rank; a number of threads set by the user stays."""
         name = "OMP_NUM_THREADS"
         return {} if name in environ else {name: str(self.num_threads)}
 
 
 class Placement(NamedTuple):
-    """A place for each local rank, and a line for the user if they are not as asked."""
+    """A place for each local rank, and a note for the user if they differ from the request."""
 
     places: tuple[Place, ...]
     note: str = ""
 
 
 def place(machine: Machine, num_ranks: int, bind: Bind) -> Placement:
-    """Split the cores of a machine among its ranks, of which neighbours become neighbours.
+    """Split the cores of a machine among its ranks; neighbouring ranks get neighbouring cores.
 
-    - `CORE`: each rank gets cores of its own, whole ones, as many as any other or one more. Among
-      such splits the one is chosen in which the fewest ranks straddle NUMA nodes, then caches.
-      With more ranks than cores no rank is bound, as in Open MPI: the scheduler moves ranks to
-      idle cores, and two ranks bound to one core would wait for each other.
-    - `NUMA`: each rank gets all cores of its NUMA node, or of several whole ones if there are fewer
+    - `CORE`: each rank gets whole cores of its own; numbers differ by at most one. Of these splits,
+      the one with the fewest ranks across NUMA nodes, then caches, is chosen. With more ranks than
+      cores no rank is bound, as in Open MPI: the scheduler moves ranks to idle cores, but two ranks
+      bound to one core would wait for each other.
+    - `NUMA`: each rank gets all cores of its NUMA node, or of several nodes if there are fewer
       ranks. A node with more cores gets more ranks.
     - `NONE`: all ranks share all cores.
 
-    A quota of CPU time limits the threads and not the cores: the kernel does not care on which
-    cores the time is spent, and containers that all took the first cores would share those.
+    A quota of CPU time limits the threads, not the cores: the time may be spent on any core, and
+    containers that all took the first cores would share them.
     """
     cores = machine.cores
     note = ""
@@ -94,7 +94,7 @@ def place(machine: Machine, num_ranks: int, bind: Bind) -> Placement:
 
 @contextmanager
 def bound_to(place: Place) -> Iterator[None]:
-    """Put the processes that this thread starts in the block on the CPUs of a place.
+    """Bind processes that this thread starts in the block to the CPUs of a place.
 
     A process inherits the CPUs of the thread that starts it, so every thread of the rank has them.
     """
@@ -117,9 +117,9 @@ def _share(cores: Sequence[Core], num_ranks: int) -> list[Sequence[Core]]:
 
 
 def _split_cores(cores: Sequence[Core], num_ranks: int) -> list[Sequence[Core]]:
-    """Cut the cores into runs whose lengths differ by at most one, across the fewest borders."""
+    """Cut the cores into runs whose lengths differ by at most one, with the fewest borders."""
     fewest, num_longer = divmod(len(cores), num_ranks)
-    # The best lengths so far, by how many of them are longer, with the borders they cross.
+    # The best lengths so far, by the number of longer ones, with the borders they cross.
     best: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {0: ((0, 0), ())}
     for rank in range(num_ranks):
         following: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {}
@@ -152,5 +152,5 @@ def _split_numas(cores: Sequence[Core], num_ranks: int) -> list[Sequence[Core]]:
         ends = [rank * len(numas) // num_ranks for rank in range(num_ranks + 1)]
         return [sum(numas[a:b], ()) for a, b in zip(ends, ends[1:], strict=False)]
     by_core = [part for part in numas for _ in part]
-    # The core in the middle of a rank's share, were the cores cut into equal shares.
+    # The core in the middle of a rank's share, for equal shares.
     return [by_core[(2 * rank + 1) * len(cores) // (2 * num_ranks)] for rank in range(num_ranks)]

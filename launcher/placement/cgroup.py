@@ -1,7 +1,7 @@
 """The limits of this process's cgroup: CPU time, CPUs and memory, in versions 1 and 2.
 
-/proc/self/mountinfo says where each hierarchy is mounted and which part of it. A container often
-sees its own cgroup as the root of the mount, whatever /proc/self/cgroup calls it.
+/proc/self/mountinfo has the mounted part of each hierarchy and its mount point. A container often
+sees its own cgroup as the root of the mount, unlike in /proc/self/cgroup.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from hccl_py.launcher.number_ranges import parse_ranges
 
-# Version 1 has no word for "no limit": it shows the highest number of whole pages.
+# Version 1 shows "no limit" as the highest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
 
 
 class CgroupLimits(NamedTuple):
-    """What the cgroup and those above it allow; None: no limit."""
+    """The limits of the cgroup and its parents; None: no limit."""
 
     num_cores: float | None  # CPU time per time: 2.5 is two and a half cores
     cpus: frozenset[int] | None
@@ -24,7 +24,7 @@ class CgroupLimits(NamedTuple):
 
 
 def read(root: Path = Path("/")) -> CgroupLimits:
-    """Read the limits of this process, of which each cgroup above may set a lower one."""
+    """Read the limits of this process; each parent cgroup may set a lower one."""
     folders = {name: _folders(root, name) for name in ("cpu", "cpuset", "memory")}
     return CgroupLimits(
         num_cores=_num_cores(folders["cpu"]),
@@ -34,7 +34,7 @@ def read(root: Path = Path("/")) -> CgroupLimits:
 
 
 def oom_kills() -> int:
-    """Return how many processes of this cgroup the kernel killed because its memory was used up."""
+    """Return how many processes of this cgroup the kernel killed for lack of memory."""
     for folder in _folders(Path("/"), "memory"):
         for name in ("memory.events", "memory.oom_control"):
             for line in _text(folder / name).splitlines():
@@ -68,13 +68,13 @@ def _memory_bytes(folders: Sequence[Path]) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> list[Path]:
-    """Return the folders of this process's cgroup and of those above it, innermost first."""
+    """Return the folders of this process's cgroup and its parents, innermost first."""
     cgroups = dict(_cgroups(root))
     found = []
     for name, inside, mount_point in _mounts(root):
         if name in (controller, "") and name in cgroups:
             folder = top = root / mount_point.lstrip("/")
-            with suppress(ValueError):  # what it calls its cgroup is not in this mount
+            with suppress(ValueError):  # its cgroup path is not in this mount
                 folder = top / PurePosixPath(cgroups[name]).relative_to(inside)
             depth = len(folder.parts) - len(top.parts)
             found += [folder, *folder.parents[:depth]]
@@ -88,7 +88,7 @@ def _cgroups(root: Path) -> list[tuple[str, str]]:
 
 
 def _mounts(root: Path) -> list[tuple[str, str, str]]:
-    """Return, by controller, which part of its hierarchy is mounted, and where."""
+    """Return, by controller, the mounted part of its hierarchy, and the mount point."""
     found = []
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, filesystem = line.partition(" - ")
@@ -102,7 +102,7 @@ def _mounts(root: Path) -> list[tuple[str, str, str]]:
 
 
 def _text(path: Path) -> str:
-    """Return what stands in a file; empty if it is missing or may not be read."""
+    """Return the content of a file; empty if it is missing or may not be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""This machine as a rank may use it: its CPUs with their core, last-level cache and NUMA node.
+"""This machine's usable CPUs with their core, last-level cache and NUMA node.
 
-Everything is read below a root folder, so tests read trees of machines that they do not have.
+Everything is read below a root folder, so tests can read trees of other machines.
 Containers hide parts of /sys: without them there is one NUMA node, and each CPU is a core.
 """
 
@@ -29,7 +29,7 @@ class Machine(NamedTuple):
     """The CPUs that this process may use, and the limits of its cgroup."""
 
     cpus: tuple[Cpu, ...]  # in ascending order
-    quota: float | None  # cores that the cgroup pays for; None: no limit
+    quota: float | None  # cores in the cgroup's quota; None: no limit
     memory_bytes: int | None  # limit of the cgroup; None: no limit
 
     @property
@@ -49,7 +49,7 @@ def read_machine(root: Path = Path("/"), affinity: Collection[int] | None = None
     usable = frozenset(usable_cores() if affinity is None else affinity)
     system = root / "sys/devices/system"
     for allowed in (limits.cpus, _list(system / "cpu/online")):
-        # No CPU left: the file speaks of another container. The kernel enforces the affinity.
+        # No CPU left: the file belongs to another container. The kernel enforces the affinity.
         usable = (usable & (allowed or usable)) or usable
     numas = dict(_numas(system / "node"))
     cpus = tuple(sorted(_cpu(system / "cpu", number, numas.get(number, 0)) for number in usable))
@@ -81,14 +81,14 @@ def _numas(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def _list(path: Path) -> frozenset[int]:
-    """Return the numbers that a file lists; none if it is missing or no list."""
+    """Return the numbers that a file lists; none if it is missing or not a list."""
     with suppress(OSError, ValueError):
         return parse_ranges(path.read_text())
     return frozenset()
 
 
 USE_CPU = "ACCELERATE_USE_CPU"
-"""Accelerate, and the Trainer of transformers with it, take a rank without it for a job alone."""
+"""Without it, Accelerate and the Trainer of transformers treat a rank as a job alone."""
 _DEVICES = (
     *("nvidia[0-9]*", "nvidiactl", "dxg"),  # CUDA; dxg under WSL
     "kfd",  # ROCm
@@ -98,10 +98,10 @@ _DRIVERS_OF_XPU = ("i915", "xe")
 
 
 def has_accelerator(root: Path = Path("/")) -> bool:
-    """Return whether torch might find an accelerator here. The answer needs no torch."""
+    """Return whether torch might find an accelerator here, without torch."""
     if any(any((root / "dev").glob(pattern)) for pattern in _DEVICES):
         return True
-    for node in (root / "dev/dri").glob("renderD*"):  # which display adapters have too
+    for node in (root / "dev/dri").glob("renderD*"):  # display adapters have these too
         driver = root / "sys/class/drm" / node.name / "device/driver"
         if driver.resolve().name in _DRIVERS_OF_XPU:
             return True
@@ -109,5 +109,5 @@ def has_accelerator(root: Path = Path("/")) -> bool:
 
 
 def framework_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the ranks' environment lacks; a setting of the user stays."""
+    """Return missing variables of the ranks; a setting of the user stays."""
     return {} if USE_CPU in environ or has_accelerator() else {USE_CPU: "true"}

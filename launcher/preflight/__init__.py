@@ -1,10 +1,10 @@
-"""What is wrong with the hosts of a job, found before a rank runs.
+"""Finds problems of a job's hosts before a rank runs.
 
-The agent of each node answers questions; the coordinator asks them and judges the answers.
-Questions and answers are plain values, and nothing here carries them between the two.
+The agent of each node answers questions; the coordinator asks them and evaluates the answers.
+Questions and answers are plain values; this folder does not send them.
 
-check.py     the coordinator's side: asks all nodes, who dials whom, and collects the report
-node/        a node's side: what it has, and the way from it to other nodes
+check.py     the coordinator's side: asks all nodes, chooses who dials whom, collects the report
+node/        a node's side: its facts, and probes of the network to other nodes
 judge/       answers of all nodes -> findings and tables
 finding.py   a finding and its text
 """

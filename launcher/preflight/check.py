@@ -1,6 +1,6 @@
-"""The coordinator's side of preflight: what it asks the nodes, in which order, and the report.
+"""The coordinator's side of preflight: the questions to the nodes, and the report.
 
-`check` is a generator that yields questions and is sent the answers. `Checking` carries both by the
+`check` is a generator that yields questions and receives the answers. `Checking` sends both as
 messages of a job.
 """
 
@@ -24,14 +24,13 @@ _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
 
 @dataclass(frozen=True)
 class Job:
-    """What is checked.
+    """The job to check.
 
     Attributes:
-        names: what the user calls each node; "" where there is no name.
-        node_sizes: ranks on each node.
-        resolved_names: those of the names that every node has to resolve.
-        master_addr, master_port: where rank 0 will serve the store.
-        full: every pair, and tables; else what takes a second, before a start.
+        names: the user's name of each node; "" if there is none. node_sizes: ranks on each node.
+        resolved_names: the names that every node must resolve.
+        master_addr, master_port: future address of rank 0's store.
+        full: check every pair, with tables; else the checks before a start, about a second.
     """
 
     names: tuple[str, ...]
@@ -52,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found; `details` are the tables of nodes and RDMA ports, empty without `full`."""
+    """The findings; `details` has tables of nodes and RDMA ports, empty without `full`."""
 
     findings: tuple[Finding, ...]
     names: tuple[str, ...]
@@ -70,7 +69,7 @@ class CheckReport:
 
 
 Answers = Mapping[int, Any]
-"""By node; one that is missing did not answer in time."""
+"""By node; a missing node did not answer in time."""
 
 Steps = Generator[Ask, Answers, Any]
 
@@ -101,7 +100,7 @@ def check(job: Job) -> Generator[Ask, Answers, CheckReport]:
 
 
 def _ask_clocks(met: Iterable[int]) -> Steps:
-    """Return how far each node's clock is ahead of this one's, within half of a round trip."""
+    """Return each node's clock minus this one's, within half of a round trip."""
     began_s = time.time()
     clocks_s = yield Ask({node: {"kind": "clock"} for node in met}, _ANSWER_S)
     middle_s = (began_s + time.time()) / 2
@@ -118,7 +117,7 @@ def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
     questions: dict[int, dict[str, Any]] = {}
     most = 0
     for node in met:
-        # In turns, so that no node is dialled by all others at the same moment.
+        # In turns, so that not all others dial a node at the same time.
         others = [(node + k) % n for k in range(1, n)] if job.full else neighbours(node, n)
         targets = [
             target
@@ -135,7 +134,7 @@ def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
 
 
 def _targets(mine: Introduction, theirs: Introduction, node: int) -> Iterator[Target]:
-    """Yield what to dial of a node: path by path, from the address that the ranks will use."""
+    """Yield the targets of a node: path by path, from the ranks' addresses."""
     paths = zip(mine["facts"]["paths"], theirs["facts"]["paths"], theirs["ports"], strict=False)
     several = len(mine["facts"]["paths"]) > 1
     for number, ((interface, source), (_, host), port) in enumerate(paths):
@@ -159,17 +158,19 @@ def _listeners(met: Mapping[int, Introduction]) -> Iterator[Finding]:
     for node, one in met.items():
         if problem := one["listen_problem"]:
             what = f"cannot listen on {problem}"
-            remedy = "ss -ltnp shows who does; or another HCCL_PORT_RANGE"
+            remedy = "ss -ltnp shows which process does; or another HCCL_PORT_RANGE"
             yield Finding(node, "error", what, remedy)
         if problem := one["master_problem"]:
             what = f"cannot listen on the master port: {problem}"
-            yield Finding(node, "error", what, "ss -ltnp shows who does; or another --master-port")
+            yield Finding(
+                node, "error", what, "ss -ltnp shows which process does; or another --master-port"
+            )
 
 
 def neighbours(node: int, n: int) -> list[int]:
-    """Return whom a node dials before a start: all, or of many those at distances 1, 2, 4, ...
+    """Return the nodes that a node dials before a start: all, or at distances 1, 2, 4, ...
 
-    A firewall or a bad cable belongs to a node, so a few others find it, in both directions. The
+    A firewall or a bad cable affects a node, so a few others detect it, in both directions. The
     number of connections grows with n log n.
     """
     if n <= _ALL_PAIRS:
@@ -195,7 +196,7 @@ class Checking:
         self._ask(next(self._steps), now_s)
 
     def answer(self, node: int, number: int, answer: Any, now_s: float) -> None:
-        """Take an answer of a node; one that comes too late is dropped."""
+        """Accept an answer of a node; a late one is dropped."""
         if number == self._number and node in self._waiting:
             self._waiting.remove(node)
             self._answers[node] = answer
@@ -206,7 +207,7 @@ class Checking:
         return self._until_s
 
     def tick(self, now_s: float) -> None:
-        """Go on if all answers have come, or their time is over."""
+        """Continue once all answers have arrived, or their time is over."""
         while self.report is None and (not self._waiting or now_s >= self._until_s):
             try:
                 asked = self._steps.send(self._answers)

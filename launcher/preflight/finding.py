@@ -1,4 +1,4 @@
-"""A finding: what is wrong on which node, and the remedy; nodes compared."""
+"""A finding: a fault of a node, and the remedy; comparison of nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Finding:
     Attributes:
         node: where the remedy is applied.
         severity: error: the job would fail; warning: it would be slow, or fail in some uses.
-        what: the fault, in a clause whose subject is the node.
+        what: the fault, as a clause whose subject is the node.
         remedy: a command, or what to change.
     """
 
@@ -34,7 +34,7 @@ def render(findings: Iterable[Finding], names: Sequence[str], num_checks: int) -
     Args:
         findings: in any order; nodes with the same fault share a line.
         names: of all nodes, by number.
-        num_checks: that were made.
+        num_checks: number of checks.
     """
     nodes_by_text: dict[tuple[Severity, str, str], list[int]] = {}
     for each in findings:
@@ -62,12 +62,11 @@ def name_nodes(nodes: Iterable[int], names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Nodes:
-    """What is compared.
+    """The compared nodes.
 
     Attributes:
-        names: what the user calls each node; "" where there is no name.
-        sizes: ranks on each node.
-        facts: of each node that answered.
+        names: the user's name of each node; "" if there is none. sizes: ranks on each node.
+        facts: by node that answered.
     """
 
     names: tuple[str, ...]
@@ -82,7 +81,7 @@ class Nodes:
 def unlike(
     nodes: Nodes, what: str, values: Mapping[int, str], severity: Severity, remedy: str
 ) -> Iterator[Finding]:
-    """Find the nodes whose value is not the most frequent one; USUAL in the remedy is that one."""
+    """Find nodes whose value is not the most frequent one, which replaces USUAL in the remedy."""
     every = list(values.values())
     usual = max(every, key=every.count, default="")
     those = name_nodes([node for node in values if values[node] == usual], nodes.names)

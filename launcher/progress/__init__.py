@@ -1,5 +1,5 @@
-"""What the launcher says of a job while it runs.
+"""The launcher's reports on a running job.
 
-rank_progress.py   one rank, as the agent on its host sees it
-job_progress.py    all ranks, as the coordinator sees them: the status line, and stalled ranks
+rank_progress.py   one rank, sampled by the agent on its host
+job_progress.py    all ranks, at the coordinator: the status line, and stalled ranks
 """

@@ -1,7 +1,7 @@
-"""Ranks of a job, as the coordinator sees them, without I/O: status line, and stalled ranks.
+"""The ranks of a job at the coordinator, without I/O: status line, and stalled ranks.
 
-A rank without progress is named once. It can be named again after it went on, and then after twice
-the time: a job that writes a checkpoint of a minute after every epoch is not nagged each time.
+A rank without progress is reported once. After it continues it can be reported again, after twice
+the time: a job that writes a one-minute checkpoint every epoch does not get a line each time.
 """
 
 import math
@@ -15,20 +15,20 @@ from hccl_py.launcher.progress.rank_progress import RankProgress
 
 STALL_VARIABLE = "HCCL_STALL_WARNING_S"
 LEAST_STALL_S = 1.0
-"""In less time the samples cannot distinguish a pause of a busy rank from a stall."""
+"""Samples of a shorter time cannot distinguish a busy rank's pause from a stall."""
 _MOST_SAMPLE_S = 5.0
 _SAMPLES_PER_STALL = 4
 _MAX_NAMED, _MAX_STACKS = 8, 3
-_HINT = "with py-spy installed on the hosts (pip install py-spy), their stacks would stand here"
+_HINT = "with py-spy installed on the hosts (pip install py-spy), their stacks would be shown here"
 
 
 class Outlets(NamedTuple):
-    """Where what is found goes.
+    """The outputs of the progress reports.
 
     Attributes:
         say: takes a warning.
-        show: takes the status line; None: there is no terminal.
-        ask_stack: has an agent send the stack of a rank to `JobProgress.take_stack`.
+        show: takes the status line; None: no terminal.
+        ask_stack: makes an agent send a rank's stack to `JobProgress.take_stack`.
     """
 
     say: Callable[[str], None]
@@ -48,9 +48,9 @@ class JobProgress:
     """One attempt of a job."""
 
     def __init__(self, outlets: Outlets, stall_s: float, sample_s: float, ranks: range) -> None:
-        """Begin with nothing known of some ranks; agents sample every `sample_s`.
+        """Start without samples; agents sample every `sample_s`.
 
-        `stall_s` of 0 names no rank.
+        `stall_s` of 0 reports no rank.
         """
         self._outlets, self._stall_s, self._sample_s = outlets, stall_s, sample_s
         self._ranks = set(ranks)
@@ -62,7 +62,7 @@ class JobProgress:
         self._has_hinted = False
 
     def take(self, agent: int, ranks: Sequence[RankProgress], now_s: float) -> None:
-        """Take what an agent saw of its ranks that run."""
+        """Accept an agent's samples of its running ranks."""
         self._by_agent[agent] = ranks
         if self._outlets.show is not None and self._status.is_due(now_s):
             everyone = tuple(chain.from_iterable(self._by_agent.values()))
@@ -71,15 +71,15 @@ class JobProgress:
             self._find_stalled(ranks, now_s)
 
     def end(self, agent: int) -> None:
-        """Note that no rank of an agent runs any more."""
+        """Record that no rank of an agent runs any more."""
         self._by_agent[agent] = ()
 
     def leave_out(self, failed: Set[int]) -> None:
-        """Expect nothing of ranks that failed; the others go on."""
+        """Expect no progress of failed ranks; the others continue."""
         self._ranks -= failed
 
     def take_stack(self, rank: int, text: str) -> None:
-        """Take the stack of a rank; empty: its host has no py-spy."""
+        """Accept a rank's stack; empty: its host has no py-spy."""
         if text:
             lines = "\n    ".join(text.splitlines())
             self._outlets.say(f"hccl-launch: stack of rank {rank}: {lines}")
@@ -113,15 +113,15 @@ class JobProgress:
             if rank not in self._named and one.idle_s >= self._limits[rank]
         }
         if not stalled:
-            return  # they went on meanwhile
+            return  # they have continued
         inside = {rank: one for rank, one in everyone.items() if one.call}
         self._named |= stalled | {rank for rank, one in inside.items() if not self._goes_on(one)}
         missed = {rank for one in inside.values() for rank in one.waiting_for}
-        # First the ranks that are in no call: the others wait for them.
+        # First the ranks outside of a call: the others wait for them.
         outside = sorted((stalled | (missed & everyone.keys())) - inside.keys())
         longest_s = max(everyone[rank].idle_s for rank in stalled)
         lines = [f"hccl-launch: no progress for {longest_s:.0f} s ({STALL_VARIABLE} sets how long)"]
-        # Only a rank that exits with 0 ends, and the others go on.
+        # Only if a rank exits with 0 do the others continue.
         if ended := sorted(self._ranks - everyone.keys()):
             verb = "has" if len(ended) == 1 else "have"
             lines.append(f"{name_ranks(ended)} {verb} ended, with exit code 0")
@@ -135,7 +135,7 @@ class JobProgress:
             self._outlets.ask_stack(agents[rank], rank)
 
     def _goes_on(self, one: RankProgress) -> bool:
-        # A rank that computes is seen to do so in every second sample at the latest.
+        # At least every second sample of a computing rank shows that it computes.
         return one.idle_s <= 2 * self._sample_s
 
     def _outside(self, one: RankProgress) -> str:
@@ -157,7 +157,7 @@ def _waiting(inside: dict[int, RankProgress]) -> list[str]:
 
 
 PERIOD_S = 1.0
-_WINDOW = 10  # lines over which a rate is taken
+_WINDOW = 10  # number of lines for a rate
 
 
 class _Totals(NamedTuple):
@@ -168,21 +168,21 @@ class _Totals(NamedTuple):
 
 
 class StatusLine:
-    """Counts, once in PERIOD_S, what all ranks of a job did."""
+    """Makes the status line of all ranks of a job, every PERIOD_S."""
 
     def __init__(self) -> None:
-        self._latest: dict[int, RankProgress] = {}  # of ranks that have ended, too
+        self._latest: dict[int, RankProgress] = {}  # ended ranks included
         self._totals: deque[_Totals] = deque(maxlen=_WINDOW)
         self._began_s = math.inf
         self._next_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time for the next line; the first call begins to count the time."""
+        """Return whether the next line is due; the first call starts the time."""
         self._began_s = min(self._began_s, now_s)
         return now_s >= self._next_s
 
     def line(self, ranks: Sequence[RankProgress], now_s: float) -> str:
-        """Return the line for what is known of the ranks that run.
+        """Return the status line of the running ranks.
 
         It is empty until a rank has communicated.
         """
@@ -190,7 +190,7 @@ class StatusLine:
         self._latest.update((one.rank, one) for one in ranks)
         everyone = self._latest.values()
         if any(one.collectives or one.num_bytes for one in everyone):
-            # All ranks step together, so the job is as far as the first of them.
+            # All ranks step together, so the fastest one shows the job's progress.
             steps = max(one.steps for one in everyone)
             collectives = max(one.collectives for one in everyone)
             num_bytes = sum(one.num_bytes for one in everyone)

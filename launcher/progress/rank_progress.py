@@ -1,7 +1,7 @@
-"""How far one rank is, as the agent on its host sees it, and where it is, by py-spy.
+"""One rank's progress, sampled by the agent on its host, and its stack, by py-spy.
 
-A rank that uses hccl writes a file (`hccl_py/progress_file.py`). Any rank shows progress by
-its lines and its CPU time, too.
+A rank that uses hccl writes a file (`hccl_py/progress_file.py`). Lines and CPU time show the
+progress of any rank.
 """
 
 import json
@@ -18,7 +18,7 @@ from hccl_py.launcher.processes import tree
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _BUSY_SHARE = 0.1
-"""A rank that uses, or wants, this much of a core computes; the heartbeats of a call need less."""
+"""A rank that uses or wants this share of a core computes; heartbeats in a call need less."""
 
 
 class RankProgress(NamedTuple):
@@ -27,8 +27,8 @@ class RankProgress(NamedTuple):
     Attributes:
         steps, collectives, num_bytes: done, and sent, since the rank started.
         idle_s: how long there has been no progress of any kind.
-        call: without progress, where the rank waits; empty: it waits in none.
-        waiting_for: ranks without which this call cannot go on, as far as they are known.
+        call: the call without progress in which the rank waits; empty: none.
+        waiting_for: ranks that this call waits for, as far as they are known.
     """
 
     rank: int
@@ -43,28 +43,28 @@ class RankProgress(NamedTuple):
 
 
 class RankWatch:
-    """Samples one rank, again and again."""
+    """Samples one rank repeatedly."""
 
     def __init__(self, rank: int, pid: int, file: Path, now_s: float) -> None:
-        """Begin with a rank that has just started; `now_s` is of `time.monotonic`."""
+        """Start with a new rank; `now_s` is by `time.monotonic`."""
         self._rank, self._pid, self._file = rank, pid, file
         self._host = socket.gethostname()
         self._report: dict[str, Any] = {}
         self._num_lines = 0
-        self._cpu: tuple[float, float] | None = None  # when, and how much the rank had used
+        self._cpu: tuple[float, float] | None = None  # time, and the rank's CPU time then
         self._active_s = now_s
 
     def sample(self, num_lines: int, now_s: float) -> RankProgress:
         """Sample a rank that has printed `num_lines` so far."""
         report = self.last_report()
         has_moved = report.get("changed_s") != self._report.get("changed_s")
-        # In a call that is stuck, hccl itself prints.
+        # hccl itself prints in a stalled call.
         has_moved = has_moved or (num_lines != self._num_lines and not report.get("call"))
         self._report, self._num_lines = report, num_lines
         if has_moved or self._computes(now_s):
             self._active_s = now_s
         if has_moved:
-            self._cpu = None  # spare the next sample, perhaps
+            self._cpu = None  # not comparable with the next sample
         return RankProgress(
             rank=self._rank,
             host=self._host,
@@ -78,7 +78,7 @@ class RankWatch:
         )
 
     def last_report(self) -> dict[str, Any]:
-        """Return what the rank wrote last, as far as it is known; empty: it uses no hccl."""
+        """Return the rank's last report, as far as known; empty: it does not use hccl."""
         return _read(self._file) or self._report
 
     def _computes(self, now_s: float) -> bool:
@@ -90,7 +90,7 @@ class RankWatch:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """Return what the rank wrote; None: nothing, or it is writing just now."""
+    """Return the rank's report; None: none yet, or it is being written."""
     with suppress(OSError, ValueError):
         checksum, _, body = file.read_bytes().partition(b"\n")[0].partition(b" ")
         if int(checksum, 16) == zlib.crc32(body):
@@ -100,9 +100,9 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the CPU time of a process and all below it: of those that have ended, too.
+    """Return the CPU time of a process and all its descendants, ended ones included.
 
-    The time that a main thread waited for a free core is in it: the rank wants to compute.
+    It includes the main thread's wait for a free core, as the rank wants to compute.
     """
     ticks = wait_ns = 0
     for each in tree(pid):
@@ -120,10 +120,10 @@ _MARK = "\0"
 
 def stack_of(pid: int) -> str:
     """Return the stack of a Python process, or why there is none; empty: there is no py-spy."""
-    import shutil  # they cost every agent
+    import shutil  # slow to import for every agent
     import subprocess
 
-    # Beside this Python first: PATH need not lead to the virtual environment.
+    # First next to this Python: PATH may lack the virtual environment.
     program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which(
         "py-spy"
     )
@@ -140,7 +140,7 @@ def stack_of(pid: int) -> str:
 
 
 def _shortened(dump: str) -> str:
-    """Leave out the header, the threads of hccl, and what is beyond the limit."""
+    """Remove the header, hccl's threads, and lines beyond the limit."""
     threads = dump.replace("\nThread ", _MARK + "Thread ").split(_MARK)[1:]
     lines = [
         line

@@ -228,8 +228,8 @@ def test_node_with_another_secret_is_not_let_in(
         first.send_signal(signal.SIGINT)
         first_codes, first_errors = ends([first])
     assert codes + first_codes == [MISSING_NODE, 128 + signal.SIGINT]
-    assert "or HCCL_SECRET differs there" in errors[0]
-    assert "it is of another job, or HCCL_SECRET differs there" in first_errors[0]
+    assert "or its HCCL_SECRET differs" in errors[0]
+    assert "it belongs to another job, or its HCCL_SECRET differs" in first_errors[0]
     assert not {"3f9c", "77ab"} & set("".join(errors + first_errors).split())
 
 

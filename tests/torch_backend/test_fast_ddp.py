@@ -205,7 +205,7 @@ def check_wrong_input(rank: int, world_size: int) -> None:
     hccl_py.fast_ddp(shared[0])
     wrong: list[tuple[Any, Any, str]] = [
         ("model", None, "expected a torch.nn.Module, got str"),
-        (DistributedDataParallel(model()), None, "pass its .module"),
+        (DistributedDataParallel(model()), None, "pass model.module"),
         (nn.Flatten(), None, "expected parameters to train, got Flatten without any"),
         (nn.Linear(2, 2, device="meta"), None, r"weight: .* on meta; move the model with .cpu\(\)"),
         (nn.LazyLinear(2), None, "run a batch through the model first"),
@@ -237,7 +237,7 @@ def check_without_registered_memory(rank: int, world_size: int) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_trains_alike(rank, world_size)
-    assert "gradients lie in ordinary memory" in "".join(str(one.message) for one in caught)
+    assert "gradients are in ordinary memory" in "".join(str(one.message) for one in caught)
 
 
 def test_fast_ddp_without_registered_memory_warns_and_trains() -> None:

@@ -46,11 +46,11 @@ class Connector(Acceptor[PendingConnection]):
         self,
         world: World,
         listeners: Sequence[socket.socket],
-        max_strangers: int,
+        max_unauthenticated: int,
         selector: BaseSelector,
     ) -> None:
         """Prepare; the loop of `selector` calls what is registered there, and `tick`."""
-        super().__init__(listeners, max_strangers, selector, f"rank {world.rank}")
+        super().__init__(listeners, max_unauthenticated, selector, f"rank {world.rank}")
         self._world = world
         # The next pause of each connection that this rank dials, until it is connected.
         self._retry_s: dict[Key, float] = {}

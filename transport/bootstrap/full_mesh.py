@@ -36,7 +36,7 @@ from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.network.sockets import has_ended
 from hccl_py.transport.network.system_calls import is_no_descriptor
 from hccl_py.transport.wire.handshake import (
@@ -92,13 +92,15 @@ class FullMesh(Connector):
         self._unheard: dict[int, int] = {}  # how many bytes ranks have still to send
         self._deadline = deadline
         num_inbound = sum(key.rank > world.rank for key in self._awaited)
-        max_strangers = num_inbound + stranger_limit()
-        super().__init__(world, listeners, max_strangers, DefaultSelector())
+        max_unauthenticated = num_inbound + unauthenticated_limit()
+        super().__init__(world, listeners, max_unauthenticated, DefaultSelector())
 
     def close(self) -> None:
         """Close all connections that were not detached. Idempotent."""
-        for pending in tuple(self._strangers):
-            self._drop_stranger(pending, "it had not proved itself when this rank had connected")
+        for pending in tuple(self._unauthenticated):
+            self._drop_unauthenticated(
+                pending, "it had not proved itself when this rank had connected"
+            )
         self._close_connections()
         self._selector.close()
         for pending in self._finished.values():

@@ -31,7 +31,7 @@ from hccl_py.transport.bootstrap.world import CONTROL, Key, World
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.deadline import pause
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.network.system_calls import is_no_descriptor
 from hccl_py.transport.wire.handshake import CONNECTING
@@ -72,8 +72,8 @@ class Reconnector(Connector):
         self._plane = hold()
         remote = world.remote
         num_inbound = world.num_lanes * sum(map(world.num_paths, remote))  # of one call, at once
-        max_strangers = num_inbound + stranger_limit()
-        super().__init__(world, listeners, max_strangers, self._plane.loop.selector)
+        max_unauthenticated = num_inbound + unauthenticated_limit()
+        super().__init__(world, listeners, max_unauthenticated, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()

@@ -2,8 +2,8 @@
 
 loop.py            the one control thread of a process
 control_plane.py   messages between the ranks of all processes (sockets.py, message.py)
-coordination.py    what a communicator sees of it
-participant.py     one rank of one communicator, without I/O; it asks the coordinator, and can serve
+coordination.py    its interface for a communicator
+participant.py     one rank of one communicator, without I/O: asks the coordinator, and can serve
                    as one (coordinator.py, agreement.py, store.py)
-reporter.py        what it asks of a rank; `hccl_py/diagnosis` implements it
+reporter.py        the interface that `hccl_py/diagnosis` implements for each rank
 """

@@ -1,4 +1,4 @@
-"""Agreements: one value of every rank that remains, the same set for all. One rank's part."""
+"""Agreements: every remaining rank gets the same set, one value per rank. One rank's part."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from hccl_py.transport.control.coordinator import Send
 
 @dataclass
 class _Open:
-    """An agreement that is not reached yet: `excused` ranks count only if they come in time."""
+    """A pending agreement. Values of `excused` ranks are included only if they arrive in time."""
 
     until_s: float
     excused: set[int]
@@ -18,10 +18,9 @@ class _Open:
 
 
 class Agreements:
-    """What one rank knows of agreements; as the coordinator it collects the values of all ranks.
+    """The agreements that one rank knows; the coordinator's also collects the ranks' values.
 
-    When the coordinator changes meanwhile, ranks propose again, and a rank that has the result
-    already passes it on.
+    When the coordinator changes, ranks propose again. A rank that has the result passes it on.
 
     Attributes:
         results: by key; the values by rank.
@@ -40,10 +39,10 @@ class Agreements:
         self.results: dict[str, dict[int, Any]] = {}
 
     def on_proposal(self, sender: int, body: Any, now_s: float) -> None:
-        """Take a key, the sender's value, seconds from the first proposal on, and `among`.
+        """Handle a proposal: key, sender's value, seconds since the first proposal, and `among`.
 
-        The last are the ranks to wait for; None: all. A rank that some proposal does not list is
-        not waited for.
+        `among` lists the ranks to wait for; None: all. Only ranks that all proposals list are
+        waited for.
         """
         key, value, timeout_s, among = body
         if key in self.results:
@@ -54,18 +53,18 @@ class Agreements:
         if key not in self._open:
             self._open[str(key)] = _Open(now_s + float(timeout_s), set(), {})
             for rank in remaining:
-                if rank != sender:  # it may have the result of a coordinator before this one
+                if rank != sender:  # the sender may have an earlier coordinator's result
                     self._send(rank, "agree-ask", key)
         self._open[key].values[sender] = value
         self._open[key].excused |= excused
 
     def on_question(self, sender: int, key: Any, now_s: float) -> None:
-        """Pass the result on, if it is known."""
+        """Send the result to the sender, if it is known."""
         if key in self.results:
             self._send(sender, "agreed", [key, self.results[key]])
 
     def on_result(self, sender: int, body: Any, now_s: float) -> None:
-        """Adopt what a coordinator has decided."""
+        """Adopt a coordinator's result."""
         key, result = body
         self._conclude(str(key), {int(rank): value for rank, value in result.items()})
 
@@ -76,7 +75,7 @@ class Agreements:
                 self._send(rank, "agreed", [key, self.results[key]])
 
     def tick(self, now_s: float) -> None:
-        """Conclude what is complete, or late: then without the ranks that did not answer."""
+        """Conclude agreements that are complete or overdue; the latter omit silent ranks."""
         if not self._open:
             return
         remaining = set(self._remaining())

@@ -26,26 +26,26 @@ from hccl_py.transport.threads import is_of_signal_handler
 
 
 class ControlPlane:
-    """The messages between ranks. `hold` and `release` own the only one of this process."""
+    """The messages between ranks. `hold` and `release` own this process's only instance."""
 
     def __init__(self) -> None:
         self.loop = ControlLoop(self._close)
         self.sockets = ControlSockets(self.loop.selector, self._take)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
-        # The thread's own.
+        # Used by the control thread only.
         self._participants: dict[tuple[bytes, int], Participant] = {}
         self._here: deque[Entry] = deque()
-        self._outgoing: dict[bytes, list[Entry]] = {}  # by the key of a process
+        self._outgoing: dict[bytes, list[Entry]] = {}  # by process key
         self.loop.add(self)
         self.loop.start()
 
-    # Any thread.
+    # Called by any thread.
 
     def control_address(self, host: str, ports: range | None) -> ControlAddress:
-        """Return where this process is reached: on this machine, and at `host` from others.
+        """Return the address of this process: on this machine, and at `host` from others.
 
-        The port there is bound, but nobody listens before a member on another machine is known.
+        The port is bound, but listens only once a member on another machine is known.
         """
         found = ControlAddress(self.sockets.key, self.sockets.unix_name)
         if not host:
@@ -62,7 +62,7 @@ class ControlPlane:
             return replace(found, host=host, port=self._bound[host][1])
 
     def close_in_child(self) -> None:
-        """In a forked child, where the thread is not: close what would keep ports in use."""
+        """In a forked child, which lacks the thread: close descriptors that keep ports in use."""
         self.sockets.close_copies()
         self._close_bound()
         self.loop.close_in_child()
@@ -72,7 +72,7 @@ class ControlPlane:
             if bound is not None:
                 bound.close()
 
-    # The control thread.
+    # Called by the control thread.
 
     def admit(self, members: ControlMembers) -> None:
         """Admit the members of a communicator."""
@@ -85,18 +85,18 @@ class ControlPlane:
                 self.sockets.listen(bound)
 
     def attach(self, participant: Participant) -> None:
-        """Begin to take part for a rank of a communicator whose members are admitted."""
+        """Start a rank's participant; its communicator's members are admitted."""
         members = participant.members
         self._participants[members.communicator_id, members.rank] = participant
         self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
 
     def leave(self, members: ControlMembers) -> None:
-        """End the part of a rank, and dismiss its peers."""
+        """Stop a rank's participant, and dismiss its peers."""
         participant = self._participants.pop((members.communicator_id, members.rank), None)
         self._flush()
         if participant is not None:
             self.loop.selector.unregister(participant.reporter.news_fd())
-        # Not at once: the garbage collector may have called this in the midst of a turn.
+        # Deferred: the garbage collector may have called this within a turn.
         self.loop.post(lambda: self.sockets.dismiss(members))
 
     def _close(self) -> None:
@@ -113,7 +113,7 @@ class ControlPlane:
     def turn(self) -> None:
         """See `loop.Service`."""
         self.sockets.tick()
-        self._flush()  # an answer that has come is not late
+        self._flush()  # before ticks: an answer that was received is not late
         now_s = time.monotonic()
         for participant in tuple(self._participants.values()):
             if participant.next_s() <= now_s:
@@ -121,7 +121,7 @@ class ControlPlane:
         self._flush()
 
     def send(self, participant: Participant, entry: Entry) -> None:
-        """Take a message of a participant; it leaves at the end of the turn."""
+        """Queue a participant's message; it is sent at the end of the turn."""
         key = participant.members.addresses[entry.receiver].key
         if key == self.sockets.key:
             self._here.append(entry)
@@ -143,7 +143,7 @@ class ControlPlane:
         for entry in entries:
             participant = self._participants.get((entry.communicator, entry.receiver))
             if participant is None:
-                continue  # not attached yet, or left already
+                continue  # not attached yet, or no longer
             addresses = participant.members.addresses
             if entry.sender >= len(addresses) or addresses[entry.sender].key != key:
                 self.loop.log(f"a member claimed to be rank {entry.sender}, which it is not")
@@ -160,7 +160,7 @@ class ControlPlane:
                     taken = entry.sender, entry.kind, entry.body, now_s
                     self.loop.guard(partial(receiver.receive, *taken))
             for participant in tuple(self._participants.values()):
-                # Perhaps the last report that was missing has come.
+                # The last missing report may have arrived.
                 self.loop.guard(partial(participant.decide, now_s))
         outgoing, self._outgoing = self._outgoing, {}
         for key, entries in outgoing.items():
@@ -169,13 +169,13 @@ class ControlPlane:
 
 
 _plane: ControlPlane | None = None
-_released: ControlPlane | None = None  # the last one, whose thread may be about to end
+_released: ControlPlane | None = None  # the last instance, whose thread may be ending
 _num_holders = 0
 _lock = threading.RLock()  # the garbage collector may release inside hold()
 
 
 def hold() -> ControlPlane:
-    """Return the control plane of this process, started if need be; `release` it once.
+    """Return the control plane of this process, started if necessary; `release` it once.
 
     Raises:
         BootstrapError: this process has too few descriptors left, or may have no thread.
@@ -210,7 +210,7 @@ def release(plane: ControlPlane) -> None:
 
 
 def _join_released() -> None:
-    """Wait for a thread that released its own control plane, and so could not wait for itself."""
+    """Join a control thread that released its own control plane and could not join itself."""
     if _released is not None:
         _released.loop.stop()
 

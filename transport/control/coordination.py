@@ -1,11 +1,11 @@
-"""What a rank can do through the control plane of its communicator; any thread may.
+"""One rank's interface to the control plane of its communicator, for any thread.
 
     coordination.agree("shrink-1", mine, timeout_s=2)    {rank: value} of all ranks that remain
     coordination.store("next/")                          a rendezvous store for a new communicator
-    coordination.clock()                                 this rank's clock against the coordinator's
+    coordination.clock()                                 offset of this rank's clock from the
+    coordinator's
 
-Where the coordinator dies meanwhile, the next coordinator is asked again. No collective waits for
-anything here.
+If the coordinator dies, the next one is asked again. No collective waits for anything here.
 """
 
 import contextlib
@@ -26,14 +26,13 @@ from hccl_py.transport.errors import BootstrapError, CommunicatorError
 from hccl_py.transport.threads import is_of_signal_handler
 
 _GRACE_S = 3.0
-"""How much later than the coordinator a rank gives up: it should learn which ranks were missing,
-also from the next coordinator, if the first became silent meanwhile."""
+"""Extra time in which the coordinator, or the next one if it is silent, reports missing ranks."""
 _SLICE_S = 0.1
-"""How soon a waiting thread learns that it waits in vain."""
+"""Interval at which a waiting thread checks whether its wait is hopeless."""
 
 
 class Coordination:
-    """One rank's hold on the control plane, from the rendezvous until it is closed."""
+    """One rank's use of the control plane, from the rendezvous until it is closed."""
 
     def __init__(self, members: ControlMembers) -> None:
         self._plane = hold()
@@ -52,23 +51,22 @@ class Coordination:
         self._plane.loop.call(lambda: self._plane.attach(participant))
 
     def serve(self, service: Service) -> None:
-        """Have the control thread call a service from now on, if it does not yet."""
+        """Register a service with the control thread, unless it is registered."""
         self._plane.loop.call(lambda: self._plane.loop.add(service))
 
     def agree(
         self, key: str, value: Any, timeout_s: float, *, among: Sequence[int] | None = None
     ) -> dict[int, Any]:
-        """Exchange a value with all ranks that remain; all of them get the same answer.
+        """Exchange a value with all remaining ranks; all get the same answer.
 
         Args:
-            key: of this agreement; each is used once.
-            value: what this rank contributes; has to fit msgpack.
-            timeout_s: from the first proposal on; later ranks are left out.
-            among: which ranks to wait for; None: all. A rank that some rank does not list is not
-                waited for.
+            key: names this agreement; each key is used once.
+            value: this rank's contribution; msgpack must be able to pack it.
+            timeout_s: seconds after the first proposal; later ranks are left out.
+            among: ranks to wait for; None: all. Only ranks that all callers list are waited for.
 
         Returns:
-            The values by rank. This rank is missing there if it came too late.
+            The values by rank, without this rank's if it was too late.
 
         Raises:
             CommunicatorError: no coordinator answered.
@@ -88,15 +86,15 @@ class Coordination:
     def store(
         self, prefix: str = "", timeout_s: float = 60.0, hopeless: Callable[[], str] | None = None
     ) -> StoreClient:
-        """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
+        """Return the coordinator's store, which fits `rendezvous.Store`.
 
-        All keys begin with `prefix`, and `get` waits for `timeout_s`. `hopeless` is asked now and
-        then during a wait; it says why to give up, or "".
+        All keys begin with `prefix`, and `get` waits for `timeout_s`. A wait polls `hopeless`,
+        which returns the reason to give up, or "".
         """
         return StoreClient(self._ask_store, timeout_s, prefix, hopeless)
 
     def leave_store(self, prefix: str, num_ranks: int) -> None:
-        """Let the store drop the keys of a prefix once so many ranks have left it; never waits."""
+        """Have the store drop a prefix once `num_ranks` ranks have left it; does not wait."""
         with contextlib.suppress(CommunicatorError):  # closed: the store has ended
             self._ask("leave", [prefix, num_ranks])
 
@@ -107,7 +105,7 @@ class Coordination:
 
     def _ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         participant = self._require()
-        # Also before the question: the coordinator may have ended with what made it hopeless.
+        # Checked first: the cause of hopelessness may also have ended the coordinator.
         _give_up_in_vain(deadline)
         answer = self._ask(kind, list(body))
         try:
@@ -124,33 +122,33 @@ class Coordination:
         return answer.result()
 
     def survey(self, timeout_s: float) -> dict[int, bytes]:
-        """Ask all ranks for their reports; return those that come in time, by rank."""
+        """Ask all ranks for their reports; return the reports received in time, by rank."""
         participant = self._require()
         answers = {rank: Future[bytes]() for rank in range(len(self.members.addresses))}
         self._plane.loop.post(lambda: participant.survey(answers))
         _, late = wait(answers.values(), timeout_s)
         self._plane.loop.post(lambda: participant.cancel(late))
-        # An answer is an exception where the communicator was closed meanwhile.
+        # An answer is an exception if the communicator was closed.
         came = {rank: one for rank, one in answers.items() if one not in late}
         return {rank: one.result() for rank, one in came.items() if one.exception() is None}
 
     def clock(self) -> ClockReading | None:
-        """Return how this rank's clock stands against the coordinator's; None: not known yet."""
+        """Return the offset of this rank's clock from the coordinator's; None: not known yet."""
         return None if self._participant is None else self._participant.probe.reading()
 
     def close(self) -> None:
-        """Leave the control plane; the last to leave ends its thread. Idempotent."""
+        """Leave the control plane; the last rank to leave ends its thread. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._plane.loop.call(lambda: self._plane.leave(self.members))
         if self._participant is not None:
             self._participant.close(CommunicatorError("the communicator is closed"))
-            self._participant = None  # and with it the engine
+            self._participant = None  # drops the reference to the engine
         release(self._plane)
 
     def close_in_child(self) -> None:
-        """In a forked child, where the thread is not: do nothing any more."""
+        """Disable this object in a forked child, which lacks the thread."""
         self._closed = True
 
     def _require(self) -> Participant:

@@ -1,14 +1,13 @@
-"""From the reports of several ranks to one diagnosis for all: the serving side, without I/O.
+"""The coordinator: collects the ranks' reports and sends all one diagnosis. Does no I/O.
 
     rank 2   --report-->    coordinator  --ask-->     all other ranks
                                          <--reported--
                             diagnose()
              <--diagnosis--              --diagnosis--> all
 
-Every rank can serve; normally the lowest that is neither ended nor silent does. When opinions
-differ, two ranks may serve at once. A coordinator that learns that a lower one has a report waits
-for that one, and a coordinator that learns of a diagnosis passes that one on. The time is an
-argument, so tests need not wait.
+Every rank can coordinate; normally the lowest rank that is neither ended nor silent does. Two ranks
+may coordinate at once when ranks disagree. A coordinator waits for a lower one that has a report,
+and passes on a diagnosis that another one made. The time is an argument, so tests need not wait.
 """
 
 import logging
@@ -24,17 +23,17 @@ logger = logging.getLogger("hccl_py.transport")
 Send = Callable[[int, str, Any], None]
 """Receiver, kind and body of a message."""
 WINDOW_S = 0.25
-"""How long a coordinator waits for the other ranks' reports, at most."""
-ACK_S = 0.25  # how long a report may go without an answer until the next rank is asked
-DIAGNOSIS_S = 0.7  # the same for the diagnosis, once the report was acknowledged
-_DELIVERY_S = 0.5  # how long the coordinator's own rank waits until the others have the diagnosis
-_LAST_WORDS_S = 0.1  # how long the successor waits for what a coordinator that ended may have sent
-_SILENT_PERIODS = 3.2  # without a heartbeat, after which a rank counts as silent
+"""Longest wait of a coordinator for the other ranks' reports."""
+ACK_S = 0.25  # wait for an answer to a report before asking the next rank
+DIAGNOSIS_S = 0.7  # wait for the diagnosis after the acknowledgement
+_DELIVERY_S = 0.5  # wait of the coordinator's own rank for delivery to the others
+_LAST_WORDS_S = 0.1  # wait of a successor for messages of an ended coordinator
+_SILENT_PERIODS = 3.2  # heartbeat periods after which a rank counts as silent
 _RANKS_AT_FULL_PACE = 128
 
 
 def heartbeat_period_s(world_size: int) -> float:
-    """Return what suits a number of ranks: one coordinator receives all their heartbeats."""
+    """Return the period for a world size: one coordinator receives all heartbeats."""
     return 0.25 * max(1.0, world_size / _RANKS_AT_FULL_PACE)
 
 
@@ -50,24 +49,24 @@ class Coordinator:
         self._seen_s: dict[int, float] = {}
         self._ended: dict[int, Absence] = {}
         self._reports: dict[int, bytes] = {}
-        self._opened_s: float | None = None  # since when reports are collected
-        self._earliest_s = 0.0  # when to decide
+        self._opened_s: float | None = None  # when the collection of reports began
+        self._earliest_s = 0.0  # earliest time to decide
         self._window_s = WINDOW_S
-        self._following: int | None = None  # a lower rank that coordinates too
+        self._following: int | None = None  # a lower rank that also coordinates
         self._diagnosis: bytes | None = None
-        self._unconfirmed: set[int] = set()  # other ranks that were sent the diagnosis
-        self._mine_s: float | None = None  # when this rank gets it, at the latest
+        self._unconfirmed: set[int] = set()  # ranks that have not acknowledged the diagnosis
+        self._mine_s: float | None = None  # latest time of delivery to this rank
 
     def remaining(self) -> list[int]:
-        """List the ranks that have not ended; some may be silent."""
+        """List the ranks that have not ended, silent ones included."""
         return [rank for rank in self._ranks if rank not in self._ended]
 
     def on_beat(self, sender: int, body: Any, now_s: float) -> None:
-        """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
+        """Record a heartbeat; exchange the diagnosis with a rank that missed it, or has it."""
         sent_ns, has_diagnosis, ended, silent_s = body
         self._send(sender, "beat-back", [sent_ns, time.time_ns()])
         self._note_ended(ended)
-        for rank, one_s in silent_s.items():  # where nothing else is known
+        for rank, one_s in silent_s.items():  # unless this rank has later knowledge
             self._seen_s.setdefault(rank, now_s - one_s)
         self._hear(sender, now_s)
         if self._diagnosis is not None and not has_diagnosis:
@@ -77,11 +76,11 @@ class Coordinator:
 
     def _hear(self, sender: int, now_s: float) -> None:
         if sender == self._rank and self._silent_s(sender, now_s):
-            self._seen_s.clear()  # this process was stopped, and heard nobody meanwhile
+            self._seen_s.clear()  # this process was stopped and received nothing
         self._seen_s[sender] = now_s
 
     def _note_ended(self, ended: Any) -> None:
-        """Note which ranks ended, as one rank knows. A goodbye outweighs silence."""
+        """Record the ranks that a rank saw end. A goodbye overrides silence."""
         for rank, left, sequence in ended:
             if left:
                 self._ended[int(rank)] = Absence(Fate.LEFT, f"left after collective {sequence:d}")
@@ -89,9 +88,9 @@ class Coordinator:
                 self._ended.setdefault(int(rank), DEAD)
 
     def on_report(self, sender: int, body: Any, now_s: float) -> None:
-        """Take a report; the first makes this coordinator collect those of all ranks.
+        """Accept a report; the first one starts the collection of all ranks' reports.
 
-        No rank needs to have observed a failure: together the reports may show one.
+        Reports may show a failure together although no rank observed one.
         """
         packed, window_s, acknowledged_by = body
         self._hear(sender, now_s)
@@ -107,7 +106,7 @@ class Coordinator:
         self._open(sender, now_s)
 
     def on_answer(self, sender: int, body: Any, now_s: float) -> None:
-        """Take a report that was asked for: it starts nothing."""
+        """Accept a requested report, which starts no collection."""
         if self._opened_s is not None:
             self.on_report(sender, body, now_s)
 
@@ -118,25 +117,25 @@ class Coordinator:
         if any(rank in self._ended for rank in range(self._rank)):
             self._earliest_s = now_s + _LAST_WORDS_S
         if self._silent_s(self._rank, now_s):
-            # The others' heartbeats went to another coordinator, which is no silence.
+            # Heartbeats sent to another coordinator are not silence.
             self._seen_s = {sender: now_s, self._rank: now_s}
         for rank in self.remaining():
             if rank not in self._reports:
                 self._send(rank, "ask", None)
 
     def on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
-        """Note that a rank has the diagnosis."""
+        """Record that a rank has the diagnosis."""
         self._unconfirmed.discard(sender)
 
     def on_diagnosis(self, sender: int, body: Any, now_s: float) -> None:
-        """Pass on the diagnosis that some rank has adopted: there must be no second one."""
+        """Pass on a diagnosis that a rank has adopted: there must be no second one."""
         if self._diagnosis is None:
             self._diagnosis = _checked(body)
             if self._opened_s is not None:
                 self._send_to_all(self._diagnosis, now_s)
 
     def tick(self, now_s: float) -> None:
-        """Decide when all have reported, or time is up."""
+        """Decide once all ranks have reported or the time is up."""
         if self._diagnosis is not None:
             self._deliver_here(now_s)
             return
@@ -148,7 +147,7 @@ class Coordinator:
             for rank in self.remaining()
         ):
             return
-        # The lower rank's diagnosis comes to this rank too, and goes to all that asked here.
+        # This rank receives the lower rank's diagnosis, and forwards it to all that asked here.
         follows = self._following is not None and self._following not in self._ended
         if follows and now_s < self._opened_s + DIAGNOSIS_S:
             return
@@ -167,11 +166,11 @@ class Coordinator:
             for rank in self._ranks
             if rank not in self._reports
         }
-        # A rank that reported and died since is dead all the same; its report says why it ended.
+        # A rank that reported and then died counts as dead; its report explains why.
         try:
             self._diagnosis = self._reporter.diagnose(dict(self._reports), absent)
-        except Exception:  # every engine then ends by what it observed itself, late but surely
-            logger.exception("rank %d could not come to a diagnosis", self._rank)
+        except Exception:  # each engine then fails later by its own observation
+            logger.exception("rank %d could not diagnose the failure", self._rank)
         if self._diagnosis is not None:
             self._send_to_all(self._diagnosis, now_s)
             return
@@ -188,7 +187,7 @@ class Coordinator:
         self._deliver_here(now_s)
 
     def _deliver_here(self, now_s: float) -> None:
-        """End the calls of this rank last: its process may end as soon as they do."""
+        """End this rank's calls last, because its process may then exit."""
         all_have = self._unconfirmed <= self._ended.keys()
         if self._mine_s is not None and (all_have or now_s >= self._mine_s):
             self._mine_s = None

@@ -1,7 +1,7 @@
 """The control thread of this process and its event loop: one for all communicators.
 
-The loop waits for descriptors, and calls the services that registered. A service
-must not block. An exception of a service is logged, and the loop goes on.
+The loop waits for descriptors and calls the registered services, which must not block. It logs a
+service's exceptions and continues.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ _MAX_LOGGED = 32
 
 
 class Service(Protocol):
-    """What the loop calls, always on its own thread."""
+    """A client of the loop, called on the loop's thread only."""
 
     def next_s(self) -> float:
         """Return when to call `turn` at the latest, by `time.monotonic`."""
 
     def turn(self) -> None:
-        """Do what is due; called after every wait."""
+        """Do the work that is due; called after every wait."""
 
 
 class ControlLoop:
-    """A thread that runs from `start` to `stop`, or the thread that calls `run`.
+    """The event loop, on a thread of its own (`start`) or the caller's (`run`).
 
     Attributes:
-        longest_turn_s: services are called after so long even if none wanted it.
+        longest_turn_s: longest interval between two calls of the services.
     """
 
     longest_turn_s = 1.0
@@ -50,12 +50,12 @@ class ControlLoop:
         self._services: list[Service] = []
         self._stopping = False
         self._is_closed = False
-        self._closing = threading.RLock()  # a finalizer may run inside of it
+        self._closing = threading.RLock()  # a finalizer may run inside it
         self._at_end = at_end
         self._num_logged = 0
         self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
 
-    # Any thread.
+    # Called by any thread.
 
     def start(self) -> None:
         """Start the thread."""
@@ -72,7 +72,7 @@ class ControlLoop:
             self._close_descriptors()
 
     def call(self, command: Callable[[], None]) -> None:
-        """Have the thread call something, wait until it has, and raise what that raised."""
+        """Run a command on the thread, wait for it, and raise its exception."""
         if threading.current_thread() is self._thread:  # e.g. because a finalizer ran on it
             command()
             return
@@ -94,7 +94,7 @@ class ControlLoop:
             done.result()
 
     def post(self, command: Callable[[], None]) -> None:
-        """Have the thread call something soon; nothing happens once the loop has ended."""
+        """Run a command on the thread soon; ignored once the loop has ended."""
         self._commands.append(command)
         self._wake()
 
@@ -106,19 +106,19 @@ class ControlLoop:
             self._thread.join()
 
     def close_in_child(self) -> None:
-        """In a forked child, where the thread is not: close the copies of the descriptors."""
+        """In a forked child, which lacks the thread: close the copies of the descriptors."""
         self._closing = threading.RLock()
         self._close_descriptors()
 
-    # The control thread.
+    # Called by the control thread.
 
     def add(self, service: Service) -> None:
-        """Call a service from now on, if it is not there yet."""
+        """Register a service, unless it is registered."""
         if service not in self._services:
             self._services.append(service)
 
     def remove(self, service: Service) -> None:
-        """Call a service no more."""
+        """Remove a service."""
         with contextlib.suppress(ValueError):
             self._services.remove(service)
 
@@ -127,14 +127,14 @@ class ControlLoop:
         self.selector.register(readable, selectors.EVENT_READ, action)
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Call something and log what it raises: no other communicator shall end by it."""
+        """Run an action and log its exceptions, so that other communicators continue."""
         try:
             action()
         except Exception as error:
             self.log("the control thread could not do its work for one communicator", error)
 
     def log(self, problem: str, error: Exception | None = None) -> None:
-        """Log a problem, unless there were many."""
+        """Log a problem, up to a limit."""
         self._num_logged += 1
         if self._num_logged <= _MAX_LOGGED:
             logger = _logger()
@@ -152,12 +152,12 @@ class ControlLoop:
         until_s = min((service.next_s() for service in self._services), default=now_s + 60)
         pause_s = min(max(0.0, until_s - now_s), self.longest_turn_s)
         watched = self.selector.get_map()
-        # The wait of a process that was stopped ends without the events that came meanwhile, and
-        # these have to be known before anything counts as late.
+        # A process that was stopped wakes without the events that arrived meanwhile. They must be
+        # read before anything counts as late.
         for ready, _ in self.selector.select(pause_s) or self.selector.select(0):
             if watched.get(ready.fd) is ready:  # not closed by an earlier action of this turn
                 self.guard(ready.data)
-        # After the wake was taken: one that is posted from now on wakes the next turn.
+        # After draining the wake-up: a command posted from now on wakes the next turn.
         while self._commands:
             self.guard(self._commands.popleft())
         for service in tuple(self._services):

@@ -1,4 +1,4 @@
-"""What control planes send each other: entries, many of which travel in one frame.
+"""The messages of control planes: frames that carry many entries each.
 
 Reports, diagnoses and the values of agreements are opaque here. Only messages of authenticated
 members are parsed, within limits.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""A connection that announces more is ended."""
+"""A connection that announces a longer message is closed."""
 _MAX_BODY_BYTES = 2 << 20
 _ENTRY_BYTES = 64
 _COMMUNICATOR_ID_BYTES = 16
@@ -26,9 +26,9 @@ class ControlAddress:
     Attributes:
         key: random name of the process; empty for a rank that is alone.
         unix_name: abstract Unix socket, without the zero byte; "" for ranks of other machines.
-        host: numeric address for those; "" if there is none.
-        port: port there; 0 if there is none.
-        problem: why there is none.
+        host: numeric address for other machines; "" if there is none.
+        port: port at `host`; 0 if there is none.
+        problem: why there is no address.
     """
 
     key: bytes = field(default=b"", repr=False)
@@ -43,9 +43,9 @@ class ControlMembers:
     """The list of the ranks of a communicator, for the control plane of one of them."""
 
     communicator_id: bytes  # random, public
-    rank: int  # this one
+    rank: int  # this rank
     addresses: tuple[ControlAddress, ...]
-    secret: bytes = field(default=b"", repr=False)  # known to members only
+    secret: bytes = field(default=b"", repr=False)  # known only to members
 
 
 class Entry(NamedTuple):
@@ -79,11 +79,11 @@ def unpack(message: bytes) -> list[Entry]:
     """Read the entries of a message.
 
     Raises:
-        ValueError: it is not one of ours.
+        ValueError: the message is malformed.
     """
     try:
         rows = msgpack.unpackb(message, strict_map_key=False)
-    except Exception as error:  # msgpack's errors have no common root
+    except Exception as error:  # msgpack's errors have no common base class
         raise ValueError(f"no msgpack: {type(error).__name__}") from error
     if not isinstance(rows, list):
         raise ValueError("expected a list of entries")

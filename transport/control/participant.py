@@ -1,10 +1,10 @@
 """One rank of one communicator in the control plane, without I/O. For the control thread.
 
-The rank sends heartbeats to the coordinator, which answers each: either side notices the silence of
-the other. The coordinator is the lowest rank that has neither ended nor become silent. When it
-changes, or does not answer, all open questions go to the next one. Silence alone ends no rank.
+The rank sends heartbeats to the coordinator, which answers each, so either side notices when the
+other is silent. The coordinator is the lowest rank that is neither ended nor silent. When it
+changes or does not answer, all open questions go to the next one. Silence alone ends no rank.
 
-Every rank can serve: `coordinator.py`, `agreement.py` and the server of `store.py` do it here.
+Every rank can serve, by `coordinator.py`, `agreement.py` and the server of `store.py`.
 """
 
 import itertools
@@ -26,11 +26,11 @@ from hccl_py.transport.control.message import ControlMembers, Entry
 from hccl_py.transport.control.reporter import Ended, Reporter
 from hccl_py.transport.control.store import StoreServer
 
-_MAX_UNANSWERED = 3  # heartbeats, not seconds: who was stopped must not blame the others
+_MAX_UNANSWERED = 3  # heartbeats, not seconds: a rank that was stopped must not blame others
 
 
 class Participant:
-    """Both sides of the coordinator at one rank."""
+    """One rank's client and server of the control plane."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Participant:
         self.probe = ClockProbe(0)
         self._rank = members.rank
         self._post = post
-        # The serving side.
+        # The server.
         world_size = len(members.addresses)
         coordinator = Coordinator(self._rank, world_size, reporter, self._send)
         agreements = Agreements(self._send, coordinator.remaining, self._on_answer)
         store: StoreServer[int] = StoreServer(self._answer)
         self._coordinator, self._agreements = coordinator, agreements
-        # What takes which kind of message, but for those of a coordinator.
+        # Handlers by kind of message, without a coordinator's messages.
         self._serves: Mapping[str, Callable[[int, Any, float], None]] = {
             "beat": coordinator.on_beat,
             "report": coordinator.on_report,
@@ -67,22 +67,23 @@ class Participant:
             "leave": lambda sender, body, _: store.leave(sender, *body),
             "survey": lambda sender, body, _: self._answer(sender, body, reporter.report()[0]),
         }
-        # The asking side.
+        # The client.
         self._period_s = heartbeat_period_s(world_size)
         self._next_beat_s = 0.0
         self._ended: dict[int, Ended] = {}
         self._silent_since_s: dict[int, float] = {}
         self._passed_over: set[int] = set()  # late with its answer; until there is a diagnosis
-        self._current = 0  # who coordinates
-        self._asked_by = 0  # who collected reports last
+        self._current = 0  # rank of the coordinator
+        self._asked_by = 0  # rank that last collected reports
         self._answered_s = 0.0
-        # A coordinator that is still connecting gets nothing, and would never answer.
+        # A coordinator that is still connecting receives nothing and would never answer.
         self._has_answered = False
         self._unanswered = 0
         self._reported_s: float | None = None
         self._acknowledged_by: int | None = None
         self._diagnosis: bytes | None = None
-        # By number or agreement, with which the body begins. A next coordinator needs `_sets` too.
+        # Keyed by the number or agreement at the start of the body. The next coordinator needs
+        # `_sets`.
         self._questions: dict[int | str, tuple[str, list[Any], Future[Any]]] = {}
         self._sets: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
@@ -91,12 +92,12 @@ class Participant:
         """Do what is due on both sides."""
         is_beat_due = now_s >= self._next_beat_s
         if is_beat_due:
-            # Ranks of one kernel, and communicators of a process, beat at one time, so the threads
-            # that serve them wake once for all. Half a period is the least between two beats.
+            # All ranks of a machine beat at the same times, so each control thread wakes once for
+            # all its communicators. Two beats are at least half a period apart.
             self._next_beat_s = math.floor(now_s / self._period_s + 1.5) * self._period_s
             self._observe(now_s)
             self._beat(now_s)
-            self._repeat_questions()  # one of them, or an answer, may be lost with a connection
+            self._repeat_questions()  # a broken connection may lose questions and answers
         if now_s >= self._answer_due_s():
             self._passed_over.add(self._current)
         self._follow_coordinator(now_s)
@@ -105,7 +106,7 @@ class Participant:
         self.decide(now_s)
 
     def decide(self, now_s: float) -> None:
-        """As the coordinator, decide what can be decided."""
+        """Make the coordinator's decisions that are due."""
         self._coordinator.tick(now_s)
         self._agreements.tick(now_s)
 
@@ -122,18 +123,18 @@ class Participant:
     def on_news(self, now_s: float) -> None:
         """Report what the engine has observed."""
         if self._observe(now_s):
-            # Before the beat: once the coordinator knows of the end it may wait for nothing else.
-            # Who asked last may collect because the one that this rank follows has ended.
+            # Before the heartbeat: it may be all that the coordinator waits for. The rank that
+            # asked last may collect because the coordinator that this rank follows has ended.
             report = [*self.reporter.report(), self._acknowledged_by]
             for coordinator in {self._current, self._asked_by}:
                 self._send(coordinator, "reported", report)
             self._beat(now_s)
         self._follow_coordinator(now_s)
 
-    # What this rank observed.
+    # Observations of this rank.
 
     def _observe(self, now_s: float) -> bool:
-        """Ask the reporter; True if ranks have ended since the last time."""
+        """Poll the reporter; return whether more ranks have ended since the last call."""
         before, self._ended = self._ended, {one[0]: one for one in self.reporter.ended_ranks()}
         if self._diagnosis is None and (diagnosis := self.reporter.diagnosis()) is not None:
             self._adopted(diagnosis)
@@ -147,13 +148,13 @@ class Participant:
         self._answered_s = self._answered_s or now_s  # silence begins with the first question
         if self._current != self._rank and self._unanswered > _MAX_UNANSWERED:
             self._silent_since_s[self._current] = self._answered_s
-            self._follow_coordinator(now_s)  # which beats again
+            self._follow_coordinator(now_s)  # sends another heartbeat
             return
         silent_s = {rank: now_s - since_s for rank, since_s in self._silent_since_s.items()}
         body = [time.time_ns(), self._diagnosis is not None, list(self._ended.values()), silent_s]
         self._send(self._current, "beat", body)
         for rank in self._silent_since_s:
-            if rank < self._current:  # it may only have slept, and coordinate again
+            if rank < self._current:  # it may have been suspended, and may coordinate again
                 self._send(rank, "beat", body)
 
     def _send_report(self, now_s: float) -> None:
@@ -162,7 +163,7 @@ class Participant:
         self._send(self._current, "report", [*self.reporter.report(), None])
 
     def _follow_coordinator(self, now_s: float) -> None:
-        """If there is another coordinator than before, ask it all open questions."""
+        """If the coordinator changed, send the new one all open questions."""
         excluded = {*self._ended, *self._silent_since_s, *self._passed_over}
         lowest = next((rank for rank in range(self._rank) if rank not in excluded), self._rank)
         if lowest == self._current:
@@ -188,7 +189,7 @@ class Participant:
                 self._send(self._current, kind, body)
 
     def receive(self, sender: int, kind: str, body: Any, now_s: float) -> None:
-        """Take a message of another rank, or of this one to itself.
+        """Handle a message of another rank, or of this rank to itself.
 
         Raises:
             ValueError, TypeError, KeyError: its body is not what its kind demands.
@@ -227,17 +228,17 @@ class Participant:
             self._send(sender, "reported", [*self.reporter.report(), self._acknowledged_by])
 
     def _on_diagnosis(self, sender: int, body: Any) -> None:
-        self._send(sender, "taken", None)  # first: this process may end as soon as its calls do
+        self._send(sender, "taken", None)  # first: this process may exit once its calls end
         self.reporter.conclude(body)
         if self._diagnosis is None:
             self._adopted(body)
 
     def _adopted(self, diagnosis: bytes) -> None:
         self._diagnosis = diagnosis
-        self._ended = {one[0]: one for one in self.reporter.ended_ranks()}  # it may name more
+        self._ended = {one[0]: one for one in self.reporter.ended_ranks()}  # may have grown
         self._next_beat_s = 0.0
         self._passed_over.clear()
-        # Other ranks may have asked this one.
+        # Answers to other ranks.
         self._send(self._rank, "adopted", diagnosis)
 
     def _on_answer(self, number: int | str, answer: Any) -> None:
@@ -275,7 +276,7 @@ class Participant:
             self._send(rank, "survey", number)
 
     def cancel(self, answers: "Collection[Future[Any]]") -> None:
-        """Drop questions that no thread waits for any more."""
+        """Drop questions whose threads no longer wait."""
         for number, (kind, _, answer) in tuple(self._questions.items()):
             if answer in answers:
                 del self._questions[number]
@@ -283,6 +284,6 @@ class Participant:
                     self._send(self._current, "cancel", [number])
 
     def close(self, reason: Exception) -> None:
-        """End every wait for an answer with `reason`."""
+        """End all waits for answers with `reason`."""
         while self._questions:
             self._questions.popitem()[1][2].set_exception(reason)

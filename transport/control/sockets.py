@@ -1,8 +1,8 @@
 """The connections of this process's control plane, over `transport/wire/`.
 
-A connection joins two processes, whatever communicators they share: the first that sends dials. In
-the handshake each end proves that it is a rank of one communicator of both. Nothing that a message
-says about its sender is believed: `control_plane.py` compares it with the process that sent it.
+Two processes share one connection for all their common communicators; the first sender dials. In
+the handshake each end proves that it is a rank of a communicator of both. `control_plane.py` checks
+the sender that a message claims against the process that sent it.
 """
 
 import hmac
@@ -19,7 +19,7 @@ from selectors import BaseSelector
 
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, ControlAddress, ControlMembers
 from hccl_py.transport.network.interfaces import Target, describe_target
-from hccl_py.transport.network.rejections import host_of, stranger_limit
+from hccl_py.transport.network.rejections import host_of, unauthenticated_limit
 from hccl_py.transport.wire.acceptor import Acceptor
 from hccl_py.transport.wire.frames import FramedConnection
 from hccl_py.transport.wire.handshake import (
@@ -36,11 +36,11 @@ from hccl_py.transport.wire.handshake import (
 _HELLO = struct.Struct(f"!8s16sII{NONCE_BYTES}s")
 _MAGIC = b"HCCL-CT1"
 _CONNECT_S, _HANDSHAKE_S = 2.0, 10.0
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0  # then what waits is dropped
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0  # afterwards, waiting messages are dropped
 _MOST_WAITING = 64  # messages for a process that is not connected yet
 _MAX_FORMER = 4096
 _LINGER_S = 0.1
-# A silent host is noticed within about 10 s, and a new connection then takes the place of this one.
+# A silent host is noticed within about 10 s; a new connection then replaces the old one.
 _WATCH_OPTIONS = {
     socket.TCP_NODELAY: 1,
     socket.TCP_KEEPIDLE: 5,
@@ -54,11 +54,11 @@ class FormerError(RejectedError):
 
 
 class ControlHandshake(Handshake):
-    """A handshake of two ranks of a communicator, for all that their processes share.
+    """A handshake of two ranks of one communicator, valid for all that their processes share.
 
     Attributes:
-        process: `ControlAddress.key` of the process at the other end; b"" of one that dialled and
-            has not proved itself.
+        process: `ControlAddress.key` of the peer's process; b"" until a dialling peer has proved
+            itself.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class ControlHandshake(Handshake):
         find: Callable[[bytes, int], ControlMembers],
         wanted: tuple[ControlMembers, int] | None = None,
     ) -> None:
-        """Take over a socket; `wanted` is who was dialled, and `find` returns a rank that is here.
+        """Take over a socket; `wanted` is the dialled rank, and `find` returns a local one.
 
-        `find` raises RejectedError where it is not.
+        `find` raises RejectedError if there is none.
         """
         self.process = b"" if wanted is None else wanted[0].addresses[wanted[1]].key
         self._find, self._wanted = find, wanted
@@ -97,13 +97,13 @@ class ControlHandshake(Handshake):
         return _HELLO.pack(_MAGIC, members.communicator_id, members.rank, peer, nonce)
 
     def _parties(self, hello: bytes) -> tuple[ControlMembers, int]:
-        """Return the communicator and rank here that a hello is for, and the rank it is of."""
+        """Return a hello's communicator, its local receiver rank and its sender rank."""
         magic, communicator_id, peer, rank, _ = _HELLO.unpack(hello)
         if magic != _MAGIC:
             raise RejectedError("it does not speak this protocol")
         members = self._find(communicator_id, rank)
         if peer >= len(members.addresses):
-            raise RejectedError("it claims to be a rank that there is not")
+            raise RejectedError("it claims a rank that does not exist")
         return members, peer
 
     def _check(self, answer: bytes) -> None:
@@ -123,39 +123,39 @@ def _sign(members: ControlMembers, side: bytes, hello: bytes, answer: bytes) -> 
 
 
 class ControlSockets(Acceptor[ControlHandshake]):
-    """All connections of one process. The control thread uses them, after another one made them.
+    """All connections of one process. Another thread constructs it, the control thread uses it.
 
     Attributes:
-        key: what others call this process.
-        unix_name: where processes of this machine connect.
+        key: identifies this process to others.
+        unix_name: Unix socket for processes of this machine.
     """
 
     ATTEMPT_S = _HANDSHAKE_S
 
     def __init__(self, selector: BaseSelector, on_message: Callable[[bytes, bytes], None]) -> None:
-        """Listen to processes of this machine; `on_message` gets the key of a sender, and more."""
-        super().__init__([], stranger_limit(), selector, "the control plane")
-        self._few_strangers = self._max_strangers
+        """Listen for this machine's processes; `on_message` gets a sender's key and message."""
+        super().__init__([], unauthenticated_limit(), selector, "the control plane")
+        self._min_unauthenticated = self._max_unauthenticated
         self.key = os.urandom(16)
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
         self._deliver = on_message
         self._members: dict[tuple[bytes, int], ControlMembers] = {}
-        # A rank may leave while another one, which is slower, still connects to it.
+        # A rank may leave while a slower rank still connects to it.
         self._former: OrderedDict[bytes, None] = OrderedDict()
-        # The rest by the key of a process.
-        self._num_ranks: Counter[bytes] = Counter()  # of all communicators
+        # The following are keyed by process.
+        self._num_ranks: Counter[bytes] = Counter()  # over all communicators
         self._connections: dict[bytes, list[FramedConnection]] = {}
-        self._waiting: dict[bytes, deque[bytes]] = {}  # what is sent to those not connected yet
-        self._dialled: dict[bytes, float] = {}  # the next pause of each that is dialled
+        self._waiting: dict[bytes, deque[bytes]] = {}  # messages for processes not connected yet
+        self._dialled: dict[bytes, float] = {}  # next retry delay of each dialled process
         self._dial_at_s: dict[bytes, float] = {}
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(f"\0{self.unix_name}")
         self.listen(bound)
 
     def listen(self, bound: socket.socket) -> None:
-        """Serve another bound socket from now on, which is taken over."""
+        """Take over and serve another bound socket."""
         bound.setblocking(False)
-        bound.listen(2 * self._max_strangers)
+        bound.listen(2 * self._max_unauthenticated)
         self._listeners = [*self._listeners, bound]
         self._watch_listener(bound)
 
@@ -164,10 +164,10 @@ class ControlSockets(Acceptor[ControlHandshake]):
         self._members[members.communicator_id, members.rank] = members
         self._former.pop(members.communicator_id, None)
         self._num_ranks.update(address.key for address in members.addresses)
-        self._max_strangers = self._few_strangers + len(self._num_ranks)
+        self._max_unauthenticated = self._min_unauthenticated + len(self._num_ranks)
 
     def dismiss(self, members: ControlMembers) -> None:
-        """Dismiss them; the connections with a process close with the last rank that it shares."""
+        """Dismiss the members; a process's connection closes with its last shared rank."""
         del self._members[members.communicator_id, members.rank]
         self._former[members.communicator_id] = None
         if len(self._former) > _MAX_FORMER:
@@ -179,9 +179,9 @@ class ControlSockets(Acceptor[ControlHandshake]):
                 self._forget_process(address.key)
 
     def send(self, key: bytes, message: bytes) -> None:
-        """Send to a process, over its connection or a new one; nothing goes to one that left.
+        """Send to a process over its connection or a new one, unless it has left.
 
-        A message that cannot leave is dropped: a rank that waits for an answer asks again.
+        Unsendable messages are dropped: a rank that waits for an answer asks again.
         """
         if key not in self._num_ranks:
             return
@@ -198,7 +198,7 @@ class ControlSockets(Acceptor[ControlHandshake]):
         return min(super().next_s(), *self._dial_at_s.values(), math.inf)
 
     def tick(self) -> None:
-        """Dial again what is due, and drop what came to its time limit."""
+        """Redial the processes that are due, and drop expired handshakes."""
         now_s = time.monotonic()
         for key in [each for each, at_s in self._dial_at_s.items() if now_s >= at_s]:
             del self._dial_at_s[key]
@@ -206,7 +206,7 @@ class ControlSockets(Acceptor[ControlHandshake]):
         super().tick()
 
     def close(self) -> None:
-        """Close everything, after a moment for what was sent to leave."""
+        """Close everything after a short time for sent messages to leave."""
         for key in tuple(self._connections):
             self._forget_process(key)
         self._close_connections()
@@ -261,14 +261,14 @@ class ControlSockets(Acceptor[ControlHandshake]):
         if members is not None:
             return members
         kind = FormerError if communicator_id in self._former else RejectedError
-        raise kind("it is of a communicator, or dials a rank, that is not here")
+        raise kind("it names a communicator or rank that is not here")
 
     def _shake_hands(self, accepted: socket.socket, client: str) -> ControlHandshake:
         return ControlHandshake(accepted, client, self._find)
 
     def _complete(self, pending: ControlHandshake) -> None:
         key = pending.process
-        if key not in self._num_ranks:  # it left meanwhile
+        if key not in self._num_ranks:  # it has left
             pending.close()
             return
         connection = FramedConnection(
@@ -285,13 +285,13 @@ class ControlSockets(Acceptor[ControlHandshake]):
             connection.send(message)
 
     def _on_end(self, key: bytes) -> None:
-        """Forget a connection; the next message dials."""
+        """Drop a connection; the next message dials again."""
         open_ones = [one for one in self._connections.pop(key, ()) if not one.is_closed]
         if open_ones:
             self._connections[key] = open_ones
 
     def _reject(self, pending: ControlHandshake, rejection: RejectedError) -> None:
-        # A member may end while it connects, and be late.
+        # A member may be slow, or end while it connects.
         is_early = isinstance(rejection, ClosedError) and not pending.is_named
         is_late = isinstance(rejection, FormerError)
         if not pending.dialled and (is_late or (is_early and self._is_of_member(pending))):
@@ -300,7 +300,7 @@ class ControlSockets(Acceptor[ControlHandshake]):
             super()._reject(pending, rejection)
 
     def _is_of_member(self, pending: ControlHandshake) -> bool:
-        """Say whether a connection comes from a host of a member."""
+        """Return whether a connection comes from a member's host."""
         host = host_of(pending.address)
         return pending.socket.family == socket.AF_UNIX or any(
             address.host == host

@@ -1,14 +1,14 @@
-"""The store: keys and values that ranks set and wait for. One server and one client, without I/O.
+"""The store: keys and values that ranks set and wait for. Server and client, without I/O.
 
-A coordinator hosts a store for its communicator, a process that made a unique id hosts one for
+A coordinator hosts a store for its communicator; a process that made a unique id hosts one for
 ranks that have no communicator yet (`unique_id_store.py`).
 
     kind     body        answer
     set      key, value  True
     get      keys        the values, once all are set
-    check    keys        whether all are set
-    compare  key, a, b   its value, which becomes b where it is a; empty if it is not set
-    cancel   -           none; the question of this number is dropped
+    check    keys        whether all of them are set
+    compare  key, a, b   the key's value, replaced by b if it is a; empty if not set
+    cancel   -           none; the question with this number is dropped
     leave    prefix, n   True; once n clients have left it, its keys are dropped
 """
 
@@ -25,7 +25,7 @@ class StoreServer(Generic[Client]):
     """Keys and values that all clients can set and wait for."""
 
     def __init__(self, answer: Callable[[Client, int, Any], None]) -> None:
-        """Start empty; `answer` sends a client the answer to its question of a number."""
+        """Start empty; `answer` takes a client, its question's number, and the answer."""
         self._answer = answer
         self._values: dict[str, bytes] = {}
         self._waiting: dict[tuple[Client, int], list[str]] = {}
@@ -37,7 +37,7 @@ class StoreServer(Generic[Client]):
         self._put(key, value)
 
     def compare(self, client: Client, number: int, key: str, expected: bytes, value: bytes) -> None:
-        """Set a key where it has the value that is expected, and answer with what it has then."""
+        """Set a key if it has the expected value, and answer with its final value."""
         if self._values.get(key, b"") == expected:
             self._put(key, value)
         self._answer(client, number, self._values.get(key, b""))
@@ -61,15 +61,15 @@ class StoreServer(Generic[Client]):
         self._answer(client, number, self._has(keys))
 
     def cancel(self, client: Client, number: int) -> None:
-        """Drop a question that no thread waits for any more."""
+        """Drop a question whose thread no longer waits."""
         self._waiting.pop((client, number), None)
 
     def leave(self, client: Client, number: int, prefix: str, num_clients: int) -> None:
-        """Note that a client needs no key of this prefix any more; after the last, drop them."""
+        """Record that a client no longer needs a prefix; after the last, drop its keys."""
         self._answer(client, number, True)
         keys = [key for key in self._values if key.startswith(prefix)]
         if not keys:
-            return  # a question that was repeated
+            return  # a repeated question
         self._left.setdefault(prefix, set()).add(client)
         if len(self._left[prefix]) >= num_clients:
             del self._left[prefix]
@@ -77,7 +77,7 @@ class StoreServer(Generic[Client]):
                 del self._values[key]
 
     def reject_waiting(self, client: Client | None = None) -> None:
-        """Answer None to all questions that are open, or to those of one client."""
+        """Answer None to all open questions, or to one client's."""
         for waiter, number in tuple(self._waiting):
             if client in (None, waiter):
                 self.cancel(waiter, number)
@@ -88,7 +88,7 @@ class StoreServer(Generic[Client]):
 
 
 class StoreClient:
-    """A store as `bootstrap.rendezvous.Store` asks for it, which explains `hopeless`."""
+    """A client that fits `bootstrap.rendezvous.Store`, which explains `hopeless`."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class StoreClient:
         self._ask("get", names, deadline=Deadline(timeout.total_seconds(), self.hopeless))
 
     def check(self, keys: list[str]) -> bool:
-        """Say whether all keys are set."""
+        """Return whether all keys are set."""
         names = [self._prefix + key for key in keys]
         return bool(self._ask("check", names, deadline=self._deadline()))
 

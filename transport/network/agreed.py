@@ -1,8 +1,7 @@
-"""Every setting of a rank, and whether all ranks need the same: one table, compared at the start.
+"""All settings of a rank, and whether ranks need equal values: one table, compared at the start.
 
-Ranks put what the table asks for into their peer infos (`bootstrap/rendezvous.py`), for the whole
-job and for every subset. An argument of a communicator stands in the row of the variable that it
-replaces.
+Peer infos (`bootstrap/rendezvous.py`) carry the compared settings, for the whole job and for every
+subset. An argument of a communicator is in the row of the variable that it replaces.
 """
 
 import enum
@@ -28,9 +27,9 @@ class Setting(NamedTuple):
     """A row of the table.
 
     Attributes:
-        why: ranks need the same, or not.
-        argument: which replaces the variable.
-        unset: what is equal to no value.
+        why: the reason for the rule.
+        argument: the argument that replaces the variable.
+        unset: the value that equals an unset variable.
     """
 
     rule: Rule
@@ -42,8 +41,8 @@ class Setting(NamedTuple):
 _SAME, _AS_RANK_0, _OWN = Rule.SAME, Rule.AS_RANK_0, Rule.OWN
 
 SETTINGS: Mapping[str, Setting] = {
-    "HCCL_ALGORITHM": Setting(_SAME, "it says what ranks send, with the functions in its files"),
-    "algorithms": Setting(_SAME, "they say what ranks send", "algorithms"),
+    "HCCL_ALGORITHM": Setting(_SAME, "it decides what ranks send, as do its files"),
+    "algorithms": Setting(_SAME, "they decide what ranks send", "algorithms"),
     "HCCL_COMPRESSION": Setting(_SAME, "both ends encode alike", "compression"),
     "HCCL_CONNECTIONS": Setting(_SAME, "each connection has two ends"),
     "HCCL_TRANSPORT": Setting(_SAME, "each message has two ends"),
@@ -55,7 +54,7 @@ SETTINGS: Mapping[str, Setting] = {
     "HCCL_TUNING": Setting(_AS_RANK_0, "rank 0 hands its file to all"),
     "HCCL_SECRET": Setting(_OWN, "the handshake compares it, and never shows it"),
     "HCCL_NODE_ID": Setting(_OWN, "it tells nodes apart"),
-    "HCCL_COMM_ID": Setting(_OWN, "ranks with another one never meet"),
+    "HCCL_COMM_ID": Setting(_OWN, "ranks with another value are another job"),
     "HCCL_SOCKET_IFNAME": Setting(_OWN, "hosts have other interfaces"),
     "HCCL_SOCKET_FAMILY": Setting(_OWN, "the addresses that it leads to are compared"),
     "HCCL_PORT_RANGE": Setting(_OWN, "hosts have other free ports"),
@@ -74,21 +73,21 @@ SETTINGS: Mapping[str, Setting] = {
     "HCCL_PROGRESS_FILE": Setting(_OWN, "hccl-launch gives each rank its own"),
     "HCCL_EMULATED_NETWORK": Setting(_OWN, "hccl-launch --emulate sets it on all ranks"),
     "HCCL_BENCH_ADDRESS": Setting(_OWN, "hccl-bench gives each rank its own"),
-    "HCCL_REPLACE": Setting(_OWN, "a rank without it makes a group of gloo, and meets nobody here"),
+    "HCCL_REPLACE": Setting(_OWN, "a rank without it uses gloo, so hccl-py never sees it"),
     "HCCL_HABANA_SHIM": Setting(_OWN, "it imports a module"),
 }
 COMPARED = frozenset(name for name, one in SETTINGS.items() if one.rule is not Rule.OWN)
 
 
 def may_differ(name: str) -> bool:
-    """Say whether each rank may have a value of its own for this variable."""
+    """Return whether ranks may have different values of this variable."""
     return name in SETTINGS and SETTINGS[name].rule is Rule.OWN
 
 
 def given(known: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what this rank has of all settings that are compared, as far as a peer info has room.
+    """Return this rank's values of the compared settings, as far as a peer info has room.
 
-    `known` are those that something else than the text of the variable decides.
+    `known` has the values that are not simply the variable's text.
     """
     texts = {name: environ.get(name) or SETTINGS[name].unset for name in COMPARED}
     return {name: _short(value) for name, value in (texts | dict(known)).items() if value}
@@ -102,10 +101,10 @@ def _short(value: str) -> str:
 
 
 def differences(given: Sequence[Mapping[str, str]]) -> str:
-    """Say which settings differ that must not, with all values and ranks; "" if none does.
+    """Describe settings that wrongly differ, with all values and ranks; "" if none does.
 
     Args:
-        given: by rank; what is empty or absent is not set.
+        given: settings by rank; an empty or absent value is not set.
     """
     found = []
     for name in sorted(COMPARED):

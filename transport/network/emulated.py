@@ -1,7 +1,7 @@
-"""Loads the emulation of the network between nodes that HCCL_EMULATED_NETWORK names.
+"""Loads the emulated network between nodes that HCCL_EMULATED_NETWORK names.
 
-The variable is `MODULE:ADDRESS`: the module has the functions of `Emulation`, the address is for
-the module alone. So the core imports no emulation, and works without one.
+The variable is `MODULE:ADDRESS`: the module has the functions of `Emulation`, and only the module
+reads the address. So the core imports no emulation, and works without one.
 """
 
 import os
@@ -16,34 +16,34 @@ class Emulation(Protocol):
     """The functions of the module."""
 
     def carry(self, dialled: socket.socket, from_node: str, to_node: str) -> socket.socket:
-        """Put the network into a connection that is being made between two nodes.
+        """Route a new connection between two nodes through the network.
 
         Args:
-            dialled: a non-blocking TCP socket; the network takes it over, also where this raises.
+            dialled: a non-blocking TCP socket; the network takes it over, even if this raises.
             from_node: HCCL_NODE_ID of this rank.
-            to_node: that of the rank which was dialled.
+            to_node: HCCL_NODE_ID of the dialled rank.
 
         Returns:
-            This rank's new end, connected and non-blocking: what goes in comes out of `dialled`.
+            This rank's new end, connected and non-blocking, whose bytes leave through `dialled`.
 
         Raises:
-            ConnectionRefusedError: nobody listens there, or not yet.
+            ConnectionRefusedError: no process listens there yet.
             BootstrapError: the network's process is gone.
         """
 
     def follow(self, coordination: Any) -> None:
-        """Report the calls of this process from now on, on the thread of a `Coordination`."""
+        """Start to report this process's calls, on the thread of a `Coordination`."""
 
     def note_step(self, *_: object) -> None:
-        """Report that an optimizer has finished a step; a hook of torch's optimizers."""
+        """Report a finished optimizer step; a hook of torch's optimizers."""
 
 
 def emulation() -> Emulation | None:
-    """Return what plays the network of this process; None: nodes have a real one."""
+    """Return the emulation of this process's network; None: the network is real."""
     named = os.environ.get(EMULATED_NETWORK)
     return cast(Emulation, import_module(named.partition(":")[0])) if named else None
 
 
 def address() -> str:
-    """Return the part of the variable that is for the module."""
+    """Return the module's part of the variable."""
     return os.environ[EMULATED_NETWORK].partition(":")[2]

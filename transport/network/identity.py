@@ -16,7 +16,7 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
 PROTOCOL_VERSION = 12
-"""Raised with every change of what ranks exchange, the fingerprints of calls included."""
+"""Incremented with every change of the messages between ranks, call fingerprints included."""
 
 _MAX_NODE_ID_BYTES = 256
 
@@ -25,7 +25,7 @@ _num_alone = itertools.count()
 
 @dataclass(frozen=True)
 class Identity:
-    """Where a rank runs.
+    """The place where a rank runs.
 
     Attributes:
         host, pid: host name and process id in its own pid namespace, for messages only.
@@ -55,7 +55,7 @@ class Identity:
             network_namespace = os.stat("/proc/self/ns/net").st_ino
         except OSError as error:
             raise BootstrapError(f"cannot determine which node this is: {error}") from error
-        if not can_share_memory():  # a node of its own, for each rank of this process too
+        if not can_share_memory():  # each rank, of this process too, is its own node
             node_id = f"{node_id}/{os.getpid()}.{next(_num_alone)}"
         cores = f"{sum(1 << cpu for cpu in usable_cores()):x}"
         return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id, cores)
@@ -72,7 +72,7 @@ class Identity:
 
 
 def count_cores(ranks: Iterable[Identity]) -> int:
-    """Count the CPUs that ranks of one host may use between them."""
+    """Count the CPUs that any of these ranks of one host may use."""
     bits = 0
     for one in ranks:
         bits |= int(one.cores, 16)
@@ -80,7 +80,7 @@ def count_cores(ranks: Iterable[Identity]) -> int:
 
 
 def are_crowded(ranks: Iterable[Identity]) -> bool:
-    """Return whether some kernel has more of these ranks than CPUs that they may use."""
+    """Return whether a machine has more of these ranks than CPUs that they may use."""
     kernels: dict[str, list[Identity]] = {}
     for one in ranks:
         kernels.setdefault(one.boot_id, []).append(one)
@@ -89,12 +89,12 @@ def are_crowded(ranks: Iterable[Identity]) -> bool:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens on one network, or will.
+    """The address at which a rank listens on one network.
 
     Attributes:
         interface: its name on that rank's host, "" if unknown.
         host: numeric address.
-        port: 0 before one is bound.
+        port: 0 before it is bound.
     """
 
     interface: str
@@ -107,12 +107,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a communicator, as all others know it.
+    """One rank of a communicator, as described to all others.
 
     Attributes:
-        unix_name: abstract Unix socket it listens on, without the leading zero byte.
-        endpoints: where it listens for other nodes, one per interface; empty if it found none.
-        certificate: what it shows in TLS, in DER; empty without TLS.
+        unix_name: its abstract Unix socket, without the leading zero byte.
+        endpoints: its addresses for other nodes, one per interface; may be empty.
+        certificate: its TLS certificate in DER; empty without TLS.
     """
 
     rank: int

@@ -1,8 +1,8 @@
-"""Which interfaces and addresses a rank uses for peers of other nodes.
+"""The choice of interfaces and addresses for peers on other nodes.
 
-By default the source address of the route to the rendezvous (MASTER_ADDR): the one network that
-all ranks are known to share. HCCL_SOCKET_IFNAME overrides it, and every interface that it selects
-carries a path.
+The default is the source address of the route to the rendezvous (MASTER_ADDR), the one network that
+all ranks are known to share. HCCL_SOCKET_IFNAME overrides it; each selected interface carries a
+path.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hccl_py.transport.errors import BootstrapError
 
-if TYPE_CHECKING:  # the launcher's agents need neither, and a thousand of them may start at once
+if TYPE_CHECKING:  # not needed by the launcher's agents, of which a thousand may start at once
     from hccl_py.transport.network.identity import Endpoint
     from hccl_py.transport.network.settings import NetworkSettings
 
@@ -32,7 +32,7 @@ _DEFAULT_ROUTE_PROBES = ("192.0.2.1", "2001:db8::1")
 def list_interfaces() -> dict[str, list[str]]:
     """Return the interfaces that are up with their addresses, loopback last.
 
-    IPv6 link-local addresses are left out: they mean nothing without the scope of the reader.
+    IPv6 link-local addresses are left out: they are only valid with a local scope.
     """
     ipv6 = _ipv6_addresses()
     found = {}
@@ -61,7 +61,7 @@ def select_interfaces(pattern: str, names: Collection[str]) -> list[str]:
     exact_only = wanted_names.startswith("=")
     matches: list[str] = []
     for wanted in (name.strip() for name in wanted_names.removeprefix("=").split(",")):
-        # NCCL excludes by prefix even where an interface bears the very name.
+        # NCCL excludes by prefix even if an interface has exactly that name.
         if exact_only or (wanted in names and not excludes):
             matches += [wanted] if wanted in names else []
         else:
@@ -77,7 +77,7 @@ def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
 
     routed = address_towards(settings.rendezvous_host, settings.family)
     if settings.store_host and is_loopback(routed):
-        # A job on one host, which meets another job: MASTER_ADDR is of this job alone.
+        # A job on one host that joins another job: MASTER_ADDR belongs to this job alone.
         routed = address_towards(settings.store_host, settings.family)
     interfaces = list_interfaces()
     if not settings.interfaces:
@@ -92,7 +92,7 @@ def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
         addresses = fitting if settings.family is not None else fitting or interfaces[name]
         chosen += [Endpoint(name, address) for address in addresses[:1]]
     if settings.interfaces.startswith("^"):
-        # A list of excluded interfaces does not ask for loopback.
+        # A list of exclusions does not select loopback.
         chosen = [one for one in chosen if not is_loopback(one.host)] or chosen
     if not chosen:
         raise _no_match(settings, interfaces)
@@ -100,11 +100,11 @@ def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
 
 
 Target = str | tuple[str, int]
-"""Where to connect: an abstract Unix name with its leading zero byte, or numeric host and port."""
+"""An abstract Unix name with its leading zero byte, or numeric host and port."""
 
 
 def describe_target(target: Target) -> str:
-    """Render what is dialled, for messages."""
+    """Render a dialled address, for messages."""
     if isinstance(target, str):
         return f"unix:@{target[1:]}"
     host, port = target
@@ -112,9 +112,9 @@ def describe_target(target: Target) -> str:
 
 
 def name_to_look_up(host: str) -> str | bytes:
-    """Return a host as `socket.getaddrinfo` takes it without loading Python's tables of Unicode.
+    """Return a host in the form for which `socket.getaddrinfo` loads no Unicode tables.
 
-    It loads them for every str, which costs an agent of the launcher 4 ms.
+    Loading them for a str costs an agent of the launcher 4 ms.
     """
     return host.encode() if host.isascii() else host
 
@@ -126,7 +126,7 @@ def address_family(address: str) -> socket.AddressFamily:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether a numeric address is reachable from its own host only."""
+    """Return whether a numeric address is a loopback address."""
     return ipaddress.ip_address(address).is_loopback
 
 

@@ -12,9 +12,9 @@ from hccl_py.transport.network.system_calls import descriptor_limits
 
 logger = logging.getLogger("hccl_py.transport")
 
-_MOST_STRANGERS = 64
-_FEWEST_STRANGERS = 8
-_DESCRIPTORS_PER_STRANGER = 16
+_MOST_CONNECTIONS = 64
+_FEWEST_CONNECTIONS = 8
+_DESCRIPTORS_PER_CONNECTION = 16
 _LINES_PER_PERIOD = 16
 _PERIOD_S = 60.0
 _MAX_REMEMBERED = 256
@@ -22,19 +22,22 @@ _OTHERS = "other reasons"
 _MAX_REASONS = 32
 
 
-def stranger_limit() -> int:
-    """Return how many strangers may be connected at once, so that others find descriptors left."""
+def unauthenticated_limit() -> int:
+    """Return the limit of unauthenticated connections, which leaves descriptors to others."""
     limit = descriptor_limits()[0]
     if limit == resource.RLIM_INFINITY:
-        return _MOST_STRANGERS
-    return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))
+        return _MOST_CONNECTIONS
+    return max(
+        _FEWEST_CONNECTIONS,
+        min(_MOST_CONNECTIONS, limit // _DESCRIPTORS_PER_CONNECTION),
+    )
 
 
 class Rejections:
     """The rejected connections of one listener. For one thread at a time."""
 
     def __init__(self, who: str) -> None:
-        """Start with none; `who` rejects, for the log."""
+        """Start with none; `who` names this side in the log."""
         self._who = who
         self._logged: deque[tuple[str, str]] = deque(maxlen=_MAX_REMEMBERED)
         self._reasons: Counter[str] = Counter()
@@ -61,7 +64,7 @@ class Rejections:
         logger.warning("%s rejected a connection from %s: %s", self._who, address, reason)
 
     def log_rest(self) -> None:
-        """Log how many were rejected and are not in the log yet."""
+        """Log the number of rejections that are not in the log yet."""
         if self._num_unlogged:
             what = "%s rejected %d more connections, the last from %s"
             logger.warning(what, self._who, self._num_unlogged, self._last_unlogged)
@@ -72,7 +75,7 @@ class Rejections:
         if not self._reasons:
             return ""
         reasons = [f"{count} ({reason})" for reason, count in self._reasons.most_common(4)]
-        return f"; connections rejected meanwhile: {', '.join(reasons)}"
+        return f"; rejected connections: {', '.join(reasons)}"
 
 
 def host_of(address: str) -> str:

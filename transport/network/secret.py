@@ -1,4 +1,4 @@
-"""HCCL_SECRET: read and judged in one place, for ranks and for the launcher."""
+"""HCCL_SECRET: read and checked in one place, for ranks and for the launcher."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def read_secret(environ: Mapping[str, str] = os.environ) -> bytes | None:
     """Return the job's secret; None: it is not set.
 
     Raises:
-        InvalidArgumentError: it is set and empty, which no authentication would follow from.
+        InvalidArgumentError: it is set but empty, which would authenticate nothing.
     """
     given = environ.get(SECRET)
     if given is not None and not given.strip():
@@ -26,12 +26,12 @@ def read_secret(environ: Mapping[str, str] = os.environ) -> bytes | None:
 
 
 def sealing_key() -> bytes:
-    """Return the secret unchecked: an empty one is refused where the other ranks hear of it."""
+    """Return the secret unchecked; an empty one is rejected where all ranks get the error."""
     return os.fsencode(os.environ.get(SECRET, ""))
 
 
 def weakness(secret: bytes | None) -> str:
-    """Say why a secret should be another one, without a part of it; "" if it is long enough."""
+    """Return why a secret is weak, without showing it; "" if it is long enough."""
     if secret is None or len(secret) >= SHORTEST_BYTES:
         return ""
     return (

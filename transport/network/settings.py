@@ -1,4 +1,4 @@
-"""The environment's settings of the network: read, checked, and named in every error."""
+"""The network settings of the environment, read and checked; errors name the variable."""
 
 import os
 import re
@@ -22,20 +22,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """How a rank reaches ranks of other nodes; None is unset.
+    """The settings of connections to other nodes; None is unset.
 
     Attributes:
-        rendezvous_host: MASTER_ADDR; decides on the interface where HCCL_SOCKET_IFNAME does not.
+        rendezvous_host: MASTER_ADDR; selects the interface unless HCCL_SOCKET_IFNAME does.
         interfaces: HCCL_SOCKET_IFNAME, in NCCL's or gloo's syntax; every match carries a path.
         family: HCCL_SOCKET_FAMILY, for interfaces with addresses of both.
-        ports: HCCL_PORT_RANGE: where to listen, both ends included.
+        ports: HCCL_PORT_RANGE: ports to listen on, both ends included.
         num_connections: HCCL_CONNECTIONS, per interface and lane.
-        secret: HCCL_SECRET, what connections authenticate with.
-        tls: HCCL_TLS: encrypt what travels between nodes.
-        transport: HCCL_TRANSPORT: who carries messages, see `transports.py`.
-        checksum: HCCL_CHECKSUM: a CRC32C with everything that travels between nodes.
-        emulated: HCCL_EMULATED_NETWORK: which process passes on what goes to other nodes.
-        store_host: of the store where ranks meet; decides where MASTER_ADDR is a loopback address.
+        secret: HCCL_SECRET: authenticates connections.
+        tls: HCCL_TLS: encrypt traffic between nodes.
+        transport: HCCL_TRANSPORT: the provider of messages, see `transports.py`.
+        checksum: HCCL_CHECKSUM: add a CRC32C to all traffic between nodes.
+        emulated: HCCL_EMULATED_NETWORK: the process that emulates the network between nodes.
+        store_host: host of the rendezvous store; used if MASTER_ADDR is a loopback address.
     """
 
     rendezvous_host: str | None = None
@@ -57,11 +57,11 @@ class NetworkSettings:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is asked for that only TCP connections have."""
+        """Whether no setting needs TCP connections."""
         return not self.tls and not self.checksum and self.num_connections == 1
 
     def compared(self) -> dict[str, str]:
-        """Return what `agreed.SETTINGS` compares between ranks."""
+        """Return the settings that `agreed.SETTINGS` compares between ranks."""
         given = {
             "HCCL_CONNECTIONS": self.num_connections,
             "HCCL_TRANSPORT": self.transport,
@@ -72,7 +72,7 @@ class NetworkSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "NetworkSettings":
-        """Read the settings of a process; InvalidArgumentError: one makes no sense."""
+        """Read the settings of a process; InvalidArgumentError: one is invalid."""
         given = {name: value for name, value in environ.items() if value}
         settings = cls(
             rendezvous_host=given.get("MASTER_ADDR"),

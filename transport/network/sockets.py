@@ -1,4 +1,4 @@
-"""The sockets of a rank: those it listens on, and those a forked child closes its copies of.
+"""The sockets of a rank: its listeners, and the connections that a forked child closes.
 
 Listeners are bound before the rendezvous, because peer infos carry their addresses.
 """
@@ -24,9 +24,9 @@ Connection = int | Stream
 
 
 def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list[Endpoint]]:
-    """Bind a non-blocking socket to each address that the settings choose, and say where they are.
+    """Bind a non-blocking socket to each address that the settings choose; return both.
 
-    BootstrapError: none fits.
+    BootstrapError: no address fits.
     """
     with contextlib.ExitStack() as opened:
         listeners, endpoints = [], []
@@ -57,14 +57,14 @@ def bind_unix(name: str = "") -> socket.socket:
 
 
 def has_ended(rank: Identity, unix_name: str, here: Identity) -> bool:
-    """Say whether a rank's process has ended, as far as a process at `here` can know.
+    """Return whether a rank's process is known to have ended, seen from `here`.
 
     Args:
-        rank: of the rank.
-        unix_name: of the socket that the rank has bound, as long as it lives.
-        here: of this process.
+        rank: identity of the rank.
+        unix_name: socket that the rank keeps bound while it lives.
+        here: identity of this process.
     """
-    if rank.machine != here.machine:  # there the name may be another one's
+    if rank.machine != here.machine:  # names are per machine
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -75,18 +75,18 @@ def has_ended(rank: Identity, unix_name: str, here: Identity) -> bool:
 
 
 def bind_to_device(bound: socket.socket, interface: str) -> None:
-    """Send through an interface, where the kernel lets this user do so.
+    """Bind a socket to an interface, if the kernel permits it.
 
-    The routing table would send everything through one of two interfaces that share a network.
+    The routing table would use only one of two interfaces on the same network.
     """
     with contextlib.suppress(OSError):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
 def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socket.socket:
-    """Bind a non-blocking socket to an address: to its port, or else the first free one of a range.
+    """Bind a non-blocking socket to an address: its port, or the first free one of a range.
 
-    Ports below `first` are known to be taken. BootstrapError: all are, or the address.
+    Ports below `first` are taken. BootstrapError: no port is free, or the address is in use.
     """
     for port in ports or (local.port,):
         if port and port < first:
@@ -95,8 +95,8 @@ def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socke
         try:
             bound.setblocking(False)
             if port:
-                # The last job's connections may still linger on the port. Two sockets that both
-                # set the option can share a port until one listens, so this one does at once.
+                # Connections of the last job may linger on the port. Two sockets with this option
+                # can share a port until one listens, so this one listens at once.
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((local.host, port))
             if port:
@@ -119,10 +119,10 @@ def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socke
 
 
 class OpenSockets:
-    """Connections that a forked child closes its copies of.
+    """Connections whose copies a forked child closes.
 
-    The engine closes one that broke, and the descriptor may belong to another file by the time of
-    the fork. The kernel's number of the socket identifies it.
+    The engine closes broken connections, whose descriptors may name other files when the process
+    forks. The socket's inode identifies it.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class OpenSockets:
         self._inodes[descriptor] = os.fstat(descriptor).st_ino
 
     def close_copies(self) -> None:
-        """Close those that still are what they were."""
+        """Close the descriptors that still name the same socket."""
         for descriptor, inode in self._inodes.items():
             with contextlib.suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
@@ -142,7 +142,7 @@ class OpenSockets:
 
 
 def peer_process(connected: socket.socket) -> tuple[int, int]:
-    """Return process id and user id of the other end, as the kernel knows them."""
+    """Return the peer's process id and user id, from the kernel."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, user, _ = _UCRED.unpack(credentials)
     return int(pid), int(user)

@@ -1,4 +1,4 @@
-"""The system calls that a sandbox may forbid, tried out before the first is needed.
+"""The system calls that a sandbox may forbid, tried before they are needed.
 
 nothing works without it     named in one line, instead of an error from deep inside
 memfd_create                 ranks of a node do not share memory but talk over TCP
@@ -29,11 +29,11 @@ _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
 @functools.cache
 def can_share_memory() -> bool:
-    """Whether this process may make memory for others to map; logs if not."""
+    """Return whether this process may create shared memory; logs if not."""
     try:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         with open(os.memfd_create("hccl-probe", flags), "wb") as file:
-            os.ftruncate(file.fileno(), 0)  # which no limit of file sizes forbids
+            os.ftruncate(file.fileno(), 0)  # size 0: no file size limit forbids it
             fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
     except OSError as error:
         if error.errno not in _FORBIDDEN:
@@ -50,7 +50,7 @@ def can_share_memory() -> bool:
 
 
 def descriptor_limits() -> tuple[int, int]:
-    """Return the soft and the hard limit of descriptors; RLIM_INFINITY where it may not ask."""
+    """Return the soft and hard descriptor limits; RLIM_INFINITY if the query is forbidden."""
     try:
         return resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:
@@ -59,7 +59,7 @@ def descriptor_limits() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def most_descriptors() -> Iterator[None]:
-    """Raise the limit to the hard one meanwhile, where this process may."""
+    """Raise the soft limit to the hard one within the context, if permitted."""
     with contextlib.ExitStack() as restored:
         with contextlib.suppress(OSError, ValueError):
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,12 +70,12 @@ def most_descriptors() -> Iterator[None]:
 
 
 def is_no_descriptor(error: BaseException | None) -> bool:
-    """Say whether the process, or the machine, has no descriptor left."""
+    """Return whether the process or the machine is out of descriptors."""
     return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)  # ZeroMQ's errors too
 
 
 def usable_cores() -> set[int]:
-    """Return the cores that this thread may run on; all, where it may not ask."""
+    """Return the cores that this thread may run on; all if the query is forbidden."""
     try:
         return os.sched_getaffinity(0)
     except OSError:
@@ -86,7 +86,7 @@ def require_system_calls() -> None:
     """Make each call once.
 
     Raises:
-        BootstrapError: one is forbidden; the text names it.
+        BootstrapError: a call is forbidden; the text names it.
     """
     with contextlib.ExitStack() as undo:
         with named("eventfd2"):
@@ -135,7 +135,7 @@ def _require_connections(listener: socket.socket, client: socket.socket) -> None
             client.connect(address)
     except OSError:
         return  # a namespace whose loopback is down
-    with named("accept4"):  # the provider zmq has no other way
+    with named("accept4"):  # needed by the provider zmq
         accepted = _libc.accept4(listener.fileno(), None, None, socket.SOCK_CLOEXEC)
         if accepted < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -146,7 +146,7 @@ def _require_connections(listener: socket.socket, client: socket.socket) -> None
 
 @contextlib.contextmanager
 def named(call: str) -> Iterator[None]:
-    """Make a system call; BootstrapError with its name, if it is forbidden."""
+    """Wrap a system call: BootstrapError names it if it is forbidden."""
     try:
         yield
     except OSError as error:

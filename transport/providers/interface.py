@@ -1,7 +1,6 @@
-"""The interface of a provider written in Python: lanes between ranks, however they are made.
+"""The interface of a provider written in Python, which makes the lanes between ranks.
 
-`docs/internals/providers.md` walks through the one that comes along, `zmq/`; `registry.py` names
-all.
+`docs/internals/providers.md` walks through the example, `zmq/`; `registry.py` names all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,51 +19,51 @@ class Lane(Protocol):
     the methods, one at a time, with the GIL; none may block. An exception ends the communicator,
     and its text is in the error of every rank; a later call raises it again.
 
-    It may have four more methods: `tend()` goes on while no call does; `peer_has_ended()` says
-    that the peer has left or died; `owes()` returns whether the peer may lack a message, for
-    which a rank that leaves waits some seconds; `trouble()` returns for how many seconds nothing
-    came through, and why, or None.
+    Four more methods are optional: `tend()` makes progress outside calls; `peer_has_ended()` raises
+    once the peer has left or died; `owes()` returns whether the peer may lack a message, for which
+    a leaving rank waits some seconds; `trouble()` returns the seconds since a message was
+    delivered, and why, or None.
     """
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
-        """Take a message of `header` and `payload`, or none of it.
+        """Accept a message of `header` and `payload` as a whole, or reject it.
 
         Args:
             header: 32 bytes.
-            payload: at most the slot size of the communicator (128 KiB); may be empty. It is the
-                caller's memory and changes after the return: copy what is needed later.
+            payload: at most the slot size of the communicator (128 KiB); may be empty. The caller
+                reuses its memory after the return: copy data that is needed later.
 
         Returns:
-            False: no room now; the same message is offered again when `fd` says so. Room must be
-            bounded: a receiver that does not read has to stop its senders.
+            False: no room; the same message is offered again when `fd` is readable. Room must be
+            bounded: a receiver that does not read must stop its senders.
         """
 
     def receive(self) -> Any | None:
         """Return the next message, header and payload in one readable buffer; None: not yet.
 
-        The caller keeps a reference for as long as it reads.
+        The caller keeps a reference while it reads.
         """
 
     def fd(self) -> int:
-        """Return the descriptor that a sleeper watches; always the same.
+        """Return the descriptor that a sleeping thread watches; always the same.
 
-        It is readable from the moment on at which an answer False or None is outdated, until the
-        next `send` or `receive`, and each time it becomes so anew is an edge for epoll. To be
-        readable without a reason is allowed and costs a call.
+        It becomes readable when an answer False or None is outdated, and stays so until the next
+        `send` or `receive`; each time is a new edge for epoll. It may be readable without a reason,
+        at the cost of a call.
         """
 
     def close(self) -> None:
-        """Free everything. Messages that were sent before still arrive. Idempotent."""
+        """Free everything. Messages sent before still arrive. Idempotent."""
 
 
 @dataclass(frozen=True)
 class ProviderSettings:
-    """Where a provider makes its lanes: as which rank of how many.
+    """The settings of a provider: its rank, the world size, and addresses.
 
     Attributes:
         num_lanes: lanes to every other rank.
-        address: numeric address on which other ranks reach this one.
-        ports: where it may listen; None: anywhere.
+        address: numeric address at which other ranks reach this one.
+        ports: ports it may listen on; None: any.
     """
 
     rank: int
@@ -78,7 +77,7 @@ class Provider(Protocol):
     """Makes the lanes of one communicator; constructed with its `ProviderSettings`."""
 
     def address(self) -> bytes:
-        """Return what all other ranks have to know, at most `MAX_ADDRESS_BYTES`.
+        """Return this rank's address for all others, at most `MAX_ADDRESS_BYTES`.
 
         It travels authenticated, but is no secret.
         """
@@ -86,18 +85,18 @@ class Provider(Protocol):
     def connect(
         self, addresses: Sequence[bytes], deadline: Deadline
     ) -> Mapping[int, Sequence[Lane]]:
-        """Connect to all other ranks, which do so at the same time.
+        """Connect to all other ranks, which call this at the same time.
 
         Args:
             addresses: of all ranks, this one included.
-            deadline: for all of it. Ask its `hopeless`, where there is one, several times a second
-                while you wait: the other connections of the start are kept up in it.
+            deadline: of the whole call. Call its `hopeless`, if set, several times a second while
+                waiting: it also keeps the other bootstrap connections up.
 
         Returns:
-            By rank, `num_lanes` lanes; the i-th meets the peer's i-th.
+            By rank, `num_lanes` lanes; the i-th connects to the peer's i-th.
 
         Raises:
-            BootstrapError: says which ranks are missing, and what to look at.
+            BootstrapError: names the missing ranks, and what to look at.
         """
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 A queue pair is connected by a `QueuePairEndpoint`, a communicator's ranks by HCCL_TRANSPORT
 (`network/transports.py`).
-Those of Python implement `interface.py`; the others are C++. `register` adds an endpoint.
+Python providers implement `interface.py`; the others are C++. `register` adds an endpoint.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:  # the launcher checks names and settings without loading the 
 
 
 class QueuePairEndpoint(Protocol):
-    """One end of a connection that is still to be made, and that its peer finds by its address."""
+    """One end of a future connection, which its peer finds by its address."""
 
     @property
     def address(self) -> bytes:
         """The address of this end, for the other end. It contains a secret: keep it safe."""
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
-        """Connect with the endpoint of another queue pair, which does the same.
+        """Connect to the endpoint of another queue pair, which does the same.
 
         Raises:
-            BootstrapError: the other end did not come, or did not prove itself.
+            BootstrapError: the peer did not connect, or did not authenticate.
         """
 
     def close(self) -> None:
-        """Release everything that `connect` did not hand out. Idempotent."""
+        """Release everything that `connect` did not return. Idempotent."""
 
 
 _providers: dict[str, Callable[[], QueuePairEndpoint]] = {}
 
 
 def register(name: str, open_endpoint: Callable[[], QueuePairEndpoint]) -> None:
-    """Make a provider known under a name."""
+    """Register a provider under a name."""
     _providers[name] = open_endpoint
 
 
 def endpoint_maker(name: str) -> Callable[[], QueuePairEndpoint]:
-    """Return what opens one end of a connection; InvalidArgumentError: no such provider."""
+    """Return the function that opens an endpoint; InvalidArgumentError: no such provider."""
     if name not in _providers:
         raise InvalidArgumentError(f"no provider {name!r}; there are: {', '.join(_providers)}")
     return _providers[name]
 
 
 def provider_class(name: str) -> Callable[[ProviderSettings], Provider] | None:
-    """Load what makes a provider; None for those of C++. InvalidArgumentError: no such class."""
+    """Load a provider's class; None for C++ providers. InvalidArgumentError: no such class."""
     if name in IN_CPP:
         return None
     module, _, attribute = IN_PYTHON.get(name, name).partition(":")

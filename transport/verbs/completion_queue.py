@@ -9,8 +9,8 @@ from hccl_py.transport.verbs.device import Device, Resource
 class CompletionQueue(Resource[_core.CompletionQueue]):
     """A queue of completions; ibv_cq. A context manager; threads may share it.
 
-    A thread that polls or waits drives the queue pairs that report here. close() ends the waits of
-    other threads, which raise InvalidArgumentError.
+    A thread that polls or waits drives the queue pairs that report here. close() ends other
+    threads' waits, which raise InvalidArgumentError.
     """
 
     closes_after_siblings = True
@@ -19,13 +19,13 @@ class CompletionQueue(Resource[_core.CompletionQueue]):
         """Make a queue (ibv_create_cq).
 
         Args:
-            device: as for the queue pairs.
-            capacity: completions that it holds; one more is an error that ends its use.
+            device: device of the queue pairs.
+            capacity: completions that it holds; an overflow makes it unusable.
         """
         super().__init__(device, _core.CompletionQueue(capacity))
 
     def poll(self, max_completions: int = 16) -> list[Completion]:
-        """Take what is there; never waits (ibv_poll_cq).
+        """Return the completions that are there, without waiting (ibv_poll_cq).
 
         Raises:
             CompletionQueueOverflowError: completions were lost.
@@ -33,10 +33,10 @@ class CompletionQueue(Resource[_core.CompletionQueue]):
         return [_completion(one) for one in self.core.poll(max_completions)]
 
     def wait(self, *, timeout_s: float, max_completions: int = 16) -> list[Completion]:
-        """Take at least one completion; waits for it (ibv_get_cq_event, then ibv_poll_cq).
+        """Wait for and return at least one completion (ibv_get_cq_event, then ibv_poll_cq).
 
         Raises:
-            CompletionTimeoutError: none came in time.
+            CompletionTimeoutError: none arrived in time.
             CompletionQueueOverflowError: completions were lost.
         """
         completions = self.core.wait(max_completions, timeout_s)

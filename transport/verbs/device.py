@@ -21,7 +21,7 @@ from hccl_py.transport.verbs.rdma_endpoint import RdmaEndpoint
 register("loopback", endpoints.LoopbackEndpoint)
 register("shm", endpoints.ShmSocketEndpoint)
 register("tcp", endpoints.TcpSocketEndpoint)
-register(VERBS_OVER_TCP, endpoints.TcpSocketEndpoint)  # what a communicator calls it
+register(VERBS_OVER_TCP, endpoints.TcpSocketEndpoint)  # a communicator's name for it
 register("zmq", lambda: endpoints.PythonProviderEndpoint("zmq"))
 
 Domain = _core.ProtectionDomain | _core.RdmaDomain
@@ -43,14 +43,14 @@ class Resource(Generic[Core]):
     closes_after_siblings = False
 
     def __init__(self, parent: "Resource[Any] | None", core: Core) -> None:
-        """Become a child of `parent`, which must be open, and own the engine's object."""
+        """Register with `parent`, which must be open, and own the engine's object."""
         if parent is not None:
             parent._check_open()
             parent._children.append(self)
         self._parent = parent
         self._core = core
         self._children: list[Resource[Any]] = []
-        self._counted: Counter[str] = Counter()  # by queue pairs that are closed
+        self._counted: Counter[str] = Counter()  # by closed queue pairs
         self.closed = False
 
     @property
@@ -66,7 +66,7 @@ class Resource(Generic[Core]):
         self.close()
 
     def statistics(self) -> dict[str, int]:
-        """Add up what the queue pairs below counted, those that are closed included."""
+        """Add up the counters of the queue pairs below, closed ones included."""
         total = Counter(self._counted)
         for child in self._children:
             total.update(child.statistics())
@@ -85,7 +85,7 @@ class Resource(Generic[Core]):
         self._release()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget everything, because the parent process still uses it."""
+        """In a forked child: drop all objects without closing them; the parent uses them."""
         for child in self._children:
             child.leave_to_parent()
         if not self.closed:
@@ -98,11 +98,11 @@ class Resource(Generic[Core]):
             raise InvalidArgumentError(f"the {type(self).__name__} is closed; make a new one")
 
     def _release(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's object."""
 
 
 class _Inherited:
-    """Stands in a forked child where the engine's object was."""
+    """Replaces the engine's object in a forked child."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError(
@@ -114,11 +114,11 @@ class _Inherited:
 class Device(Resource[_core.ProgressThread]):
     """An open device, as from ibv_open_device. A context manager.
 
-    The progress thread of the process answers the peers of its queue pairs while no thread polls.
+    The process's progress thread answers the queue pairs' peers while no thread polls.
 
     Attributes:
         provider: its name; `verbs` for every RDMA device.
-        rdma: the port of a real device; None where queue pairs are software.
+        rdma: the port of a real device; None for software queue pairs.
     """
 
     def __init__(self, provider: str) -> None:
@@ -151,7 +151,7 @@ class Device(Resource[_core.ProgressThread]):
     def new_queue_pair(
         self, domain: Domain, queues: Queues, attributes: QueuePairAttributes
     ) -> Pair:
-        """Make the engine's queue pair; `queues` are those of sends and of RECVs."""
+        """Make the engine's queue pair; `queues` are for sends and for RECVs."""
         if isinstance(domain, _core.RdmaDomain):
             return _core.RdmaQueuePair.create(domain, *queues, attributes)
         return _core.QueuePair.create(self.core, domain, *queues, attributes)
@@ -168,7 +168,7 @@ _open: "weakref.WeakSet[Device]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    # Daemon threads that wait would not survive the end of the interpreter, nor it them.
+    # Waiting daemon threads would crash the interpreter at its end.
     for device in list(_open):
         device.close()
 

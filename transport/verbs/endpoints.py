@@ -1,8 +1,7 @@
-"""How two queue pairs meet, for each provider: an endpoint is one end before it is connected.
+"""Endpoints: one end of a queue pair's connection before it is made, for each provider.
 
-shm and tcp make one authenticated connection. FullMesh and handshake are those of communicators,
-with two members. The order of the two addresses decides which is rank 0, and the higher rank
-dials.
+shm and tcp make one authenticated connection, with the FullMesh and handshake of a communicator of
+two members. The order of the two addresses decides which is rank 0, and the higher rank dials.
 """
 
 import hashlib
@@ -33,13 +32,13 @@ from hccl_py.transport.providers.registry import provider_class
 _BACKLOG = 16
 _ADDRESS_HEADER = struct.Struct("!I32s")
 
-# While a forked child has copies of them, peers do not notice its parent's death.
+# Peers would not notice the parent's death while a forked child has copies.
 _connected = OpenSockets()
 register(LifecycleStage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
 
 
 class LoopbackEndpoint:
-    """Both queue pairs live in this process; threads play the peers.
+    """Both queue pairs are in this process; threads act as the peers.
 
     The end that connects first makes both lanes and leaves one for the other end.
     """
@@ -51,7 +50,7 @@ class LoopbackEndpoint:
             _local_ends[self.address] = self
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
-        """Connect; does not wait for the other end to do the same, so `timeout_s` is not needed."""
+        """Connect without waiting for the other end, so `timeout_s` is not needed."""
         with _local_lock:
             if remote in self._left_for_me:
                 return self._left_for_me.pop(remote)
@@ -63,7 +62,7 @@ class LoopbackEndpoint:
             return mine
 
     def close(self) -> None:
-        """Forget this end."""
+        """Remove this end."""
         with _local_lock:
             _local_ends.pop(self.address, None)
             self._left_for_me.clear()
@@ -90,7 +89,7 @@ class _Address:
 
 
 class RendezvousEndpoint:
-    """A listening socket that makes one authenticated connection; subclasses make a lane of it."""
+    """A listening socket for one authenticated connection, which subclasses turn into a lane."""
 
     def __init__(self) -> None:
         self._listener, unix_name, endpoint = self._bind()
@@ -106,7 +105,7 @@ class RendezvousEndpoint:
     def connect_socket(
         self, remote: bytes, timeout_s: float, descriptors: tuple[int, int, int] | None = None
     ) -> tuple[World, socket.socket, tuple[int, ...]]:
-        """Connect with another end; return both, a non-blocking socket and its descriptors."""
+        """Connect to another end; return both ends, a non-blocking socket and its descriptors."""
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
@@ -115,7 +114,7 @@ class RendezvousEndpoint:
             Member(rank, end.identity, end.unix_name, (end.endpoint,))
             for rank, end in enumerate(ends)
         )
-        # HCCL_SECRET never travels: the addresses alone do not suffice to connect.
+        # HCCL_SECRET is never sent: the addresses alone do not suffice to connect.
         key = NetworkSettings.from_environment().secret or b""
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
@@ -130,7 +129,7 @@ class RendezvousEndpoint:
         return world, socket.socket(fileno=connected), received
 
     def _bind(self) -> tuple[socket.socket, str, Endpoint]:
-        # The first of the addresses that communicators would use, see settings.py.
+        # The first address that communicators would use, see settings.py.
         listeners, endpoints = bind_listeners(NetworkSettings.from_environment())
         for unused in listeners[1:]:
             unused.close()
@@ -138,7 +137,7 @@ class RendezvousEndpoint:
 
 
 class ShmSocketEndpoint(RendezvousEndpoint):
-    """Shared memory: the Unix connection passes descriptors, and its end shows that of the peer."""
+    """Shared memory: the Unix connection passes descriptors, and its end signals the peer's."""
 
     def __init__(self) -> None:
         self._arena = arena_of_this_process()
@@ -146,7 +145,7 @@ class ShmSocketEndpoint(RendezvousEndpoint):
         super().__init__()
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
-        """Connect with an end on the same node."""
+        """Connect to an end on the same node."""
         peer = _Address.unpack(remote).identity
         if peer.node != self._identity.node:
             raise BootstrapError(
@@ -185,12 +184,12 @@ class TcpSocketEndpoint(RendezvousEndpoint):
 class PythonProviderEndpoint(RendezvousEndpoint):
     """A provider in Python, see `providers/interface.py`: a communicator of two with one lane.
 
-    Such a provider has to know its rank before it listens, and its address must not be forged. So
-    an authenticated TCP connection comes first, over which the two ends exchange their addresses.
+    Such a provider must know its rank before it listens, and its address must not be forged. So the
+    two ends first exchange their addresses over an authenticated TCP connection.
     """
 
     def __init__(self, name: str) -> None:
-        make = provider_class(name)  # imports pyzmq, which takes its time
+        make = provider_class(name)  # imports pyzmq, which is slow
         assert make is not None
         self._make = make
         super().__init__()
@@ -216,7 +215,7 @@ class PythonProviderEndpoint(RendezvousEndpoint):
 def exchange_addresses(world: World, rendezvous: socket.socket, address: bytes) -> list[bytes]:
     """Send this end's address and return both ends', by rank; the socket has a timeout.
 
-    BootstrapError: the peer ended, or its address was not signed by it.
+    BootstrapError: the peer ended, or its address has a wrong signature.
     """
     addresses = [address, address]
     peer = 1 - world.rank
@@ -235,7 +234,7 @@ def exchange_addresses(world: World, rendezvous: socket.socket, address: bytes) 
 
 
 def _read(connected: socket.socket, num_bytes: int) -> bytes:
-    """Receive exactly so many bytes: those after them belong to the next step."""
+    """Receive exactly `num_bytes`: later bytes belong to the next step."""
     received = b""
     while len(received) < num_bytes:
         part = connected.recv(num_bytes - len(received))

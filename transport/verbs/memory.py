@@ -1,4 +1,4 @@
-"""Protection domain and memory region: what may be touched, and by whom."""
+"""Protection domain and memory region: the memory that requests may access."""
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -9,8 +9,8 @@ from hccl_py.transport.verbs.device import Device, Domain, Resource
 class ProtectionDomain(Resource[Domain]):
     """Keeps memory regions and the queue pairs that may use them together; ibv_pd.
 
-    A context manager: closes its queue pairs, then its regions. A region that is still open is kept
-    alive: its key is valid, so its memory has to be.
+    A context manager: closes its queue pairs, then its regions. An open region stays alive: its key
+    is valid, so its memory must be too.
     """
 
     def __init__(self, device: Device) -> None:
@@ -24,10 +24,10 @@ class ProtectionDomain(Resource[Domain]):
             buffer: anything with the buffer protocol, C-contiguous: bytes, bytearray, numpy array.
                 Writable unless `access` is LOCAL_READ or REMOTE_READ only. Kept alive and, where
                 Python can, fixed in size until the region is closed.
-            access: what it may be used for. REMOTE_WRITE needs LOCAL_WRITE.
+            access: permitted uses. REMOTE_WRITE needs LOCAL_WRITE.
 
         Raises:
-            InvalidArgumentError: no such buffer, or access that makes no sense.
+            InvalidArgumentError: the buffer does not fit, or `access` is invalid.
         """
         return MemoryRegion(self, buffer, access)
 
@@ -49,7 +49,7 @@ class MemoryRegion(Resource[Domain]):
     def __init__(self, domain: ProtectionDomain, buffer: object, access: Access) -> None:
         writable = bool(access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE))
         try:
-            # The view also keeps a bytearray from being resized while the engine uses it.
+            # The view also prevents resizing of a bytearray while the engine uses it.
             self._view = memoryview(buffer)  # type: ignore[arg-type]
             self.address = _core.address_of(buffer, writable)
         except (TypeError, ValueError, BufferError) as error:
@@ -61,7 +61,7 @@ class MemoryRegion(Resource[Domain]):
         super().__init__(domain, domain.core)
 
     def piece(self, offset: int = 0, length: int | None = None) -> ScatterGather:
-        """Name a part of the region, for a work request; by default all from `offset` on.
+        """Return a part of the region for a work request; by default all from `offset` on.
 
         Nothing is checked here: a wrong range ends the request with an error, as on hardware.
         """

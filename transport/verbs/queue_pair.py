@@ -26,8 +26,9 @@ _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
     """One end of a reliable connection; ibv_qp of type RC. A context manager; threads may share it.
 
-    Ordered and exactly once. An error moves it and its peer to ERROR, and ends all requests, posted
-    before or after, with FLUSHED. close() (ibv_destroy_qp) does the same, without completions here.
+    Delivers in order and exactly once. An error moves it and its peer to ERROR and ends all
+    requests, posted before or after, with FLUSHED. close() (ibv_destroy_qp) does the same, without
+    local completions.
 
     Attributes:
         number: unique in this process.
@@ -44,7 +45,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         """Make a queue pair in RESET (ibv_create_qp).
 
         Args:
-            domain: whose memory regions it may use.
+            domain: holds the memory regions that it may use.
             send_queue: reports the requests of post_send.
             recv_queue: reports RECVs; default: `send_queue`.
             attributes: sizes, timers and retries.
@@ -53,7 +54,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
             InvalidArgumentError: an attribute is out of range.
         """
         self.attributes = attributes or QueuePairAttributes()
-        # Kept: the engine's objects must outlive this one.
+        # References: the engine's objects must outlive this one.
         self._queues = (send_queue.core, (recv_queue or send_queue).core)
         self._device = device = domain.device
         core = device.new_queue_pair(domain.core, self._queues, self.attributes)
@@ -68,15 +69,15 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
 
     @property
     def reason(self) -> str:
-        """Why it is in ERROR; empty otherwise."""
+        """The cause of ERROR; empty otherwise."""
         return self._core.reason()
 
     @property
     def address(self) -> bytes:
-        """The address for the peer's `connect`; to be carried there by other means.
+        """The address for the peer's `connect`; the user carries it there.
 
-        It holds a random secret by which the two ends know each other: a program that reads it can
-        connect instead of the peer. HCCL_SECRET, where it is set, is needed as well.
+        It holds a random secret that authenticates the two ends: a program that reads it can
+        connect instead of the peer, unless HCCL_SECRET is set, which is needed as well.
 
         Raises:
             InvalidArgumentError: the queue pair is not in INIT.
@@ -90,13 +91,13 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         return bytes(msgpack.packb(address))
 
     def connect(self, remote_address: bytes, *, timeout_s: float) -> None:
-        """Connect with another queue pair, which does the same; INIT -> RTR -> RTS.
+        """Connect to another queue pair, which does the same; INIT -> RTR -> RTS.
 
-        RECVs that have to be there when the first message comes are posted before.
+        Post the RECVs for the first messages before this call.
 
         Raises:
-            InvalidArgumentError: not in INIT, or an address that cannot be right.
-            BootstrapError: the peer did not come, or could not prove that it is the right one.
+            InvalidArgumentError: not in INIT, or an invalid address.
+            BootstrapError: the peer did not connect, or could not authenticate.
         """
         self.address  # noqa: B018 - opens the endpoint, or raises
         assert self._endpoint is not None
@@ -109,7 +110,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         self.modify(State.RTS)
 
     def attach(self, link: "_core.UnderlyingLane | _core.RdmaPeer") -> None:
-        """Give a queue pair in INIT a connection that was made by other means than `connect`."""
+        """Attach a connection that was made without `connect`, in INIT."""
         self._core.attach(link)  # type: ignore[arg-type]
 
     def modify(self, state: State, **attributes: Any) -> None:
@@ -118,7 +119,7 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         RESET -> INIT -> RTR -> RTS, one at a time; RESET and ERROR from anywhere.
 
         Args:
-            state: the next one, or the present one.
+            state: the next or the current state.
             attributes: fields of QueuePairAttributes that change, before RTS; sizes do not.
 
         Raises:
@@ -135,11 +136,11 @@ class QueuePair(Resource[_core.QueuePair | _core.RdmaQueuePair]):
         self._core.modify(int(state))
 
     def post_send(self, request: SendRequest) -> None:
-        """Post a request (ibv_post_send); its memory is the engine's until it completes.
+        """Post a request (ibv_post_send); the engine uses its memory until it completes.
 
         Raises:
             InvalidArgumentError: the queue pair is not in RTS or ERROR, or the request is wrong.
-            QueueFullError: max_send_wr requests are under way.
+            QueueFullError: max_send_wr requests are outstanding.
         """
         self._core.post_send(
             request.wr_id,

@@ -1,4 +1,4 @@
-"""How two queue pairs of RDMA devices meet: over an authenticated TCP connection."""
+"""Endpoints of RDMA queue pairs, which meet over an authenticated TCP connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READY = b"ready"
 
 
 class RdmaEndpoint(RendezvousEndpoint):
-    """One end of a queue pair that is in INIT."""
+    """One end of a queue pair in INIT."""
 
     def __init__(self, opened: OpenedPort, pair: _core.RdmaQueuePair) -> None:
         super().__init__()
@@ -24,14 +24,14 @@ class RdmaEndpoint(RendezvousEndpoint):
         self._met: tuple[World, socket.socket, Deadline] | None = None
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.RdmaPeer:
-        """Meet the other end, which does the same; both prove themselves before they describe."""
+        """Connect to the other end; both authenticate before they exchange descriptions."""
         deadline = Deadline(timeout_s)
         world, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
         self._met = world, rendezvous, deadline
         return self._opened.read_description(self._exchange(self._description, DESCRIPTION.size))
 
     def await_peer(self) -> None:
-        """Return when the peer is in RTR: what is sent before is lost, and sent again too late."""
+        """Wait until the peer is in RTR: earlier packets are lost, and resent too late."""
         if self._exchange(_READY, len(_READY)) != _READY:
             raise BootstrapError("the peer is at another step of connecting")
 

@@ -1,9 +1,9 @@
 """Listens and runs handshakes, all on one selector and one thread.
 
-A stranger is an accepted connection that has not proved that it knows the secret. A stranger has
-`_STRANGER_TIMEOUT_S` for that and blocks no other connection. Where there are too many, those whose
-hello named nothing that only members know are dropped first: a flood does not keep members out.
-Every rejected one is in the log, see `network/rejections.py`.
+An accepted connection is unauthenticated until it proves within `_PROOF_TIMEOUT_S` that it knows
+the secret; meanwhile it blocks no other. If there are too many, connections whose hello names
+nothing that only members know are dropped first, so a flood does not keep members out.
+`network/rejections.py` logs each rejection.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from hccl_py.transport.wire.handshake import CONNECTING, Handshake, RejectedErro
 
 Pending = TypeVar("Pending", bound=Handshake)
 
-_STRANGER_TIMEOUT_S = 10.0
+_PROOF_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
 _REST_S = 0.1
-"""How long listeners rest where no descriptor is left: they stay readable meanwhile."""
+"""How long listeners are not watched when no descriptor is left: they stay readable."""
 
 
 class Acceptor(ABC, Generic[Pending]):
     """Accepts connections and authenticates them.
 
     Attributes:
-        ATTEMPT_S: how long a handshake may take once the other side has proved itself.
+        ATTEMPT_S: time limit of a handshake once the peer has proved itself.
     """
 
     ATTEMPT_S: float
@@ -43,31 +43,30 @@ class Acceptor(ABC, Generic[Pending]):
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        max_strangers: int,
+        max_unauthenticated: int,
         selector: BaseSelector,
         who: str,
     ) -> None:
-        """Prepare; the loop of `selector` calls what is registered there, and `tick`.
+        """Prepare; the loop of `selector` calls the registered callbacks, and `tick`.
 
-        `who` rejects strangers, for the log.
+        `who` names this side in the log.
         """
         self._listeners = listeners
-        self._max_strangers = max_strangers
+        self._max_unauthenticated = max_unauthenticated
         self._selector = selector
-        # Handshakes by deadline. Strangers are those of them that have proved nothing yet, in
-        # order of arrival.
+        # Handshakes by deadline, and the unauthenticated ones of them in order of arrival.
         self._pending: dict[Pending, float] = {}
-        self._strangers: dict[Pending, None] = {}
+        self._unauthenticated: dict[Pending, None] = {}
         self._rests_until_s = math.inf
         self._rejections = Rejections(who)
 
     @abstractmethod
     def _shake_hands(self, accepted: socket.socket, client: str) -> Pending:
-        """Return the handshake with a connection that was accepted from `client`."""
+        """Return the handshake for a connection accepted from `client`."""
 
     @abstractmethod
     def _complete(self, pending: Pending) -> None:
-        """Take over a connection whose handshake is complete."""
+        """Take over a connection after its handshake."""
 
     @abstractmethod
     def _member_failed(self, pending: Pending, rejection: RejectedError) -> None:
@@ -84,7 +83,7 @@ class Acceptor(ABC, Generic[Pending]):
         return min(self._rests_until_s, *self._pending.values(), math.inf)
 
     def tick(self) -> None:
-        """Drop what came to its time limit."""
+        """Drop expired handshakes."""
         now_s = time.monotonic()
         if now_s >= self._rests_until_s:
             self._rests_until_s = math.inf
@@ -92,9 +91,9 @@ class Acceptor(ABC, Generic[Pending]):
         for pending, limit_s in tuple(self._pending.items()):
             if limit_s > now_s:
                 continue
-            if pending in self._strangers:
-                reason = f"it did not prove itself in {_STRANGER_TIMEOUT_S:g} s"
-                self._drop_stranger(pending, reason)
+            if pending in self._unauthenticated:
+                reason = f"it did not prove itself in {_PROOF_TIMEOUT_S:g} s"
+                self._drop_unauthenticated(pending, reason)
             else:
                 self._reject(
                     pending, RejectedError(f"no answer in {self._allowed_s(pending):.3g} s")
@@ -121,7 +120,7 @@ class Acceptor(ABC, Generic[Pending]):
                     raise
                 if is_no_descriptor(error):
                     self._make_room(error)
-                return  # any other is an error of that connection, says accept(2)
+                return  # accept(2): other errors concern that connection only
             self._welcome(accepted, address)
 
     def _make_room(self, error: OSError) -> None:
@@ -129,24 +128,24 @@ class Acceptor(ABC, Generic[Pending]):
         if silent is None or silent.is_named:
             self._out_of_descriptors(error)
         else:
-            self._drop_stranger(silent, "no descriptor was left for others")
+            self._drop_unauthenticated(silent, "no descriptor was left for others")
 
     def _welcome(self, accepted: socket.socket, address: Any) -> None:
         accepted.setblocking(False)
         pending = self._shake_hands(accepted, describe_client(accepted, address))
-        if len(self._strangers) >= self._max_strangers:
+        if len(self._unauthenticated) >= self._max_unauthenticated:
             suspect = self._most_suspect()
             assert suspect is not None
-            self._drop_stranger(suspect, "too many others are waiting")
-        self._strangers[pending] = None
-        self._begin(pending, _STRANGER_TIMEOUT_S)
+            self._drop_unauthenticated(suspect, "too many others are waiting")
+        self._unauthenticated[pending] = None
+        self._begin(pending, _PROOF_TIMEOUT_S)
 
     def _most_suspect(self) -> Pending | None:
-        """Return the oldest stranger whose hello named nothing; or else the oldest."""
-        unnamed = (pending for pending in self._strangers if not pending.is_named)
-        return next(unnamed, next(iter(self._strangers), None))
+        """Return the oldest unauthenticated handshake, preferably one without a known name."""
+        unnamed = (pending for pending in self._unauthenticated if not pending.is_named)
+        return next(unnamed, next(iter(self._unauthenticated), None))
 
-    def _drop_stranger(self, pending: Pending, reason: str) -> None:
+    def _drop_unauthenticated(self, pending: Pending, reason: str) -> None:
         self._give_up(pending)
         self._rejections.note(pending.address, reason)
 
@@ -164,9 +163,9 @@ class Acceptor(ABC, Generic[Pending]):
         except RejectedError as rejection:
             self._reject(pending, rejection)
             return
-        proved = pending.authenticated and pending in self._strangers
+        proved = pending.authenticated and pending in self._unauthenticated
         if proved:
-            del self._strangers[pending]
+            del self._unauthenticated[pending]
         if proved or (was_connecting and pending.step != CONNECTING):
             self._pending[pending] = time.monotonic() + self.ATTEMPT_S
         if event is not None:
@@ -176,8 +175,8 @@ class Acceptor(ABC, Generic[Pending]):
         self._complete(pending)
 
     def _reject(self, pending: Pending, rejection: RejectedError) -> None:
-        if pending in self._strangers and not pending.authenticated:
-            self._drop_stranger(pending, str(rejection))
+        if pending in self._unauthenticated and not pending.authenticated:
+            self._drop_unauthenticated(pending, str(rejection))
             return
         self._give_up(pending)
         self._member_failed(pending, rejection)
@@ -188,12 +187,12 @@ class Acceptor(ABC, Generic[Pending]):
 
     def _forget(self, pending: Pending) -> None:
         del self._pending[pending]
-        self._strangers.pop(pending, None)
+        self._unauthenticated.pop(pending, None)
         self._selector.unregister(pending.socket)
 
     def _close_connections(self) -> None:
         for watched in (*self._listeners, *(pending.socket for pending in self._pending)):
-            with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
+            with contextlib.suppress(KeyError, ValueError):  # it is not registered at present
                 self._selector.unregister(watched)
         self._rejections.log_rest()
         self._close_copies()
@@ -203,11 +202,11 @@ class Acceptor(ABC, Generic[Pending]):
         for pending in self._pending:
             pending.close()
         self._pending.clear()
-        self._strangers.clear()
+        self._unauthenticated.clear()
 
 
 def describe_client(accepted: socket.socket, address: Any) -> str:
-    """Render who dialled, for messages."""
+    """Render the dialling peer, for messages."""
     if accepted.family == socket.AF_UNIX:
         return f"unix socket of pid {peer_process(accepted)[0]}"
     return describe_target((address[0], address[1]))

@@ -1,4 +1,4 @@
-"""One connection to a server, dialled again whenever it breaks. For one thread."""
+"""One connection to a server, redialled whenever it breaks. For one thread."""
 
 import contextlib
 import time
@@ -24,23 +24,23 @@ class ClientOwner(Protocol):
     """Events of a client."""
 
     def on_up(self) -> None:
-        """Go on after a handshake: nothing was sent on this connection yet."""
+        """Handle a new connection, on which nothing was sent yet."""
 
     def on_message(self, message: bytes) -> None:
-        """Take a message."""
+        """Handle a message."""
 
     def on_down(self) -> None:
-        """Note that the connection, or an attempt to make one, ended; another one follows."""
+        """Handle the end of a connection or attempt; another attempt follows."""
 
 
 class WireClient:
-    """The client's end; call `turn` whenever `next_s` has come and after each wait.
+    """The client; call `turn` at `next_s` and after each wait.
 
     Attributes:
-        is_up: whether there is a connection with the server.
-        was_rejected: the last attempt met a process that is no such server.
-        was_reset: the last attempt was reset after it met a process that listens.
-        other_secret: the last attempt met a server that knows another secret.
+        is_up: whether the server is connected.
+        was_rejected: the last attempt reached a process that is not such a server.
+        was_reset: the last attempt reached a listening process and was reset.
+        other_secret: the last attempt reached a server with another secret.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class WireClient:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the server is connected."""
         return self._connection is not None
 
     def send(self, message: bytes) -> None:
-        """Send a message, or drop it where there is no connection."""
+        """Send a message, or drop it if there is no connection."""
         if self._connection is not None:
             self._connection.send(message)
 
@@ -76,7 +76,7 @@ class WireClient:
         return self._dial_at_s if self._pending is None else self._until_s
 
     def turn(self) -> None:
-        """Dial where there is no connection, and end one that is silent."""
+        """Dial if there is no connection, and end a silent one."""
         if time.monotonic() < self.next_s():
             return
         if self._connection is not None:
@@ -87,7 +87,7 @@ class WireClient:
             self._dial()
 
     def close(self, linger_s: float) -> None:
-        """Close; what was sent may leave for `linger_s`."""
+        """Close; sent messages may leave for `linger_s`."""
         if self._connection is not None:
             self._connection.close(time.monotonic() + linger_s)
         self._drop_pending()

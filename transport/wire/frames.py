@@ -2,9 +2,9 @@
 
     frame    length: 4 bytes | tag: 16 bytes | content, encrypted
 
-Both ends derive their keys from the handshake. A frame that was changed, left out or repeated on
-the way ends the connection. The content is XORed with SHAKE-256 of key and number, and the tag is
-an HMAC of both: Python's own library has no cipher.
+Both ends derive their keys from the handshake. A frame that is changed, lost or repeated on the way
+ends the connection. The content is XORed with SHAKE-256 of key and number, and the tag is an HMAC
+of both: Python's standard library has no cipher.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ _LENGTH = struct.Struct("!I")
 _NUMBER = struct.Struct("!Q")
 _TAG_BYTES = 16
 _READ_BYTES = 64 << 10
-_QUEUED_MESSAGES = 16  # of the longest kind, that an end which does not read leaves here
+_QUEUED_MESSAGES = 16  # longest messages queued for a peer that does not read
 
 
 class WireSettings(NamedTuple):
-    """What both ends of a connection agree on.
+    """The settings that both ends of a connection agree on.
 
     Attributes:
-        purpose: 8 bytes, the first on each connection.
-        secret: what both ends prove to know.
-        max_message_bytes: a connection that announces more is ended.
-        beat_s: how often the server sends at least a beat, which the client answers.
-        client_silence_s: after so long without a message the client dials again.
-        server_silence_s: after so long the server drops a client.
+        purpose: the first 8 bytes on each connection.
+        secret: both ends prove that they know it.
+        max_message_bytes: a connection that announces a longer message is closed.
+        beat_s: longest interval between messages of the server; the client answers each beat.
+        client_silence_s: time without a message after which the client redials.
+        server_silence_s: time without a message after which the server drops a client.
     """
 
     purpose: bytes
@@ -51,11 +51,11 @@ class WireSettings(NamedTuple):
 
 
 class DamagedError(Exception):
-    """A frame is not what the other end sealed."""
+    """A frame differs from the one that the peer sealed."""
 
 
 class Seal:
-    """Seals the messages of one direction, or opens them, in their order."""
+    """Seals or opens the messages of one direction, in order."""
 
     def __init__(self, session: bytes, side: bytes) -> None:
         """Derive the keys of the direction that begins at `side`."""
@@ -71,7 +71,7 @@ class Seal:
         return _LENGTH.pack(_TAG_BYTES + len(hidden)) + self._tag(number, hidden) + hidden
 
     def open(self, sealed: bytes) -> bytes:
-        """Return the content of a frame, which comes without its length; DamagedError."""
+        """Return the content of a frame given without its length; raise DamagedError."""
         number = self._next()
         tag, hidden = sealed[:_TAG_BYTES], sealed[_TAG_BYTES:]
         if not hmac.compare_digest(tag, self._tag(number, hidden)):
@@ -92,11 +92,11 @@ class Seal:
 
 
 class FramedConnection:
-    """One end of a connection; the loop of a selector calls what it registers there.
+    """One end of a connection, whose callbacks a selector's loop calls.
 
     Attributes:
         address: the other end, for messages.
-        heard_s: when something came last, by `time.monotonic`.
+        heard_s: when a byte was last received, by `time.monotonic`.
         is_closed: whether it has ended.
     """
 
@@ -119,11 +119,11 @@ class FramedConnection:
         self._on_message, self._on_end = on_message, on_end
         self._unsent, self._received = bytearray(), bytearray()
         self.is_closed = False
-        handshake.closed = True  # the socket is this object's
+        handshake.closed = True  # this object owns the socket
         selector.register(self._socket, EVENT_READ, self._on_ready)
 
     def send(self, message: bytes) -> None:
-        """Send a message now, or when the other end reads; an empty one is a beat."""
+        """Send a message now or once the peer reads; an empty one is a beat."""
         if self.is_closed:
             return
         was_empty = not self._unsent
@@ -134,13 +134,13 @@ class FramedConnection:
             self.end("it does not read what it is sent")
 
     def end(self, reason: str) -> None:
-        """Close, and say why to `on_end`."""
+        """Close, and pass the reason to `on_end`."""
         if not self.is_closed:
             self.close()
             self._on_end(reason)
 
     def close(self, until_s: float = 0.0) -> None:
-        """Close; what was sent may leave until `until_s`. Idempotent."""
+        """Close; sent messages may leave until `until_s`. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -151,7 +151,7 @@ class FramedConnection:
                 self._socket.settimeout(until_s - time.monotonic())
                 self._socket.sendall(self._unsent)
             self._socket.shutdown(socket.SHUT_WR)
-            # Unread bytes would turn the end into a reset, which takes what was sent along.
+            # Unread bytes would turn the close into a reset, which discards sent messages.
             self._socket.setblocking(False)
             while self._socket.recv(_READ_BYTES):
                 pass

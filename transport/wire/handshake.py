@@ -1,13 +1,13 @@
-"""How both ends of a connection prove that they know a secret, without sending it.
+"""A handshake: both ends prove that they know a secret, without sending it.
 
     connector                          acceptor
     hello: fixed size, nonce     ->
                                  <-    hello: fixed size, nonce
-    HMAC(both hellos)            ->                          drops a stranger here
+    HMAC(both hellos)            ->                          rejects a peer without the secret
                                  <-    HMAC(both hellos)
 
-The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
-Nothing of a stranger is parsed but the hello, and nothing of it reaches C++.
+The connector proves itself first: until then it receives only a hello that depends on no secret. Of
+an unauthenticated peer, only the hello is parsed, and nothing reaches C++.
 
 All steps are generators that yield the selector event to wait for: one thread runs hundreds.
 """
@@ -30,9 +30,9 @@ from hccl_py.transport.network.interfaces import Target, address_family
 from hccl_py.transport.threads import is_of_signal_handler
 
 CONNECTING = "connecting"
-"""The step in which nothing but the kernel of the other side has to answer."""
+"""The step in which only the peer's kernel has to answer."""
 NONCE_BYTES = PROOF_BYTES = 32
-OTHER_SECRET = "it is of another job, or HCCL_SECRET differs there"
+OTHER_SECRET = "it belongs to another job, or its HCCL_SECRET differs"
 
 T = TypeVar("T")
 Steps = Generator[int, None, None]
@@ -42,15 +42,15 @@ Sign = Callable[..., bytes]
 
 
 class RejectedError(Exception):
-    """The other side of a connection is not what it should be; says why, without secrets."""
+    """The peer is not the expected one; the text says why, without secrets."""
 
 
 class ClosedError(RejectedError):
-    """The other side closed the connection."""
+    """The peer closed the connection."""
 
 
 class ResetError(RejectedError):
-    """The connection was reset, by the other side or on the way: another one may succeed."""
+    """The connection was reset, by the peer or on the way: another one may succeed."""
 
 
 class NotListeningError(RejectedError):
@@ -58,18 +58,18 @@ class NotListeningError(RejectedError):
 
 
 class Handshake(ABC):
-    """A non-blocking socket on its way through its steps. Owns it, and descriptors that come.
+    """The steps of a handshake on a non-blocking socket. Owns it and received descriptors.
 
     Attributes:
         socket: the connection.
-        address: the other end, for messages.
+        address: the peer, for messages.
         dialled: this side dialled; else it accepted.
-        closed: whether it was closed or handed out.
-        step: what is going on, for error messages.
-        is_named: the hello of the other side names what only members know to exist.
-        authenticated: the other side knows the secret.
-        descriptors: what the other side passed.
-        session: a key that only both ends know, once the handshake is complete; b"": none.
+        closed: whether the socket was closed or handed over.
+        step: the current step, for error messages.
+        is_named: the peer's hello names something that only members know.
+        authenticated: the peer knows the secret.
+        descriptors: received from the peer.
+        session: the key shared by both ends once the handshake is complete; b"" before.
     """
 
     session = b""
@@ -89,7 +89,7 @@ class Handshake(ABC):
         """Run all steps."""
 
     def advance(self) -> int | None:
-        """Go on until the socket would block; RejectedError: the other side is wrong.
+        """Continue until the socket would block; RejectedError: the peer is wrong.
 
         Return the selector event to wait for, or None if the handshake is complete.
         """
@@ -103,7 +103,7 @@ class Handshake(ABC):
             raise kind(f"the connection broke: {error.strerror or error}") from error
 
     def await_connection(self) -> Steps:
-        """Wait until the kernel has connected a socket that was dialled."""
+        """Wait until the kernel has connected a dialled socket."""
         yield EVENT_WRITE
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -157,7 +157,7 @@ class Handshake(ABC):
             data = data[num_sent:]
 
     def receive(self, num_bytes: int, num_descriptors: int = 0) -> Generator[int, None, bytes]:
-        """Receive exactly so many bytes: what follows belongs to whoever takes over."""
+        """Receive exactly `num_bytes`: later bytes belong to the next owner of the socket."""
         received = b""
         while len(received) < num_bytes:
             receive = partial(self._receive_some, num_bytes - len(received), num_descriptors)
@@ -168,13 +168,13 @@ class Handshake(ABC):
         return received
 
     def send_some(self, data: bytes) -> int:
-        """Send what fits; return how many bytes that were."""
+        """Send as many bytes as fit; return their number."""
         return self.socket.send(data, socket.MSG_NOSIGNAL)
 
     def _receive_some(self, num_bytes: int, num_descriptors: int) -> bytes:
         if not num_descriptors:
             return self.socket.recv(num_bytes)
-        # Not socket.recv_fds: it drops its flags argument before Python 3.12.
+        # Not socket.recv_fds, which ignores its flags argument before Python 3.12.
         passed = array.array("i")
         data, ancillary, _, _ = self.socket.recvmsg(
             num_bytes, socket.CMSG_LEN(num_descriptors * passed.itemsize), socket.MSG_CMSG_CLOEXEC
@@ -186,7 +186,7 @@ class Handshake(ABC):
         return data
 
     def when_ready(self, event: int, call: Callable[[], T]) -> Generator[int, None, T]:
-        """Call until the call does not block; `event` is what it waits for."""
+        """Repeat a call until it does not block, waiting for `event`."""
         while True:
             try:
                 return call()
@@ -197,14 +197,14 @@ class Handshake(ABC):
         """Run all steps in this thread.
 
         Raises:
-            RejectedError: the other side is wrong.
+            RejectedError: the peer is wrong.
             TimeoutError: the deadline passed.
             OSError: the connection broke.
         """
         self.finish(self._steps, deadline)
 
     def finish(self, steps: Generator[int, None, T], deadline: Deadline) -> T:
-        """Run steps, those of `send` and `receive` for example, to their end in this thread."""
+        """Run steps, for example those of `send`, to their end in this thread."""
         while True:
             try:
                 event = next(steps)
@@ -216,18 +216,18 @@ class Handshake(ABC):
                 raise TimeoutError("no time left")
 
     def watch_host(self, options: Mapping[int, int]) -> None:
-        """Have the kernel notice a silent host, by these options of TCP."""
+        """Have the kernel detect a silent host, by these TCP options."""
         if self.socket.family != socket.AF_UNIX:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in options.items():
                 self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def close(self) -> None:
-        """Close the connection and what came over it."""
+        """Close the connection and the descriptors received over it."""
         if self.closed:
             return
         self.closed = True
-        with contextlib.suppress(ValueError):  # a fork copied it while another thread was in it
+        with contextlib.suppress(ValueError):  # a fork copied it while another thread used it
             self._steps.close()
         self.socket.close()
         for descriptor in self.descriptors:
@@ -236,12 +236,12 @@ class Handshake(ABC):
 
 
 class SecretHandshake(Handshake):
-    """A handshake of which the hello says nothing but its purpose."""
+    """A handshake whose hello holds its purpose only."""
 
     def __init__(
         self, connection: socket.socket, address: str, purpose: bytes, secret: bytes, dialled: bool
     ) -> None:
-        """Take over a socket; the first bytes on it are the 8 of the `purpose`."""
+        """Take over a socket, on which the 8 bytes of `purpose` come first."""
         self._purpose = purpose
         self._secret = secret
         connection.setblocking(False)
@@ -278,11 +278,11 @@ class SecretHandshake(Handshake):
 def start_connecting(
     target: Target, prepare: Callable[[socket.socket], None] = lambda dialled: None
 ) -> socket.socket:
-    """Start to connect a non-blocking socket, which is writable once the attempt has ended.
+    """Start to connect a non-blocking socket, which becomes writable when the attempt ends.
 
     Raises:
-        NotListeningError: nobody listens there.
-        OSError: it cannot be tried, or `prepare` raised it.
+        NotListeningError: no process listens at the address.
+        OSError: the attempt failed at once, or `prepare` raised it.
     """
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)

@@ -9,55 +9,55 @@ from functools import partial
 from selectors import BaseSelector
 from typing import Protocol
 
-from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.wire.acceptor import Acceptor
 from hccl_py.transport.wire.frames import FramedConnection, WireSettings
 from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretHandshake
 
 
 class ServerOwner(Protocol):
-    """Events of the clients of a server, each of which has a route."""
+    """Events of a server's clients, each identified by a route."""
 
     def on_message(self, route: int, message: bytes) -> None:
-        """Take a message of a client."""
+        """Handle a client's message."""
 
     def on_lost(self, route: int) -> None:
-        """Note that the connection of a client ended."""
+        """Handle the end of a client's connection."""
 
     def num_missing(self) -> int:
-        """Return how many clients that may be about to connect have not."""
+        """Return how many expected clients have not connected."""
 
 
 class WireServer(Acceptor[SecretHandshake]):
-    """The server's end; call `turn` whenever `next_s` has come and after each wait."""
+    """The server; call `turn` at `next_s` and after each wait."""
 
     ATTEMPT_S = 10.0
 
     def __init__(
         self, selector: BaseSelector, settings: WireSettings, who: str, owner: ServerOwner
     ) -> None:
-        """Listen nowhere yet; `who` rejects strangers, for the log."""
-        super().__init__([], stranger_limit(), selector, who)
-        self._few_strangers = self._max_strangers
+        """Create it without listeners; `who` names this side in the log of rejections."""
+        super().__init__([], unauthenticated_limit(), selector, who)
+        self._min_unauthenticated = self._max_unauthenticated
         self._settings, self._owner = settings, owner
         self._connections: dict[int, FramedConnection] = {}
         self._routes = itertools.count(1)
         self._beat_s = math.inf
 
     def listen(self, bound: socket.socket) -> None:
-        """Serve a bound socket from now on, which is taken over."""
+        """Take over and serve a bound socket."""
         bound.setblocking(False)
-        bound.listen(2 * self._max_strangers + self._owner.num_missing())
+        bound.listen(2 * self._max_unauthenticated + self._owner.num_missing())
         self._listeners = [bound]
         self._listen()
 
     def send(self, route: int, message: bytes) -> None:
-        """Send a message to a client, if it is still there."""
+        """Send a message to a client, if it is connected."""
         if route in self._connections:
             self._connections[route].send(message)
 
     def rejected(self) -> str:
-        """Return how many strangers were rejected and why, for an error; "" if none was."""
+        """Return how many connections were rejected and why, for an error; "" if none was."""
         return self._rejections.summary()
 
     def next_s(self) -> float:
@@ -65,8 +65,8 @@ class WireServer(Acceptor[SecretHandshake]):
         return min(super().next_s(), self._beat_s)
 
     def turn(self) -> None:
-        """Send beats, end clients that are silent, and drop strangers whose time is up."""
-        self._max_strangers = self._few_strangers + self._owner.num_missing()
+        """Send beats, end silent clients, and drop expired handshakes."""
+        self._max_unauthenticated = self._min_unauthenticated + self._owner.num_missing()
         self.tick()
         now_s = time.monotonic()
         if now_s >= self._beat_s:
@@ -78,7 +78,7 @@ class WireServer(Acceptor[SecretHandshake]):
                     connection.send(b"")
 
     def close(self, linger_s: float) -> None:
-        """Close; what was sent may leave for `linger_s`."""
+        """Close; sent messages may leave for `linger_s`."""
         until_s = time.monotonic() + linger_s
         for connection in self._connections.values():
             connection.close(until_s)
@@ -114,7 +114,7 @@ class WireServer(Acceptor[SecretHandshake]):
         self._owner.on_lost(route)
 
     def _member_failed(self, pending: SecretHandshake, rejection: RejectedError) -> None:
-        pass  # it dials again
+        pass  # it redials
 
     def _reject(self, pending: SecretHandshake, rejection: RejectedError) -> None:
         if (
@@ -122,6 +122,6 @@ class WireServer(Acceptor[SecretHandshake]):
             and not pending.is_named
             and self._owner.num_missing()
         ):
-            self._give_up(pending)  # a client may end, or see whether this process lives
+            self._give_up(pending)  # a client may end, or only probe this process
         else:
             super()._reject(pending, rejection)

@@ -1,12 +1,12 @@
 """HCCL_HABANA_SHIM=1: programs for Gaudi run on the CPU, without Habana's packages.
 
 modules   the stand-ins for Habana's modules
-finder    the import hook that serves them, in this process and those that it spawns
+finder    the import hook that serves them, in this process and spawned ones
 device    "hpu" is the CPU for torch
 runner    `DistributedRunner` of Optimum Habana, over hccl-launch
 
-`start` imports no torch: a program of TensorFlow has none, and one for torch may set variables
-before it imports torch.
+`start` does not import torch: a TensorFlow program does not need it, and a torch program may set
+variables before the import.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hccl_py.integrations.habana.modules import ROOT
 
 VARIABLE = "HCCL_HABANA_SHIM"
 _FRAMEWORKS = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
-"""DeepSpeed and Accelerate would find a Gaudi: they test for the modules that stand in."""
+"""Keeps DeepSpeed and Accelerate from detecting a Gaudi by the stand-in modules."""
 
 
 def start() -> None:
-    """Serve the stand-ins to this process, with a line on rank 0; exit where it would be wrong."""
+    """Serve the stand-ins to this process, with a line on rank 0; exit if that is wrong."""
     if any(isinstance(each, Finder) for each in sys.meta_path):
         return
     if os.environ[VARIABLE] != "1":
@@ -49,7 +49,7 @@ def start() -> None:
 
 def _install() -> None:
     os.environ.update(_FRAMEWORKS)
-    os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # the CPU runs each operation at once
+    os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # eager mode, as on the CPU
     sys.meta_path.insert(0, Finder(_map_hpu_to_cpu))
     spawn: Any = multiprocessing.spawn
     spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
@@ -62,7 +62,7 @@ def _map_hpu_to_cpu() -> None:
 
 
 class _InChild:
-    """Starts the shim in a spawned process when that unpickles this.
+    """Starts the shim in a spawned process that unpickles this object.
 
     The process imports the main script next, which may name Habana's modules before torch.
     """

@@ -1,4 +1,4 @@
-"""The device "hpu" is the CPU for torch: its functions get "cpu" where a program has "hpu"."""
+"""Maps the device "hpu" to the CPU: torch's functions get "cpu" for "hpu"."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _HpuIsCpu(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if function is torch.Tensor.pin_memory:
-            return args[0]  # only an accelerator would need it
+            return args[0]  # needed by accelerators only
         if function in _TAKE_DEVICES:
             if function is torch.device and _is_hpu(kwargs.get("type", args[0] if args else None)):
-                return torch.device("cpu")  # without the index of a device
+                return torch.device("cpu")  # without a device index
             args = tuple("cpu" if _is_hpu(each) else each for each in args)
         if _is_hpu(kwargs.get("device")):
             kwargs = {**kwargs, "device": "cpu"}
@@ -44,13 +44,13 @@ def _is_hpu(device: object) -> bool:
 
 
 def map_hpu_to_cpu() -> None:
-    """Give the CPU to programs that ask torch for "hpu", in all threads from now on."""
+    """Map torch's device "hpu" to the CPU, in all threads from now on."""
     if hasattr(torch.Tensor, "hpu"):
-        return  # the stand-ins that are imported below call this again
+        return  # the imports below call this again
     classes: tuple[Any, ...] = (torch.Tensor, torch.nn.Module)
     for each in classes:
         each.hpu = _itself
-    alias_under_torch()  # has to name the device, so before the mode
+    alias_under_torch()  # needs the device's name, so before the mode
     # Torch's own reader of "hpu" has priority 24, and that of "cpu" 10.
     torch.serialization.register_package(11, lambda _: None, _read_storage)
     autocast: Any = autocast_mode.autocast
@@ -58,7 +58,7 @@ def map_hpu_to_cpu() -> None:
     thread: Any = threading.Thread
     thread.start = _with_mode(thread.start)
     mode: Any = _HpuIsCpu()
-    mode.__enter__()  # of this thread, for good
+    mode.__enter__()  # of this thread, permanently
 
 
 def _itself(self: Any, *_: Any, **__: Any) -> Any:
@@ -66,7 +66,7 @@ def _itself(self: Any, *_: Any, **__: Any) -> Any:
 
 
 def _read_storage(storage: Any, location: str) -> Any:
-    """Return what a file has for "hpu", or `map_location` asks for there."""
+    """Load a storage that a file or `map_location` places on "hpu"."""
     return storage if _is_hpu(location) else None
 
 

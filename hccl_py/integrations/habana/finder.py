@@ -34,8 +34,8 @@ class Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return the spec of a stand-in, and None for modules that are not Habana's."""
         if name in MODULES:
-            # All are packages: so `from module import missing` comes here and gets our text,
-            # where Python has its own "cannot import name".
+            # All are packages, so `from module import missing` raises our error instead of Python's
+            # "cannot import name".
             return ModuleSpec(name, self, is_package=True)
         parent, _, child = name.rpartition(".")
         if parent.partition(".")[0] == ROOT:
@@ -47,10 +47,10 @@ class Finder(MetaPathFinder, Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the stand-in its names."""
+        """Define the stand-in's names."""
         module.__dict__.update(MODULES[module.__name__])
         if module.__name__ == _TORCH:
-            import torch  # noqa: F401  # does the next line, unless its entry points are off
+            import torch  # noqa: F401  # runs the next line, unless its entry points are off
 
             self._on_torch()
 

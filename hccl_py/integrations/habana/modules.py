@@ -1,7 +1,7 @@
 """The stand-ins for Habana's modules: the names of each, and their effect on a CPU.
 
-Semantics follow the documentation of Gaudi's PyTorch integration. A name that would have to
-pretend, such as one that reads a device's memory, is absent: the error lists the others.
+Semantics follow the documentation of Gaudi's PyTorch integration. Names without a meaning on a CPU,
+such as the size of a device's memory, are absent: the error lists the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = "habana_frameworks"
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: the CPU has run everything already, and has no settings of a Gaudi."""
+    """Do nothing: the CPU is done already, and has no Gaudi settings."""
 
 
 def _true() -> bool:
@@ -28,7 +28,7 @@ def _is_lazy() -> bool:
 def _initialize_distributed_hpu(
     world_size: int | None = None, rank: int | None = None, local_rank: int | None = None
 ) -> tuple[int, int, int]:
-    """Return world size, rank and local rank; set their variables first where all are given."""
+    """Return world size, rank and local rank; set their variables first if all are given."""
     given = {"WORLD_SIZE": world_size, "RANK": rank, "LOCAL_RANK": local_rank}
     if None not in given.values():
         os.environ.update({name: str(value) for name, value in given.items()})
@@ -42,7 +42,7 @@ def _device_count() -> int:
 
 
 def _current_device() -> int:
-    return 0  # as on a Gaudi, where a process sees its own device alone
+    return 0  # as on a Gaudi, where a process sees its own device only
 
 
 def _device_name(_: Any = None) -> str:
@@ -69,7 +69,7 @@ MODULES: dict[str, dict[str, Any]] = {
     f"{ROOT}.torch.core": {
         "mark_step": _nothing,
         "hpu_initialize": _nothing,
-        # A program that reads False permutes its weights, for a Gaudi.
+        # If False, a program permutes its weights for a Gaudi.
         "is_enabled_weight_permute_pass": _true,
     },
     f"{ROOT}.torch.distributed": {},

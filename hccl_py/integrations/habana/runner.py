@@ -14,7 +14,7 @@ _LAUNCH = (sys.executable, "-m", "hccl_py.launcher.main", "--habana-shim")
 class DistributedRunner:
     """Runs commands one after the other, each as one job of CPU ranks with the Habana shim.
 
-    The arguments are Optimum's, so a program changes the line of its import alone.
+    The arguments are Optimum's, so a program only changes its import.
 
     Args:
         command_list: each a script and its arguments, as in a shell.

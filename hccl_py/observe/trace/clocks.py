@@ -1,14 +1,14 @@
-"""How far the clocks of the hosts are apart, so that one timeline fits all ranks.
+"""The offsets between the hosts' clocks, so that one timeline fits all ranks.
 
-Times in a file are of its host's clock, which all ranks of one boot of one kernel share. Between
-hosts there are two sources:
+Times in a file are of its host's clock, which all ranks of one boot of one kernel share. There are
+two sources for offsets between hosts:
 
 - the collectives: in one that all ranks wait for, none can end before all have begun. So for each
-  of them   end here + offset here >= begin there + offset there   and the other way round; of many
-  calls the narrowest bounds count, and between them lies the truth.
+  of them   end here + offset here >= begin there + offset there   and vice versa. Of many calls the
+  narrowest bounds apply.
 - the control plane, which compares clocks with every heartbeat: half a round trip bounds its error.
 
-Its word is taken where it lies within the bounds of the collectives, else the bounds themselves.
+The control plane's offset is used if it is within the bounds of the collectives, else the bounds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ class Offset(NamedTuple):
     """The difference to add to a rank's times, to get those of the first file's host."""
 
     offset_ns: int
-    error_ns: int | None  # at most, as far as the source knows; None: unknown
-    source: str  # for people
+    error_ns: int | None  # upper bound of the error; None: unknown
+    source: str  # in words
 
 
 REFERENCE = Offset(0, 0, "the reference clock")
@@ -45,7 +45,7 @@ def _boot(file: RankFile) -> str:
 
 def _offset(here: Sequence[RankFile], there: Sequence[RankFile]) -> Offset:
     bounds, probe = _bounds(here, there), _probed(here, there)
-    # Where the clocks drift, no single number fits all calls.
+    # If the clocks drift, no single number fits all calls.
     drift = bounds is not None and bounds[0] > bounds[1]
     if probe is not None and (bounds is None or drift):
         return Offset(*probe, "the control plane's clock probe")
@@ -83,7 +83,7 @@ def _calls(files: Sequence[RankFile]) -> Iterator[tuple[tuple[str, int], int, in
             if entry["state"] != "completed" or not _synchronous(entry):
                 continue
             communicator = ids.get(entry["process_group"][0], "")
-            if not communicator:  # of a rank that is alone in it
+            if not communicator:  # a communicator of one rank
                 continue
             key = (communicator, entry["collective_seq_id"])
             yield key, entry["time_created_ns"], entry["time_discovered_completed_ns"]
@@ -93,7 +93,7 @@ def _synchronous(entry: dict[str, Any]) -> bool:
     name = entry["profiling_name"].partition(":")[2]
     if name == "barrier":
         return True
-    # An empty message is not sent, so a rank that gives or gets nothing waits for nobody.
+    # An empty message is not sent, so a rank without data waits for no rank.
     return name in ("all_reduce", "reduce_scatter") and entry["bytes_in"] > 0
 
 

@@ -1,4 +1,4 @@
-"""Reading the flight recorders of a job's ranks, with a helpful word about what does not fit."""
+"""Reads the flight recorders of a job's ranks, with helpful errors for files that do not fit."""
 
 import json
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class RankFile(NamedTuple):
 
 
 def read(paths: Sequence[Path]) -> list[RankFile]:
-    """Read files of different ranks of one job, by rank; a folder stands for all of them in it.
+    """Read files of different ranks of one job, by rank; a folder stands for all its files.
 
-    Raise TraceError if one is no flight recorder, or two are of the same rank or of different jobs.
+    Raise TraceError if one is not a flight recorder, or two are of one rank or different jobs.
     """
     files = [_read(path) for path in _expanded(paths)]
     by_rank: dict[int, RankFile] = {}
@@ -42,7 +42,7 @@ def read(paths: Sequence[Path]) -> list[RankFile]:
 
 
 def missing(files: Sequence[RankFile]) -> dict[str, list[int]]:
-    """Return, by communicator, whose files are not there: ranks of the communicator."""
+    """Return, by communicator, its ranks whose files are missing."""
     absent: dict[str, tuple[str, set[int]]] = {}
     for file in files:
         for one in file.content["communicators"]:
@@ -102,7 +102,7 @@ def _problem(content: Any) -> str:
 
 
 def _require_one_job(files: Sequence[RankFile]) -> None:
-    """Two files belong together if a chain of communicators in common joins them."""
+    """Raise TraceError unless chains of common communicators join all files."""
     first, *others = files
     joined: set[str] = set()
     near = [first]

@@ -1,9 +1,8 @@
 """The timeline of all ranks, in the trace-event format that Perfetto and chrome://tracing read.
 
-A process is a rank. Each of its communicators has a track of collectives, one after the other as
-they ran, with the waiting for late ranks and the moving of data inside; transfers, and what still
-waits for its turn, may overlap and are drawn as asynchronous events. Arrows join a collective over
-all ranks.
+A process is a rank. Each of its communicators has a track of collectives in order, with the waits
+for late ranks and the data movement inside. Transfers and queued calls may overlap, so they are
+drawn as asynchronous events. Arrows join a collective over all ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ class Timeline:
     """Turns files of ranks into trace events."""
 
     def __init__(self, files: Sequence[RankFile], offsets: Sequence[Offset]) -> None:
-        """Take what was read, and what to add to each file's times."""
+        """Take the files, and the offset to add to each file's times."""
         self._files = list(zip(files, offsets, strict=True))
         begins = [
             entry["time_created_ns"] + offset.offset_ns
@@ -63,7 +62,7 @@ class Timeline:
         whole |= {"cat": "collective", **_span(begin_ns, end_ns)}
         yield whole
         late = f"waiting for rank {_global(one, entry['waited_for'])}"
-        # It waited for late ranks until one time, and moved data otherwise.
+        # It waited for late ranks until one time, and moved data after it.
         until_ns = min(max(entry["waited_until_ns"] + shift_ns, begin_ns), end_ns)
         since_ns = max(begin_ns, until_ns - entry["waiting_ns"])
         if since_ns - begin_ns > _NOTICEABLE_NS:
@@ -71,7 +70,7 @@ class Timeline:
         if until_ns > since_ns:
             yield {**base, "cat": "waiting", "name": late, **_span(since_ns, until_ns)}
         yield {**base, "cat": "moving", "name": "moving", **_span(until_ns, end_ns)}
-        if one["id"]:  # else the rank is alone in it
+        if one["id"]:  # otherwise the rank is alone in it
             self._joined.setdefault((one["id"], entry["collective_seq_id"]), []).append(whole)
 
     def _arrows(self) -> Iterator[Event]:

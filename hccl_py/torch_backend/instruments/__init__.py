@@ -1,9 +1,9 @@
-"""What torch's instruments see of hccl's groups; they see the calls of C++ groups by themselves.
+"""Shows the calls of hccl's groups to torch's instruments, which see only C++ groups' calls.
 
 profilers       torch.profiler and torch.autograd.profiler
 modes           dispatch modes, such as CommDebugMode
 debug_server    pages of torch.distributed.debug
-capture_guard   a mode of ours: it rejects what a replay of hccl_py.capture() would leave out
+capture_guard   our mode: it rejects operations that a replay of hccl_py.capture() would omit
 
-None of it runs while no instrument does: torch keeps two flags that each call reads.
+It costs nothing while no instrument runs: each call reads two flags of torch.
 """

@@ -1,8 +1,7 @@
-"""Rejects operations of torch inside of `hccl_py.capture()`, which a replay would leave out.
+"""Rejects torch operations inside `hccl_py.capture()`, which a replay would omit.
 
-Besides what a program computes there, that finds what torch does around a collective: functional
-collectives clone their input, object collectives make tensors, and memory that is not contiguous
-is copied.
+This also finds torch's operations around a collective: functional collectives clone their input,
+object collectives make tensors, and memory that is not contiguous is copied.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 class OnlyCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets views through, which compute nothing."""
+    """Permits views, which compute nothing."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

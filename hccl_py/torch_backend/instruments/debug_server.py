@@ -1,8 +1,8 @@
 """Pages of torch's debug server (`torch.distributed.debug`) that show hccl's groups.
 
 Each rank answers the server by handlers. Torch's own handler for the flight recorder of CPU groups
-reads what C++ groups recorded, and cannot be replaced. So hccl-py answers for the pages of backends
-that this torch does not have: those of TorchComms, and those of NCCL in a torch for CPUs.
+reads C++ groups only, and cannot be replaced. So hccl-py serves the pages of absent backends: of
+TorchComms, and of NCCL in a torch for CPUs.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _ANSWERS = {
 @functools.cache  # once
 def answer_debug_server() -> None:
     """Register the handlers whose names are free."""
-    # The package torchcomms ends the process where its names are taken.
+    # The package torchcomms ends the process if its names are taken.
     has_own = importlib.util.find_spec("torchcomms") is not None
     for name, answer in _ANSWERS.items():
         if has_own and name.startswith("torchcomms"):
             continue
         handler = functools.partial(_respond, answer)
-        # Torch drops its handlers after Python has ended, which must not free them.
+        # Torch drops its handlers after Python has ended, so Python must not free them.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))
         with contextlib.suppress(ValueError):  # torch's own, for NCCL
             c10d._register_handler(name, handler)
@@ -57,7 +57,7 @@ def answer_debug_server() -> None:
 def _respond(answer: Any, request: Any, response: Any) -> None:
     try:
         text, status = json.dumps(answer()), 200
-    except Exception as error:  # none may reach torch's C++
+    except Exception as error:  # no exception may reach torch's C++
         text, status = f"{type(error).__name__}: {error}", 500
     response.set_content(text, "application/json")
     response.set_status(status)

@@ -2,8 +2,8 @@
 
 A call of a C++ group is an operator, such as `c10d::allreduce_`, and modes see operators. The
 kernels of these operators call the group's C++ backend, which a group in Python does not have. So
-the operator runs for the modes alone, and the call itself after it. A mode below those of the
-program keeps the operator from its kernel.
+the operator runs for the modes only, and then the call itself. A mode below the program's keeps the
+operator from its kernel.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Bottom(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def show_to_modes(group: Any, call: Call, calls: Sequence[tuple[Any, ...]]) -> None:
     """Run the operator of a call for the modes of this thread; `calls` are the communicator's.
 
-    While a mode handles an operator, it is on no stack. So a call that a functional collective
-    makes is not shown again.
+    A mode is off the stack while it handles an operator. So a functional collective's call is not
+    shown again.
     """
     if not _len_torch_dispatch_stack():
         return
@@ -97,7 +97,7 @@ def _replace(old: Sequence[Any], new: Sequence[Any]) -> None:
 
 
 def _known(group: Any, call: Call, calls: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the values of all arguments that are no tensors, by their names in the schemas."""
+    """Return the values of all non-tensor arguments, by their names in the schemas."""
     opts = call.opts
     peer, tag = calls[0][1:] if opts is None else (None, None)
     return {

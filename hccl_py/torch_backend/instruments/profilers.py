@@ -1,10 +1,10 @@
 """Shows calls to torch's profilers, as events with the names of gloo's and the metadata of NCCL's.
 
     c10d::allreduce_    the call; its metadata has the names that Kineto gives NCCL's
-    hccl:all_reduce     what runs for it, until its outputs hold the result
+    hccl:all_reduce     its execution, until its outputs hold the result
 
-NCCL's metadata lies in an event record_param_comms. An event of that name needs a C++ object that
-Python cannot make: without it the profiler crashes.
+NCCL's metadata is in an event record_param_comms. An event of that name needs a C++ object that
+Python cannot make; without it the profiler crashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hccl_py.torch_backend.instruments.modes import OPERATORS
 from hccl_py.torch_backend.work import FINISHED, HcclWork
 
 _name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
-"""Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
+"""Returns the value of `dist.record_comm`, "" outside of it or in a torch without it."""
 
 
 def profiled(group: Any, call: Call, method: str, submit: Callable[[], HcclWork]) -> HcclWork:
@@ -53,7 +53,7 @@ class _Event:
     def __init__(self, event: torch.Tensor) -> None:
         self._lock = threading.Lock()
         self._ended: Future[None] = Future()
-        # Unlike an exit here, a callback of a future reaches the profiler of the thread that began.
+        # Unlike an exit here, a future's callback reaches the profiler of the starting thread.
         torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, self._ended)
         _in_flight.add(self)
 
@@ -75,7 +75,7 @@ def end_events() -> None:
 
 
 def _metadata(group: Any, call: Call) -> dict[str, str | int]:
-    """Return what Kineto says of a collective, with its names."""
+    """Return a collective's metadata under Kineto's names."""
     sent, received = call.inputs or call.results, call.results or call.inputs
     about: dict[str, str | int] = {
         "Collective name": OPERATORS[call.name].removesuffix("_"),

@@ -1,13 +1,13 @@
-"""Calls whose tensors lie on an accelerator: fetched, communicated and stored tile by tile.
+"""Calls on an accelerator's tensors: fetched, communicated and stored tile by tile.
 
 Three steps overlap: the device copies tile i + 1 to the host, the engine communicates tile i, and
 the device copies the results of tile i - 1 back. The copies run on two streams of the group. The
-first stream waits for the work that the caller's stream had when the call was made. Waiting for the
-Work makes the current stream wait for the end of the second one.
+first stream waits for the work of the caller's stream at the time of the call. Waiting for the Work
+makes the current stream wait for the end of the second one.
 
-A host thread waits for the device only until the tile that it sends next has been copied; meanwhile
-the caller queues work for the device. All ranks must issue the calls of a group in one order, so a
-later call waits until the earlier ones are issued. That depends on this rank's device alone.
+A host thread waits for the device only until its next tile has been copied; meanwhile the caller
+queues work for the device. All ranks must issue the calls of a group in one order, so a later call
+waits until the earlier ones are issued. That depends on this rank's device only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Tile:
 
 
 class StagedCall:
-    """The communicator's calls that one call of torch makes, and their copies.
+    """The communicator's calls for one call of torch, and their copies.
 
     It has the methods of the communicator's Work: `wait`, `done`, `exception`, and its `source`.
     """
@@ -65,7 +65,7 @@ class StagedCall:
         method: str,
         calls: Sequence[tuple[Any, ...]],
     ) -> None:
-        """Start to copy to the host what the current stream has computed by then.
+        """Start to copy the current stream's results to the host.
 
         The call is `method` of the communicator, once per argument tuple of `calls`.
         """
@@ -132,7 +132,7 @@ class StagedCall:
     def _copying(self, direction: str) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # torch has no narrower one
+        except RuntimeError as error:  # torch has no narrower type
             if is_of_signal_handler(error):
                 raise
             raise dist.DistBackendError(
@@ -141,7 +141,7 @@ class StagedCall:
             ) from error
 
     def issue(self) -> None:
-        """Start every tile as soon as the device has copied it; waits for nothing else."""
+        """Start every tile as soon as the device has copied it."""
         try:
             for tile in self._tiles:
                 self._started.put(self._start(tile))
@@ -149,7 +149,7 @@ class StagedCall:
             self._started.put(error)
 
     def land(self) -> None:
-        """Store the results on the device, as `issue` starts the tiles; release all tensors."""
+        """Store the results on the device tile by tile; release all tensors."""
         try:
             for tile in self._tiles:
                 work = self._started.get()
@@ -162,7 +162,7 @@ class StagedCall:
         else:
             for buffer in self._buffers:
                 POOL.give(buffer, self._stored)
-        # After an error the engine may still use the buffers, so they do not go back to the pool.
+        # After an error the engine may still use the buffers, so they do not return to the pool.
         self._buffers, self._tiles, self._copies = [], [], []
         self._ended.set()
 
@@ -198,7 +198,7 @@ class StagedCall:
             self._stored = self._record(store)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until the device has the order to store all of it."""
+        """Block until all copies to the device are queued."""
         if not self._ended.wait(timeout_s):
             raise CollectiveTimeoutError(
                 f"Timed out after {timeout_s:g} s of waiting for {self._name} on "
@@ -213,11 +213,11 @@ class StagedCall:
             torch.accelerator.current_stream(self.device).wait_event(self._stored)
 
     def done(self) -> bool:
-        """Return whether it has failed, or the results are in place."""
+        """Return whether it has failed, or the results are stored."""
         if not self._ended.is_set():
             return False
         return self._stored is None or self._stored.query()
 
     def exception(self) -> BaseException | None:
-        """Return why it failed; None while it runs or if it went well."""
+        """Return why it failed; None while it runs or if it succeeded."""
         return self._error if self._ended.is_set() else None

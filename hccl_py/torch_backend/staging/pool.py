@@ -25,7 +25,7 @@ def class_bytes(num_bytes: int) -> int:
 
 
 class PinnedPool:
-    """Buffers of host memory that a device copies to and from by itself."""
+    """Buffers of host memory that a device can copy to and from."""
 
     def __init__(self, idle_bytes: int = IDLE_BYTES, pinned: bool = True) -> None:
         """Keep at most `idle_bytes` of returned buffers; not `pinned`: without a device."""
@@ -56,8 +56,8 @@ class PinnedPool:
                 self.idle_bytes += size
                 return
         if used is not None:
-            used.synchronize()  # not every backend keeps the memory while a copy reads it
+            used.synchronize()  # not every backend keeps the memory during a copy
 
 
 POOL = PinnedPool()
-"""Of this process."""
+"""The pool of this process."""

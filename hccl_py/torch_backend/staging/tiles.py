@@ -1,8 +1,8 @@
 """Cuts a call of the communicator into tiles: which arguments it reads and writes, and where.
 
-Each tile is a collective over the same part of every block, so all ranks must cut alike. All ranks
-know the number of tiles: a call stays whole where blocks may differ in size, or only the root knows
-them.
+Each tile is a collective over the same part of every block, so all ranks must cut alike. A call
+stays whole if blocks may differ in size or only the root knows them, because all ranks must know
+the number of tiles.
 
     all_gather of 3 ranks, 2 tiles      input  [a a|a a]     output [a a|a a][b b|b b][c c|c c]
                                                1st 2nd              1st  2nd  1st  2nd ...
@@ -23,7 +23,7 @@ Data = Tensor | Sequence[Tensor]
 
 
 class Argument(NamedTuple):
-    """One argument of a call that holds data, and what the call does with it on this rank.
+    """One data argument of a call, and its use on this rank.
 
     `by_rank`: it has a block for every rank.
     """
@@ -59,7 +59,7 @@ def arguments_of(method: str, values: Sequence[Any], rank: int) -> Sequence[Argu
 
 
 def num_tiles(method: str, values: Sequence[Any], world_size: int) -> int:
-    """Return into how many tiles a call is cut; the same on all ranks."""
+    """Return the number of tiles of a call; the same on all ranks."""
     if method in ("all_reduce", "broadcast", "reduce"):
         return _tiles(values[0].numel(), values[0].nbytes)
     if method in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -78,7 +78,7 @@ def _tiles(count: int, num_bytes: int) -> int:
 
 
 def pieces_of(data: Data, num_blocks: int, tiles: int) -> list[tuple[Tensor, ...]]:
-    """Return for each tile what it covers of each block; the first tiles are the longer ones.
+    """Return, for each tile, its part of each block; the first tiles may be longer.
 
     The data is contiguous: blocks, or a tensor of `num_blocks` equal ones.
     """

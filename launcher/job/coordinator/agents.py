@@ -1,4 +1,4 @@
-"""The agents of a job: who has come, which ranks they have, and how they are named in messages."""
+"""The agents of a job: the ones that have joined, their ranks, and their names in messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ _MOST_NAMES = 8
 
 @dataclass
 class AgentState:
-    """An agent that has come, and how its ranks ended in this attempt."""
+    """An agent that has joined, and how its ranks ended in this attempt."""
 
     hello: Hello
     port: int
-    """Free on its host, for rank 0's store in the next attempt."""
+    """A free port of its host, for rank 0's store in the next attempt."""
     is_running: bool = False
     failures: tuple[RankFailure, ...] = ()
 
 
 class Agents(dict[int, AgentState]):
-    """Those that have come, by index. Ranks follow one another in that order."""
+    """The agents that have joined, by index, in the order of their ranks."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        """Expect as many as there are hosts; a host is empty where it is not known yet."""
+        """Expect one agent per host; an empty host is not known yet."""
         super().__init__()
         self._hosts = hosts
 
     @property
     def num_missing(self) -> int:
-        """How many have not come."""
+        """Number of agents that have not joined."""
         return len(self._hosts) - len(self)
 
     @property
     def missing(self) -> list[int]:
-        """Those that have not come."""
+        """Indices of agents that have not joined."""
         return [index for index in range(len(self._hosts)) if index not in self]
 
     def why_not(self, index: int) -> str:
-        """Return why no agent can come with this index; empty: one can."""
+        """Return why no agent can join with this index; empty: one can."""
         if index not in range(len(self._hosts)):
             return f"this job has {len(self._hosts)} nodes; there is no node {index}"
         if index in self:
@@ -51,11 +51,11 @@ class Agents(dict[int, AgentState]):
         return ""
 
     def hellos(self) -> list[Hello]:
-        """Return what all said when they came, in the order of their ranks."""
+        """Return the hellos of all agents, in the order of their ranks."""
         return [self[index].hello for index in sorted(self)]
 
     def node_sizes(self) -> tuple[int, ...]:
-        """Return the number of ranks of each node; raise ValueError as `layout.node_sizes`."""
+        """Return the number of ranks of each node; ValueError as in `layout.node_sizes`."""
         return node_sizes([slot for hello in self.hellos() for slot in hello.slots])
 
     def ranks(self) -> dict[int, range]:
@@ -67,26 +67,26 @@ class Agents(dict[int, AgentState]):
         return found
 
     def failures(self) -> list[RankFailure]:
-        """Return those of all ranks."""
+        """Return the failures of all ranks."""
         found = [one for agent in self.values() for one in agent.failures]
         # The only host needs no name.
         return [one._replace(host="") for one in found] if len(self) == 1 else found
 
     def name(self, index: int) -> str:
-        """Return what a message calls a node."""
+        """Return the name of a node in messages."""
         host = self[index].hello.host if index in self else self._hosts[index]
         return f"node {index} ({host})" if host else f"node {index}"
 
     def name_with_ranks(self, index: int) -> str:
-        """Return what a message calls a node that was lost."""
+        """Return the name of a lost node in messages."""
         return f"{self.name(index)} with {name_ranks(self.ranks()[index])}"
 
     def names_here(self) -> str:
-        """Return the names of all that have come."""
+        """Return the names of all agents that have joined."""
         return ", ".join(map(self.name, sorted(self))) or "none"
 
     def names_missing(self) -> str:
-        """Return the names of those that have not come, at most eight of them."""
+        """Return the names of missing agents, at most eight."""
         names = [self.name(index) for index in self.missing]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return ", ".join(names[:_MOST_NAMES]) + more

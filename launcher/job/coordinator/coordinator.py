@@ -1,15 +1,15 @@
 """The state of a job, without I/O: it starts, stops and restarts all ranks together.
 
-    GATHERING   until every agent has come
-    CHECKING    until preflight has looked at all hosts, if there are several
-    RUNNING     until all ranks have ended, too few are left since ranks failed or agents were lost
-                (JobSettings.min_ranks), or a user stopped the job
+    GATHERING   until every agent has joined
+    CHECKING    until preflight has checked all hosts, if there are several
+    RUNNING     until all ranks have ended, too few are left (JobSettings.min_ranks) after failures
+                or lost agents, or a user stopped the job
     STOPPING    until no rank runs; then all start again, or the job ends
     ENDED
 
-An agent has an index, which stands for its place among all: ranks follow one another in that order.
-Messages to agents: `ask` of preflight, `start` Attempt, `dump` attempt and rank,
-`stop`, `end` exit code and a line. Messages from agents: see `receive`.
+An agent's index is its place among all agents, and gives the order of their ranks. Messages to
+agents: `ask` of preflight, `start` Attempt, `dump` attempt and rank, `stop`, `end` exit code and a
+line. Messages from agents: see `receive`.
 """
 
 import math
@@ -29,7 +29,7 @@ from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, sample_
 if TYPE_CHECKING:
     from hccl_py.launcher.preflight.check import Checking
 
-# Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
+# Ranks that lose a peer raise a moment later and name the call, which belongs in the report.
 _SETTLE_S = 0.3
 _STOP_EXTRA_S = 5.0
 
@@ -45,11 +45,11 @@ class Phase(Enum):
 
 
 class JobCoordinator:
-    """One job. All times are those of one clock of the caller.
+    """One job. All times are by one clock of the caller.
 
     Attributes:
-        phase: what it is doing.
-        agents: those that have come.
+        phase: its current phase.
+        agents: the agents that have joined.
         exit_code: the job's; None until it has ended.
     """
 
@@ -64,11 +64,11 @@ class JobCoordinator:
         """Begin to wait for agents.
 
         Args:
-            settings: of the job.
-            now_s: by the clock of the caller.
+            settings: the job's settings.
+            now_s: time by the caller's clock.
             send: takes an agent, a kind and a body.
             say: takes a line.
-            show: takes a status line, in place of the one before; None: there is no terminal.
+            show: takes a status line, which replaces the previous one; None: no terminal.
         """
         self.settings = settings
         self.phase = Phase.GATHERING
@@ -88,7 +88,7 @@ class JobCoordinator:
         return self.agents.why_not(index) or late
 
     def join(self, index: int, hello: Hello, now_s: float) -> None:
-        """Take in an agent, if it can join."""
+        """Add an agent, if it can join."""
         if self.why_not(index):
             return
         self.agents[index] = AgentState(hello, hello.port)
@@ -96,7 +96,7 @@ class JobCoordinator:
             self._check(now_s)
 
     def lose(self, index: int, why: str, now_s: float) -> None:
-        """Note that an agent is gone. Its ranks may still run; the coordinator cannot know."""
+        """Record the loss of an agent. Its ranks may still run; the coordinator cannot know."""
         if index not in self.agents or self.phase is Phase.ENDED:
             return
         if self.phase is Phase.GATHERING:
@@ -115,15 +115,15 @@ class JobCoordinator:
         self._go_on(now_s)
 
     def receive(self, index: int, kind: str, body: Any, now_s: float) -> None:
-        """Take a message of an agent.
+        """Handle a message of an agent.
 
         failed  attempt, rank, exit code   of one of its ranks
-        ended   attempt, failures, port   none of its ranks runs any more; the time of a failure
-                is relative to now
+        ended   attempt, failures, port   none of its ranks runs; times of failures are relative to
+                now
         progress  attempt, its ranks that run   from time to time
         stack   attempt, rank, text     as `dump` asked
         answer  number, answer      to a question of preflight
-        stop    why, exit code      the user stopped the job there, or it cannot go on
+        stop    why, exit code      the user stopped the job there, or it cannot continue
         """
         if index not in self.agents or self.phase is Phase.ENDED:
             return
@@ -158,7 +158,7 @@ class JobCoordinator:
             self._go_on(now_s)
 
     def stop(self, why: str, exit_code: int, now_s: float) -> None:
-        """Stop the job, because a user wants so or it cannot go on."""
+        """Stop the job, for a user or because it cannot continue."""
         if self._ending.by_user is None and not self._ending.lost:
             self._ending.had_failed = self.phase is Phase.STOPPING
         self._ending.by_user = self._ending.by_user or (why, exit_code)
@@ -213,7 +213,7 @@ class JobCoordinator:
     # Checking.
 
     def _check(self, now_s: float) -> None:
-        """Have all hosts check each other before the ranks start."""
+        """Start preflight on all hosts before the ranks start."""
         try:
             self.agents.node_sizes()
         except ValueError as error:
@@ -225,7 +225,7 @@ class JobCoordinator:
             self._end(USAGE, f"hccl-launch: error: {what}")
             return
         hosts = {hello.host for hello in self.agents.hellos()}
-        # Agents of one host, such as a scheduler's processes, have no network to check.
+        # Agents on one host, such as a scheduler's processes, have no network to check.
         if not self.settings.only_checks and len(hosts) < max(2, len(self.agents)):
             self._start(0)
             return
@@ -299,7 +299,7 @@ class JobCoordinator:
             self._send(index, "start", attempt._replace(first_rank=ranks.start, slots=slots))
 
     def _note_failed(self, ranks: Iterable[int], what: str, now_s: float) -> None:
-        """Stop all ranks if too few are left, else say that they go on."""
+        """Stop all ranks if too few are left, else log that the others continue."""
         new = set(ranks) - self._ending.failed
         if not new or self.phase is not Phase.RUNNING or self._attempt is None:
             return
@@ -334,7 +334,7 @@ class JobCoordinator:
             self._conclude()
 
     def _conclude(self) -> None:
-        """No rank runs: start all again, or end the job."""
+        """Restart all ranks or end the job, once no rank runs."""
         exit_code, text, line = outcome(self._ending, self.agents, self._attempt)
         if exit_code is not None:
             self._end(exit_code, text, line)
@@ -343,7 +343,7 @@ class JobCoordinator:
             self._start(self._attempt.number + 1)
 
     def _end(self, exit_code: int, text: str, line: str = "") -> None:
-        """End the job: say the text here, and the one line, or else the text, on other hosts."""
+        """End the job: print the text here, and the line, or else the text, on other hosts."""
         self.phase, self.exit_code = Phase.ENDED, exit_code
         if self._progress is not None:
             self._progress.close()

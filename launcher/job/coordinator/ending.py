@@ -1,4 +1,4 @@
-"""How an attempt ends: why its ranks are stopped, and what becomes of the job."""
+"""The end of an attempt: why its ranks are stopped, and the outcome of the job."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from hccl_py.launcher.job.layout import Attempt
 
 @dataclass
 class Ending:
-    """Why the ranks are being stopped, and until when they may run on.
+    """Why the ranks are being stopped, and how long they may still run.
 
     Attributes:
-        stop_at_s: when they are asked to stop.
-        end_s: when their agents count as lost.
-        by_user: why, and the exit code.
+        stop_at_s: when the ranks are asked to stop.
+        end_s: when the agents count as lost.
+        by_user: the reason and exit code of a user's stop.
         lost: why each agent counts as lost.
         failed: the ranks that failed, or whose agents were lost, while the job ran.
         was_stopped: whether the ranks were asked to stop.
@@ -35,11 +35,11 @@ class Ending:
 
 
 class Outcome(NamedTuple):
-    """What becomes of the job.
+    """The outcome of the job.
 
     Attributes:
         exit_code: of the job; None: all ranks start again.
-        text: for the screen of the coordinator.
+        text: for the coordinator's terminal.
         line: for the other hosts; empty: the text.
     """
 
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
-    """Decide what becomes of a job of which no rank runs; only a user ends it before an attempt."""
+    """Decide the outcome of a job without running ranks; before an attempt only a user ends it."""
     failures = agents.failures()
     own = [each for each in failures if not each.was_stopped]
     if ending.by_user:
@@ -76,11 +76,11 @@ def _stopped(
     failures: Sequence[RankFailure],
     attempt: Attempt | None,
 ) -> Outcome:
-    """The user stopped the job, or it could not go on."""
+    """Return the outcome after a user's stop, or if the job cannot continue."""
     line = f"hccl-launch: {why}; all ranks were ended"
     killed = sorted(each.rank for each in failures if each.was_killed)
     line += f"; {cut_off(killed)}" if killed else ""
-    # A scheduler sends its signal to all processes of a job: such a rank did not fail by itself.
+    # A scheduler sends its signal to all processes of a job, so such a rank did not fail by itself.
     own = [each for each in failures if not each.was_stopped and each.shell_code != exit_code]
     if not own or attempt is None:
         return Outcome(exit_code, line)
@@ -90,7 +90,7 @@ def _stopped(
 
 
 def _lost(ending: Ending, agents: Agents, own: Sequence[RankFailure], attempt: Attempt) -> Outcome:
-    """The ranks of other nodes may raise because a node was lost, and before anybody knows it."""
+    """Return the outcome after the loss of a node; other ranks may have raised before."""
     lines = [
         f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"
         for index, why in ending.lost.items()

@@ -22,9 +22,9 @@ class CoordinatorServer:
         on_lost: Callable[[int], None],
         num_missing: Callable[[], int],
     ) -> None:
-        """Open nothing yet; agents are known by their routes.
+        """Create it without listening; agents are identified by routes.
 
-        As many as are missing may connect before the first of them speaks.
+        All missing agents may connect before the first one sends a message.
         """
         self._wire = WireServer(loop.selector, wire_settings(secret), "hccl-launch", self)
         self._on_message = on_message
@@ -33,7 +33,7 @@ class CoordinatorServer:
         self.next_s, self.turn = self._wire.next_s, self._wire.turn
 
     def close(self) -> None:
-        """Close; what was sent may leave first."""
+        """Close after sent messages have left."""
         self._wire.close(LINGER_S)
 
     def on_message(self, route: int, message: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Where nodes are on the network -> findings: names, interfaces, address families, ports."""
+"""Findings about nodes on the network: names, interfaces, address families, ports."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -18,7 +18,7 @@ def check_names(nodes: Nodes) -> Iterator[Finding]:
             if isinstance(resolved, str):
                 remedy = f"echo {entry} >> /etc/hosts, or use {address} in place of the name"
                 yield Finding(node, "error", f"cannot resolve {name}: {resolved}", remedy)
-            # A host may call itself 127.0.1.1, as Debian's do: ranks choose addresses by routes.
+            # On Debian a host's own name is 127.0.1.1; ranks choose addresses by routes.
             elif any(map(is_loopback, resolved)) and not _is_one_machine(nodes, node, owner):
                 where = ", ".join(resolved)
                 what = f"resolves {name} to {where}, which is itself and not {nodes.name(owner)}"
@@ -40,7 +40,7 @@ def check_identities(nodes: Nodes) -> Iterator[Finding]:
 
 
 def check_interfaces(nodes: Nodes) -> Iterator[Finding]:
-    """Find interfaces that carry nothing to other hosts."""
+    """Find interfaces that do not reach other hosts."""
     are_several = len({tuple(facts["machine"]) for facts in nodes.facts.values()}) > 1
     for node, facts in nodes.facts.items():
         for name, host in facts["paths"]:
@@ -75,7 +75,7 @@ def check_ports(nodes: Nodes) -> Iterator[Finding]:
         if not facts["port_range"]:
             continue
         first, last = facts["port_range"]
-        # A listener of its first communicator and one of its control plane.
+        # One listener for its first communicator and one for its control plane.
         needed = 2 * nodes.sizes[node]
         if last - first + 1 < needed:
             what = f"has {last - first + 1} ports in HCCL_PORT_RANGE={first}-{last} for {needed}"

@@ -28,7 +28,7 @@ def compare(nodes: Nodes) -> list[Finding]:
 
 
 def clock_findings(skews_s: Mapping[int, float]) -> Iterator[Finding]:
-    """Judge clocks, given how far each is ahead of the coordinator's."""
+    """Find wrong clocks, given their offsets from the coordinator's."""
     for node, skew_s in skews_s.items():
         if abs(skew_s) > _MOST_SKEW_S:
             way = "ahead of" if skew_s > 0 else "behind"
@@ -40,7 +40,7 @@ def clock_findings(skews_s: Mapping[int, float]) -> Iterator[Finding]:
 
 
 def check_settings(nodes: Nodes) -> Iterator[Finding]:
-    """Find settings of HCCL_ that make no sense or differ."""
+    """Find HCCL_ settings that are invalid or differ."""
     for node, facts in nodes.facts.items():
         if facts["setting_problem"]:
             remedy = "export another value, or unset it"
@@ -55,14 +55,14 @@ def check_settings(nodes: Nodes) -> Iterator[Finding]:
 
 
 def check_versions(nodes: Nodes) -> Iterator[Finding]:
-    """Find other versions of what ranks exchange data with."""
+    """Find differing versions of software that exchanges data between ranks."""
     install = "pip install {}==USUAL in the environment that the job uses"
     versions = {node: facts["versions"] for node, facts in nodes.facts.items()}
     ours = {node: each["hccl-py"] for node, each in versions.items()}
     yield from unlike(nodes, "hccl-py", ours, "error", install.format("hccl-py"))
     torch = {node: each["torch"] for node, each in versions.items()}
     yield from unlike(nodes, "torch", torch, "warning", install.format("torch"))
-    # A patch level changes nothing that ranks exchange.
+    # Patch levels do not change the exchanged data.
     python = {node: each["Python"].rpartition(".")[0] for node, each in versions.items()}
     yield from unlike(nodes, "Python", python, "warning", "use Python USUAL")
 
@@ -82,7 +82,7 @@ _TITLES = (
 def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
     """Render a table of the nodes that answered, then their RDMA ports.
 
-    CPUs are those that the job may use.
+    CPUs are the ones that the job may use.
     """
     rows = [_TITLES]
     for node, facts in sorted(nodes.facts.items()):

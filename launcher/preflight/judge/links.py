@@ -1,4 +1,4 @@
-"""What dialling each other brought -> findings: one for each node and fault, whoever saw it."""
+"""Findings from nodes that dialled each other: one per node and fault."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class _Fault(NamedTuple):
 
 
 def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> Iterator[Finding]:
-    """Judge the results of every node that dialled."""
+    """Evaluate the results of every dialling node."""
     seen: dict[_Fault, dict[int, PairResult]] = {}
     holes: dict[tuple[int, str], list[int]] = {}
     for source, ones in results.items():
@@ -42,7 +42,7 @@ def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> 
 def _is_other_end(
     nodes: Nodes, fault: _Fault, seen: Mapping[_Fault, Mapping[int, PairResult]]
 ) -> bool:
-    """Say whether a host only seems dead, to hosts that are: their own findings say enough."""
+    """Return whether a host only seems dead because the dialling host is, which has a finding."""
     path = fault.path or 0
 
     def is_dead(node: int) -> bool:
@@ -50,7 +50,7 @@ def _is_other_end(
         return len(its_own) > len(seen[fault]) or not _has_carrier(nodes, node, path)
 
     if fault.path is None and fault._replace(path=0) in seen:
-        return True  # the data port's finding says so
+        return True  # the data port has the finding
     return not _has_carrier(nodes, fault.target, path) or all(map(is_dead, seen[fault]))
 
 

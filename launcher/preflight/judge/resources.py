@@ -1,13 +1,13 @@
-"""What a node has -> findings: cores, descriptors, memory, RDMA ports."""
+"""Findings about a node's resources: cores, descriptors, memory, RDMA ports."""
 
 from collections.abc import Iterator
 
 from hccl_py.launcher.preflight.finding import Finding, Nodes
 
-# What Python, torch, the library and a program have open beside connections with other ranks.
+# Open files of Python, torch, the library and a program besides connections with other ranks.
 _OWN_DESCRIPTORS = 64
-_LANES = 3  # to a rank of another node, each made when a call first uses it
-_RANK_BYTES = 512 << 20  # what a rank needs that has imported torch and made its buffers
+_LANES = 3  # to a rank of another node, each made at its first use
+_RANK_BYTES = 512 << 20  # memory of a rank with torch and its buffers
 _TRANSPORT = "HCCL_TRANSPORT"
 _NO_PORT = (
     "modprobe the driver of the adapter; without one: unset HCCL_TRANSPORT, or soft-RoCE: "
@@ -32,7 +32,7 @@ def check_cores(nodes: Nodes) -> Iterator[Finding]:
 
 
 def check_descriptors(nodes: Nodes) -> Iterator[Finding]:
-    """Find limits below what a rank opens: connections to every other rank."""
+    """Find limits below the number of a rank's connections."""
     for node, facts in nodes.facts.items():
         local, remote = nodes.sizes[node], sum(nodes.sizes) - nodes.sizes[node]
         connections = remote * max(1, len(facts["paths"])) * facts["connections_per_path"]
@@ -54,7 +54,7 @@ def check_descriptors(nodes: Nodes) -> Iterator[Finding]:
 
 
 def check_memory(nodes: Nodes) -> Iterator[Finding]:
-    """Find nodes whose ranks would be killed for their memory."""
+    """Find nodes with too little memory for their ranks."""
     for node, facts in nodes.facts.items():
         needed, limit = nodes.sizes[node] * _RANK_BYTES, facts["memory_limit"]
         ranks = f"{nodes.sizes[node]} ranks need {_size(needed)} or more"
@@ -68,7 +68,7 @@ def check_memory(nodes: Nodes) -> Iterator[Finding]:
 
 
 def check_rdma(nodes: Nodes) -> Iterator[Finding]:
-    """Find nodes that cannot use RDMA where it is asked for."""
+    """Find nodes that cannot use RDMA although it is requested."""
     wants = any(facts["hccl_settings"].get(_TRANSPORT) == "verbs" for facts in nodes.facts.values())
     for node, facts in nodes.facts.items():
         rdma = facts["rdma"]

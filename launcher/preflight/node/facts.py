@@ -1,4 +1,4 @@
-"""What a node says of itself: plain values, which travel to the coordinator as they are."""
+"""A node's facts about itself: plain values, sent to the coordinator unchanged."""
 
 import fcntl
 import os
@@ -23,7 +23,7 @@ _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
 _IFF_RUNNING = 0x40
 _RDMA = "/sys/class/infiniband"
 _PACKAGES = ("torch", "hccl-py")
-# A secret is no setting to compare, and every emulated node has an id of its own.
+# Secrets are not compared, and every emulated node has its own id.
 _NOT_COMPARED = ("HCCL_SECRET", "HCCL_NODE_ID")
 
 Resolved = list[str] | str
@@ -41,9 +41,9 @@ class Rdma(TypedDict):
     """The RDMA ports of a node.
 
     Attributes:
-        lines: all of them, for people; empty: there is none.
+        lines: a description of all; empty: there is none.
         used: the port that ranks would use; empty: none can be used.
-        problem: a setting that makes no sense.
+        problem: an invalid setting.
         unopened: why ranks cannot open that port, and the remedy; empty: they can.
         locked_bytes: how much memory ranks may register; None: all.
         locked_bytes_per_peer: how much one registers for each rank of another node.
@@ -66,7 +66,7 @@ class Facts(TypedDict):
         setting_problem: why there are no paths.
         port_range: first and last port; empty: any.
         open_files: soft and hard limit; -1 is none.
-        cpus, quota: CPUs that the job may use, and CPU time per time that its cgroup may.
+        cpus, quota: CPUs that the job may use, and its cgroup's CPU time per time.
     """
 
     hostname: str
@@ -90,12 +90,12 @@ class Facts(TypedDict):
 def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) -> Facts:
     """Return the facts of this node.
 
-    Takes `RESOLVE_S` where a name server does not answer.
+    Takes `RESOLVE_S` if a name server does not answer.
 
     Args:
-        names: that have to resolve here.
-        master_addr: what ranks will find as MASTER_ADDR.
-        environ: of the ranks.
+        names: names that must resolve here.
+        master_addr: the ranks' MASTER_ADDR.
+        environ: the ranks' environment.
     """
     resolved = resolve((*names, master_addr), RESOLVE_S)
     is_known = not isinstance(resolved[master_addr], str)
@@ -124,7 +124,7 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
 
 
 def _network(environ: Mapping[str, str]) -> tuple[list[list[str]], NetworkSettings, str]:
-    """Choose addresses as the ranks will; return why not if they cannot."""
+    """Choose addresses as the ranks will; return the problem if they cannot."""
     network = NetworkSettings()
     try:
         network = NetworkSettings.from_environment(environ)
@@ -147,7 +147,7 @@ def _rdma(
     )
     if not os.path.isdir(_RDMA):
         return found
-    # Not imported where there is no RDMA: it would cost each agent of a large job.
+    # Imported only with RDMA: it would cost each agent of a large job.
     from hccl_py.transport.providers.verbs.choice import candidates
     from hccl_py.transport.providers.verbs.devices import list_ports
     from hccl_py.transport.providers.verbs.library import opening_problem
@@ -195,7 +195,7 @@ def _interfaces() -> dict[str, Interface]:
                 flags = fcntl.ioctl(asking, _SIOCGIFFLAGS, request)
                 mtu = fcntl.ioctl(asking, _SIOCGIFMTU, request)
             except OSError:
-                continue  # it was removed meanwhile
+                continue  # it has been removed
             has_carrier = bool(struct.unpack_from("=H", flags, 16)[0] & _IFF_RUNNING)
             found[name] = Interface(
                 mtu=struct.unpack_from("=i", mtu, 16)[0], has_carrier=has_carrier
@@ -211,14 +211,14 @@ def _version(package: str) -> tuple[str, str]:
 
 
 def _available_memory() -> int:
-    """Return what new processes can have without swapping, by the kernel's estimate."""
+    """Return the memory for new processes without swapping, by the kernel's estimate."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         sizes_kb = dict(line.split()[:2] for line in lines)
     return int(sizes_kb["MemAvailable:"]) << 10
 
 
 def resolve(names: Iterable[str], timeout_s: float) -> dict[str, Resolved]:
-    """Return what each name resolves to; a name server that does not answer costs the timeout."""
+    """Return the addresses of each name; a silent name server costs the timeout."""
     asked = [name for name in dict.fromkeys(names) if name]
     silent = f"no name server answered within {timeout_s:g} s"
     found = in_threads(addresses_of, asked, timeout_s)

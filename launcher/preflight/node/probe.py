@@ -1,15 +1,15 @@
-"""The way from this node to another one: is there one, and do packets of full size pass.
+"""Probes another node: is it reachable, and do full-size packets pass.
 
 The end of a connection shows the fault:
 
-| seen | outcome |
+| observation | outcome |
 |---|---|
 | it connects, both sides prove the secret, 128 KB pass | good |
-| no answer at all, though the link knows the host | dropped: a firewall's DROP |
-| refused, or an ICMP error at once | rejected: a firewall's REJECT, for the port is listened on |
-| nobody on the link owns the address | dead: cable, switch, VLAN |
-| the kernel knows no way | no route |
-| it connects, and what fills whole packets never comes | stalled: packets over some size vanish |
+| no answer, although the link knows the host | dropped: a firewall's DROP |
+| refused, or an ICMP error at once | rejected: a firewall's REJECT, as the port has a listener |
+| no host on the link has the address | dead: cable, switch, VLAN |
+| the kernel has no route | no route |
+| it connects, but full-size packets never arrive | stalled: packets over some size vanish |
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretH
 
 PURPOSE = b"HCCL-PF2"
 BULK, BULK_BYTES = b"B", 128 << 10
-"""A node that dialled may send so many bytes, and gets this one when all have come."""
+"""Bytes that a dialling node sends, and the answer when all have arrived."""
 
-# The kernel needs 3 s to find that nobody on the link owns an address.
+# The kernel needs 3 s to find that no host on the link has an address.
 CONNECT_S = 4.0
 STALL_S = 3.0
 PROBE_S = 2 * CONNECT_S + STALL_S  # the connection, its handshake, packets of full size
-_AT_ONCE_S = 0.9  # an ICMP error comes within a round trip
+_AT_ONCE_S = 0.9  # an ICMP error arrives within a round trip
 
 Outcome = Literal[
     "good", "dropped", "rejected", "dead", "no route", "stalled", "wrong peer", "broken"
@@ -39,9 +39,9 @@ Outcome = Literal[
 
 
 class Target(TypedDict):
-    """What to dial: a port of a node, for a path of the ranks or, with None, the master port.
+    """A target to dial: a node's port for a path of the ranks or, with None, the master port.
 
-    `interface` and `source` are where the connection starts; "" leaves that to the kernel.
+    `interface` and `source` are the connection's local end; "": the kernel chooses.
     """
 
     node: int
@@ -53,7 +53,7 @@ class Target(TypedDict):
 
 
 class PairResult(TypedDict):
-    """What dialling a target brought; `detail` is the error in words."""
+    """The result of dialling a target; `detail` is the error in words."""
 
     target: Target
     outcome: Outcome
@@ -61,7 +61,7 @@ class PairResult(TypedDict):
 
 
 def probe(target: Target, secret: bytes) -> PairResult:
-    """Find out whether there is a way; takes up to about 10 s where there is none."""
+    """Dial a target; takes up to about 10 s if it is not reachable."""
     began_s = time.monotonic()
     try:
         with contextlib.closing(_dial(target)) as connection:
@@ -82,7 +82,7 @@ def _dial(target: Target) -> socket.socket:
     try:
         dialled.bind((target["source"], 0))
         if target["interface"]:
-            # As ranks do it where the kernel lets this user: two adapters may share a network.
+            # As ranks do, if the kernel permits: two adapters may share a network.
             name = target["interface"].encode() + b"\0"
             with contextlib.suppress(PermissionError):
                 dialled.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)
@@ -95,7 +95,7 @@ def _dial(target: Target) -> socket.socket:
 
 
 def _passes(shaken: SecretHandshake) -> bool:
-    """Say whether packets of full size come through."""
+    """Return whether full-size packets pass."""
     deadline = Deadline(STALL_S)
     try:
         shaken.finish(shaken.send(os.urandom(BULK_BYTES)), deadline)  # a tunnel may compress zeros
@@ -118,7 +118,7 @@ def _outcome(error: Exception, host: str, elapsed_s: float) -> Outcome:
 
 
 def _nobody_on_link(host: str) -> bool:
-    """Say whether the kernel asked in vain who owns an IPv4 address."""
+    """Return whether the kernel found no owner of an IPv4 address."""
     with contextlib.suppress(OSError), open("/proc/thread-self/net/arp") as table:
         return any(line.split()[:3:2] == [host, "0x0"] for line in table)
     return False

@@ -26,10 +26,10 @@ class Introduction(TypedDict):
 
 
 class CheckResponder:
-    """Answers for one node. Close it before a rank starts: it has the ports that ranks use."""
+    """Answers for one node. Close it before a rank starts: it uses the ranks' ports."""
 
     def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
-        """Take the environment of the ranks, and do nothing yet."""
+        """Take the ranks' environment; start nothing."""
         self._environ, self._clock = environ, clock
         self._secret = os.fsencode(environ.get("HCCL_SECRET", ""))
         self._server = PairServer(self._secret)
@@ -70,5 +70,5 @@ class CheckResponder:
 
 
 def _reason(error: OSError) -> str:
-    """Return what the kernel said; Python's own text may repeat the address."""
+    """Return the kernel's error text; Python's may repeat the address."""
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,4 +1,4 @@
-"""What other nodes dial while they test the way to this one."""
+"""The server that other nodes dial to test the network to this one."""
 
 import contextlib
 import socket
@@ -21,7 +21,7 @@ class PairServer:
     """Answers nodes that know the secret; a context manager, or `close` it."""
 
     def __init__(self, secret: bytes) -> None:
-        """Listen nowhere yet."""
+        """Create it without listening."""
         self._secret = secret
         self._listeners: list[_Listener] = []
 
@@ -34,7 +34,7 @@ class PairServer:
         self.close()
 
     def listen(self, host: str, ports: Sequence[int]) -> int:
-        """Listen on the first free port of an address, "" being all; OSError: none is free."""
+        """Listen on the first free port of an address, "": all; OSError: none is free."""
         problem = OSError("no port given")
         for port in ports:
             try:

@@ -224,7 +224,7 @@ def test_lane_either_rank_asks_for_is_made_once(askers: tuple[int, ...]) -> None
 def test_lanes_that_a_call_needs_at_once_are_no_flood(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect.stranger_limit", lambda: 1)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect.unauthenticated_limit", lambda: 1)
     with reconnected_pair() as (pair, _):
         keys = {Key(1, index, path) for index in (1, 2) for path in (0, 1)}
         pair.engines[0].want(*keys)

@@ -13,7 +13,7 @@ from thread_ranks import wait_until
 
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, ControlAddress, ControlMembers
 from hccl_py.transport.control.sockets import ControlSockets
-from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.rejections import unauthenticated_limit
 
 TIMEOUT_S = HANG_S
 FLOOD = max(300, 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1")))
@@ -115,7 +115,7 @@ def test_strangers_flood_of_silent_clients_takes_few_descriptors_and_members_get
     coordinator.hear(coordinator.member, b"still here")
     coordinator.hear(late, b"came in the middle of it")
     # The limit, what waited for it in the backlog, and what came before the door was shut.
-    assert most_mine <= 3 * stranger_limit() + 64
+    assert most_mine <= 3 * unauthenticated_limit() + 64
     for client in clients:
         client.close()
     late.close()
@@ -153,7 +153,7 @@ def test_strangers_without_a_free_descriptor_serves_on(coordinator: Coordinator)
     ("garbage", "reason"),
     [
         (os.urandom(300), "does not speak this protocol"),
-        (b"HCCL-CT1" + b"\1" * 56, "is of a communicator, or dials a rank, that is not here"),
+        (b"HCCL-CT1" + b"\1" * 56, "it names a communicator or rank that is not here"),
         (b"", "it closed the connection"),
     ],
     ids=["random bytes", "another communicator", "nothing"],

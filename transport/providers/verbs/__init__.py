@@ -1,1 +1,1 @@
-"""RDMA devices: which there are, which one a rank uses, and the queue pairs of a communicator."""
+"""RDMA devices: their list, the choice of one, and the queue pairs of a communicator."""

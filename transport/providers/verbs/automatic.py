@@ -1,6 +1,6 @@
-"""Whether HCCL_TRANSPORT=auto may use RDMA between nodes, as far as a rank sees from outside.
+"""Checks whether HCCL_TRANSPORT=auto may use RDMA between nodes, without opening a device.
 
-Where all may, each opens its device, and they agree once more (`bootstrap/rdma_agreement.py`).
+If all ranks may, each opens its device, and they agree again (`bootstrap/rdma_agreement.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
 def usable_family(interfaces: Collection[str]) -> str:
-    """Return `IPv4` or `IPv6`, of the GID of an active port on one of `interfaces`; else empty.
+    """Return `IPv4` or `IPv6`: the GID's family of an active port on `interfaces`; else empty.
 
     Raises:
-        HcclError: HCCL_IB_* make no sense.
+        HcclError: an HCCL_IB_* setting is invalid.
     """
     if not (ports := list_ports()):
         return ""
     for one in candidates(ports, RdmaSettings.from_environment(), interfaces):
         if one.gid is None or one.gid.interface not in interfaces:
             continue
-        # It is not opened: it may turn out that no rank needs it.
+        # The port is not opened: perhaps no rank needs it.
         if problem := opening_problem(one.port.device):
             logger.info("HCCL_TRANSPORT=auto: not RDMA over %s: %s", one.port, problem)
             return ""
@@ -34,7 +34,7 @@ def usable_family(interfaces: Collection[str]) -> str:
 
 
 def agreed(families: Sequence[str]) -> bool:
-    """Return whether all ranks can use RDMA with one another; the log says which cannot."""
+    """Return whether all ranks can use RDMA with one another; log the ranks that cannot."""
     lacking = [rank for rank, family in enumerate(families) if not family]
     if lacking and len(lacking) < len(families):
         logger.info("HCCL_TRANSPORT=auto: not RDMA: ranks %s have no port to use", lacking[:8])

@@ -1,4 +1,4 @@
-"""Which RDMA port and which of its GIDs a rank uses, and why not the others."""
+"""The choice of an RDMA port and its GID, with the reasons against the others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 @dataclass(frozen=True)
 class Candidate:
-    """A port, with the GID that it would be used with, or with what is in the way.
+    """A port with its GID, or with the problem that prevents its use.
 
     Attributes:
-        problem: why it cannot be used, and the command or setting that mends it; empty: it can.
+        problem: why it cannot be used, and the command or setting that helps; empty: usable.
     """
 
     port: RdmaPort
@@ -35,7 +35,7 @@ class Candidate:
 def candidates(
     ports: Sequence[RdmaPort], settings: RdmaSettings, interfaces: Collection[str] = ()
 ) -> tuple[Candidate, ...]:
-    """Look at every port; the ones to use come first, and of them those on `interfaces`.
+    """Check every port; return usable ones first, of them the ones on `interfaces` first.
 
     Args:
         ports: of this host.
@@ -60,7 +60,7 @@ def choose(
     """Return the ports and GIDs to use: all that HCCL_IB_HCA lists, else one.
 
     Raises:
-        BootstrapError: there is none, and why.
+        BootstrapError: no port is usable; says why.
     """
     looked_at = candidates(ports, settings, interfaces)
     usable = tuple((one.port, one.gid) for one in looked_at if one.gid is not None)
@@ -81,7 +81,7 @@ def choose(
 def choose_gid(
     port: RdmaPort, settings: RdmaSettings, interfaces: Collection[str] = ()
 ) -> Gid | None:
-    """Return the GID that HCCL_IB_GID_INDEX names; else the best RoCE v2 one; None: there is none.
+    """Return the GID that HCCL_IB_GID_INDEX names, else the best RoCE v2 one, else None.
 
     Routable addresses come first, then those of `interfaces`, then IPv4-mapped ones.
     """

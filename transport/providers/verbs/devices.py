@@ -1,6 +1,6 @@
-"""The RDMA ports of this host and their GIDs, as the kernel shows them in /sys.
+"""The RDMA ports of this host and their GIDs, read from /sys.
 
-No library is needed to read them, so `hccl-perftest --devices` works where libibverbs is missing.
+This needs no library, so `hccl-perftest --devices` works without libibverbs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACTIVE = "ACTIVE"
 _SYSFS = Path("/sys/class/infiniband")
 _NETWORK = Path("/sys/class/net")
 _HEADER_BYTES = 96
-"""The most that RoCE puts round the payload of a packet."""
+"""Upper limit of RoCE's headers and trailers per packet."""
 _PAYLOADS = (4096, 2048, 1024, 512, 256)
 
 
@@ -29,7 +29,7 @@ class Gid:
         index: in the port's table.
         address: an IPv4 address stands as ::ffff:A.B.C.D.
         kind: `RoCE v2`, `IB/RoCE v1`.
-        interface: which network interface it belongs to; empty where the kernel names none.
+        interface: its network interface; empty if the kernel names none.
     """
 
     index: int
@@ -71,7 +71,7 @@ class RdmaPort:
 
 
 def list_ports(sysfs: Path = _SYSFS) -> tuple[RdmaPort, ...]:
-    """Return all ports, by name of the device; none where the kernel has no RDMA."""
+    """Return all ports, by device name; none if the kernel has no RDMA."""
     found = []
     for device in sorted(sysfs.glob("*")):
         for port in sorted(device.glob("ports/*"), key=lambda folder: int(folder.name)):
@@ -83,7 +83,7 @@ def list_ports(sysfs: Path = _SYSFS) -> tuple[RdmaPort, ...]:
 
 
 def roce_mtu(interface: str, sysfs: Path = _NETWORK) -> int | None:
-    """Return how many bytes a RoCE packet of this interface holds; None: nothing is known of it."""
+    """Return the RoCE payload bytes per packet on this interface; None: unknown."""
     mtu = int((interface and _read(sysfs / interface / "mtu")) or 0)
     return next((size for size in _PAYLOADS if size + _HEADER_BYTES <= mtu), None)
 
@@ -111,5 +111,5 @@ def _gids(port: Path) -> tuple[Gid, ...]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
-    except OSError:  # an entry that is not set answers with EINVAL; a device can go at any time
+    except OSError:  # an unset entry fails with EINVAL; a device can vanish at any time
         return ""

@@ -1,12 +1,11 @@
 """The queue pairs of one communicator, for each lane to each rank of another node.
 
-Each lane has queue pairs on every device. It uses one device, and the next one when that fails; the
-lanes begin with different ones.
+Each lane has queue pairs on every device. It uses one device, and the next one when that fails;
+lanes start with different devices.
 
-The steps are those of the bootstrap: `make`, which needs no peer; `describe`, whose result the
-ranks exchange; `attach` with what they got; `start` once all ranks have come so far. So no packet
-meets a queue pair that cannot receive yet or has no RECV, and none that belongs to a rank that has
-not proved itself.
+The steps follow the bootstrap: `make` needs no peer; ranks exchange the results of `describe` and
+pass them to `attach`; `start` follows once all ranks have attached. So packets only reach queue
+pairs that can receive, have RECVs posted, and belong to an authenticated rank.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _COUNTS = struct.Struct("!II")
 """Devices of each lane, and queue pairs on each; their descriptions follow, lane by lane."""
 _MOST_DESCRIBED = 2 * MOST_PAIRS
 _LANE_BYTES = _MOST_DESCRIBED * DESCRIPTION.size
-"""Of the descriptions of a lane, device by device."""
+"""A hash of a lane's descriptions, device by device."""
 
 
 class RdmaLanes:
     """Opens the device; the queue pairs then belong to the engine."""
 
     def __init__(self, num_lanes: int, interfaces: Collection[str]) -> None:
-        """Open; `interfaces` are those of the control connections."""
+        """Open the device; `interfaces` carry the control connections."""
         self._settings = RdmaSettings.from_environment()
         self._num_lanes = num_lanes
         try:
@@ -54,10 +53,10 @@ class RdmaLanes:
         self._ends: dict[int, tuple[_core.RdmaLaneEnd, ...]] = {}
 
     def make(self, ranks: Iterable[int], slot_bytes: int) -> None:
-        """Make the queue pairs to these ranks, if they are not there. Nothing is sent.
+        """Make missing queue pairs to these ranks. Nothing is sent.
 
         Args:
-            slot_bytes: the most that a message has.
+            slot_bytes: longest message.
         """
         timeout_s = _TIMEOUT_UNIT_S * 2**self._settings.timeout_code
         retries = self._settings.retry_count
@@ -77,19 +76,19 @@ class RdmaLanes:
                 raise BootstrapError(f"making queue pairs with rank {rank}: {error}") from error
 
     def describe(self) -> dict[int, bytes]:
-        """Return what each rank has to know of its queue pairs."""
+        """Return, by rank, the description of its queue pairs."""
         for port in self._ports:
             port.log()
         return {rank: self._describe(rank) for rank in self._ends}
 
     def _devices(self, lane: int) -> list[int]:
-        """Return which devices a lane uses, in its order: the lanes take turns on the first."""
+        """Return a lane's devices in its order: lanes take turns with the first one."""
         there = len(self._ports)
         used = min(there, _MOST_DESCRIBED // self._settings.num_pairs)
         return [(lane + turn) % there for turn in range(used)]
 
     def _describe(self, rank: int) -> bytes:
-        """Describe all queue pairs to a rank, in as many bytes whatever their number."""
+        """Describe all queue pairs to a rank, in a fixed number of bytes."""
         packed = _COUNTS.pack(len(self._devices(0)), self._settings.num_pairs)
         for lane, end in enumerate(self._ends[rank]):
             of_lane = b"".join(port.describe(pair) for port, pair in self._pairs(lane, end))
@@ -97,7 +96,7 @@ class RdmaLanes:
         return packed
 
     def attach(self, described: Mapping[int, bytes]) -> None:
-        """Step to RTR with what the ranks said of theirs; a rank with fewer devices decides."""
+        """Step to RTR with the ranks' descriptions; the rank with fewer devices decides."""
         for rank, packed in described.items():
             num_devices, num_pairs = _COUNTS.unpack_from(packed)
             if num_pairs != self._settings.num_pairs:
@@ -128,7 +127,7 @@ class RdmaLanes:
             ) from error
 
     def start(self) -> dict[int, tuple[_core.RdmaLaneEnd, ...]]:
-        """Step to RTS; return the lanes by rank, and keep none."""
+        """Step to RTS; return the lanes by rank, and release them."""
         for ends in self._ends.values():
             for end in ends:
                 for pair in end.pairs():
@@ -139,7 +138,7 @@ class RdmaLanes:
     def _pairs(
         self, lane: int, end: _core.RdmaLaneEnd
     ) -> Iterator[tuple[OpenedPort, _core.RdmaQueuePair]]:
-        """Yield all of a lane, each with its port, device by device."""
+        """Yield a lane's queue pairs, each with its port, device by device."""
         for index, pair in enumerate(end.pairs()):
             device = self._devices(lane)[index // self._settings.num_pairs]
             yield self._ports[device], pair

@@ -1,6 +1,6 @@
-"""Whether this process could open an RDMA device, asked without opening it.
+"""Checks whether this process could open an RDMA device, without opening it.
 
-The launcher asks too, and loads no engine: so libibverbs is called from here, by ctypes.
+libibverbs is called by ctypes, because the launcher checks too and loads no engine.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Problem(NamedTuple):
 
 
 def library_problem() -> Problem | None:
-    """Say why libibverbs cannot be loaded; None: it can."""
+    """Return why libibverbs cannot be loaded; None: it can."""
     library = _load()
     return library if isinstance(library, Problem) else None
 
 
 def opening_problem(device: str) -> Problem | None:
-    """Say why this process cannot open the device; None: nothing is known."""
+    """Return why this process cannot open the device; None: no known problem."""
     library = _load()
     if isinstance(library, Problem):
         return library

@@ -1,4 +1,4 @@
-"""The RDMA ports of this host as lines for people: what each is, whether it is used, or why not."""
+"""The RDMA ports of this host as text: each port, and whether and why it is used or not."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def port_lines(looked_at: Sequence[Candidate], settings: RdmaSettings) -> Iterat
 
 
 def num_used(looked_at: Sequence[Candidate], settings: RdmaSettings) -> int:
-    """Count the ports that are used: the first ones of those that can be."""
+    """Count the ports in use: the first usable ones."""
     usable = sum(one.gid is not None for one in looked_at)
     return usable if settings.lists_devices else min(usable, 1)
 
 
 def locked_memory_line(num_devices: int) -> str:
-    """Say how much memory may be registered, and how many peers that is enough for."""
+    """Describe how much memory may be registered, and for how many peers that suffices."""
     locked = locked_bytes()
     if locked is None:
         return "locked memory: unlimited"
@@ -47,7 +47,7 @@ def locked_memory_line(num_devices: int) -> str:
 
 
 def flow_control_lines(interface: str) -> Iterator[str]:
-    """Say what RoCE needs of the network: packets that are lost cost whole retry times."""
+    """Describe the flow control that RoCE needs: lost packets cost whole retry times."""
     if Path(f"/sys/class/net/{interface}/device").exists():
         yield (
             f"flow control: check PFC with `mlnx_qos -i {interface}` or `dcb pfc show dev "

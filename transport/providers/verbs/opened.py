@@ -1,4 +1,4 @@
-"""An RDMA port that this process has opened, and how a queue pair on it describes itself."""
+"""An RDMA port that this process has opened, and the description of its queue pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OpenedPort:
 
     Attributes:
         core: the engine's device.
-        port: what the kernel says of it.
+        port: the kernel's description.
         gid: the address that its packets carry.
     """
 
@@ -51,16 +51,16 @@ class OpenedPort:
         return cls(*choose(list_ports(), settings)[0], settings)
 
     def log(self) -> None:
-        """Say that it is used, and how."""
+        """Log that the port is used, and how."""
         logger.info("RDMA over %s, GID %s, MTU %d", self.port, self.gid, self.core.mtu())
 
     def describe(self, pair: _core.RdmaQueuePair) -> bytes:
-        """Return what the peer of a queue pair needs to know."""
+        """Return a queue pair's description for its peer."""
         gid = self.gid.address.packed
         return DESCRIPTION.pack(gid, pair.number(), pair.psn(), self.core.mtu(), self.core.lid())
 
     def read_description(self, packed: bytes) -> _core.RdmaPeer:
-        """Return the peer that described itself; BootstrapError: it is on another network."""
+        """Parse a peer's description; BootstrapError: it is on another network."""
         gid, number, psn, mtu, lid = DESCRIPTION.unpack(packed)
         theirs = IPv6Address(gid)
         if not 256 <= mtu <= 4096:

@@ -1,4 +1,4 @@
-"""HCCL_IB_*: which RDMA device, and how its packets travel. The names are NCCL's."""
+"""HCCL_IB_*: the RDMA device and its packets. The names are NCCL's."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class RdmaSettings:
 
     @property
     def lists_devices(self) -> bool:
-        """Whether HCCL_IB_HCA says which devices to use, and not only which ones not."""
+        """Whether HCCL_IB_HCA lists devices to use, not only exclusions."""
         return self.devices is not None and not self.devices.startswith("^")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> RdmaSettings:
-        """Read the settings of a process; InvalidArgumentError: one makes no sense."""
+        """Read the settings of a process; InvalidArgumentError: one is invalid."""
         given = {name: value for name, value in environ.items() if value}
         index = _number(given, "HCCL_IB_GID_INDEX", -1, 0, 255)
         return cls(

@@ -28,7 +28,7 @@ class Status(IntEnum):
     SUCCESS = 0
     """IBV_WC_SUCCESS."""
     LOCAL_LENGTH_ERROR = 1
-    """IBV_WC_LOC_LEN_ERR: a message is longer than the RECV that it met."""
+    """IBV_WC_LOC_LEN_ERR: a message is longer than its RECV."""
     LOCAL_PROTECTION_ERROR = 2
     """IBV_WC_LOC_PROT_ERR: a wrong lkey, range or access on this side."""
     FLUSHED = 3
@@ -38,13 +38,13 @@ class Status(IntEnum):
     REMOTE_ACCESS_ERROR = 5
     """IBV_WC_REM_ACCESS_ERR: a wrong rkey, range or access; nothing was touched."""
     REMOTE_OPERATION_ERROR = 6
-    """IBV_WC_REM_OP_ERR: the peer's own RECV was faulty."""
+    """IBV_WC_REM_OP_ERR: the peer's RECV was faulty."""
     RETRY_EXCEEDED = 7
     """IBV_WC_RETRY_EXC_ERR: the peer has ended, or is silent for timeout_s x (retry_count + 1)."""
     RNR_RETRY_EXCEEDED = 8
     """IBV_WC_RNR_RETRY_EXC_ERR: the peer had no RECV posted, however often it was asked."""
     LOCAL_OPERATION_ERROR = 9
-    """IBV_WC_LOC_QP_OP_ERR: the device could not carry the request out."""
+    """IBV_WC_LOC_QP_OP_ERR: the device could not execute the request."""
     DEVICE_ERROR = 10
     """Any other status of a device, or the device is gone; `QueuePair.reason` says which."""
 
@@ -77,13 +77,13 @@ class SendFlags(IntFlag):
     FENCE = 1
     """Start only after all earlier reads have ended."""
     SIGNALED = 2
-    """Complete on the completion queue also when nothing went wrong."""
+    """Report a completion also on success."""
     INLINE = 8
-    """Copy the payload while posting: needs no region, and the memory is free at once."""
+    """Copy the payload while posting: needs no region, and the memory is reusable at once."""
 
 
 INFINITE_RNR_RETRY = 7
-"""As `rnr_retry`: a receiver that is not ready is asked again for ever."""
+"""Value of `rnr_retry`: a receiver that is not ready is retried for ever."""
 
 
 class ScatterGather(NamedTuple):
@@ -96,12 +96,12 @@ class ScatterGather(NamedTuple):
 
 @dataclass(frozen=True)
 class SendRequest:
-    """What `post_send` takes; ibv_send_wr.
+    """A request for `post_send`; ibv_send_wr.
 
     Attributes:
         opcode: any but the two of completions.
         pieces: local memory, in order: the source, or the destination of a read.
-        wr_id: any number up to 2^64, comes back with the completion.
+        wr_id: any number up to 2^64, returned with the completion.
         flags: see SendFlags.
         remote_address: RDMA only.
         rkey: RDMA only: key of the peer's region.
@@ -119,7 +119,7 @@ class SendRequest:
 
 @dataclass(frozen=True)
 class RecvRequest:
-    """What `post_recv` takes; ibv_recv_wr."""
+    """A request for `post_recv`; ibv_recv_wr."""
 
     pieces: tuple[ScatterGather, ...] = ()
     wr_id: int = 0
@@ -130,10 +130,10 @@ class Completion(NamedTuple):
 
     Attributes:
         wr_id: of the request.
-        status: all else but `qp_num` counts only with SUCCESS.
+        status: fields other than `qp_num` are valid only with SUCCESS.
         opcode: of the request; RECV or RECV_RDMA_WITH_IMM on the receiving side.
         byte_len: length of the message.
-        imm: what came with it; None without.
+        imm: immediate value; None without.
         qp_num: `QueuePair.number`.
     """
 
@@ -150,16 +150,16 @@ class QueuePairAttributes:
     """Sizes, timers and retries of a queue pair; ibv_qp_cap and ibv_qp_attr.
 
     Attributes:
-        max_send_wr: send requests under way, at most 16384.
+        max_send_wr: outstanding send requests, at most 16384.
         max_recv_wr: RECVs posted, at most 16384.
         max_sge: pieces of a request, at most 32.
         max_inline: bytes of an INLINE request.
-        path_mtu: bytes of a fragment; 0: what the provider takes at once.
-        max_rd_atomic: reads under way.
-        timeout_s: how long a peer that owes an answer may be silent.
-        retry_count: how often it may be so before RETRY_EXCEEDED.
+        path_mtu: bytes of a fragment; 0: the provider's maximum.
+        max_rd_atomic: outstanding reads.
+        timeout_s: how long a peer may take to answer.
+        retry_count: retries after that time before RETRY_EXCEEDED.
         rnr_retry: how often a message is sent again to a peer without a RECV; 7: for ever.
-        min_rnr_timer_s: how long a peer has to wait before it does that to this side.
+        min_rnr_timer_s: how long a peer waits before it does so to this side.
     """
 
     max_send_wr: int = 128

@@ -1,15 +1,15 @@
 """A lane over a DEALER socket of ZeroMQ. `provider.py` makes and connects them.
 
-ZeroMQ connects again by itself, but what was under way over the last connection is lost in silence.
-So each message has a number and is kept until the peer acknowledges it. When a connection ends or
-begins, all that is not acknowledged goes out again; what comes out of order, or again, is dropped.
-The socket is no PAIR: that one keeps a new connection open without ever using it if it comes before
-the end of the last one was noticed.
+ZeroMQ reconnects by itself, but silently loses messages in flight over the old connection. So each
+message has a number and is kept until the peer acknowledges it. When a connection ends or begins,
+all unacknowledged messages are sent again; the receiver drops duplicates and gaps.
+The socket is not a PAIR, which keeps a new connection open but unused if that connection arrives
+before the end of the last one was noticed.
 
 A socket's descriptor signals only that its state may have changed, and every call on the socket may
-clear that signal, for either direction. So each call here moves both, ends with a check of the
-state, and writes an eventfd if an earlier answer is outdated by it. Sockets, monitor and eventfd
-are in one epoll set, whose descriptor is the lane's.
+clear that signal, for either direction. So each call here moves both directions, then checks the
+state, and writes an eventfd if an earlier answer is outdated. Sockets, monitor and eventfd are in
+one epoll set, whose descriptor is the lane's.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 LINGER_MS = 2000
-"""How long close may wait for a peer that does not read."""
+"""Longest wait of close for a peer that does not read."""
 QUEUED_MESSAGES = 8
-"""How many messages of a lane may wait on either side; of 128 KiB at most."""
+"""Queue length of a lane on either side, in messages of at most 128 KiB."""
 
 _MAX_UNACKNOWLEDGED = 2 * QUEUED_MESSAGES
 _MESSAGES_PER_ACK = QUEUED_MESSAGES // 2
 _NUMBER = struct.Struct("=Q")
 _ACK = struct.Struct("=QQ")
-"""The number 0, and how many messages of the other direction were taken."""
+"""The number 0, and how many messages the peer's direction has delivered."""
 _CLOSED = "the connection was closed"
 BROKEN = "the connection ended within the handshake"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
@@ -44,7 +44,7 @@ MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class ZmqLane:
-    """One DEALER socket, which it owns; see `interface.Lane` for what it promises.
+    """One DEALER socket, which it owns; see `interface.Lane` for the contract.
 
     Attributes:
         monitor: readable when `standing` or `rejection` may have changed.
@@ -59,12 +59,12 @@ class ZmqLane:
         self._connections: set[int] = set()
         self._stood = False
         self._peer_has_ended = False
-        self._broke_s: float | None = None  # since when no message came through,
+        self._broke_s: float | None = None  # since when no message was delivered,
         self._num_breaks = 0  # and how many connections ended since
         # Sent, and not acknowledged. The first `_num_left` went out over this connection.
         self._kept: deque[bytes] = deque()
         self._num_left = self._num_acknowledged = 0
-        # Received in order, and not taken yet; how many the peer knows to be taken.
+        # Received in order, not yet taken; and how many deliveries the peer knows of.
         self._inbox: deque[zmq.Frame] = deque()
         self._num_received = self._num_told = 0
         self._is_full = self._drained = self._is_set = False
@@ -77,7 +77,7 @@ class ZmqLane:
     def standing(self) -> bool:
         """Whether a peer has proved its key and is connected."""
         self._take_events()
-        # A bound socket has strangers too; the peer is away when no connection is left.
+        # A bound socket has unauthenticated connections too; the peer is gone when none is left.
         return self._stood and bool(self._connections)
 
     def _take_events(self) -> None:
@@ -92,14 +92,14 @@ class ZmqLane:
             elif event == zmq.EVENT_DISCONNECTED:
                 self._connections.discard(descriptor)
                 self._num_left = 0
-                if not self._connections:  # else it may have been a stranger's
+                if not self._connections:  # else it may have been unauthenticated
                     self._broke_s = self._broke_s or time.monotonic()
                     self._num_breaks += 1
             else:
                 self.rejection = _REJECTIONS[event]
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
-        """Take a message, or none of it; ConnectionError: the peer has ended."""
+        """Queue a whole message, or nothing; ConnectionError: the peer has ended."""
         self._move()
         if self._has_ended():
             raise ConnectionError(_CLOSED)
@@ -110,7 +110,7 @@ class ZmqLane:
 
     def receive(self) -> memoryview | None:
         """Return the next message or None; ConnectionError: all were received before the end."""
-        has_ended = self._has_ended()  # first: what came before the end is received before it
+        has_ended = self._has_ended()  # first: earlier messages are received before the end
         self._move()
         self._drained = not self._inbox
         if self._drained and has_ended:
@@ -122,25 +122,25 @@ class ZmqLane:
         return None if frame is None else frame.buffer[_NUMBER.size :]
 
     def tend(self) -> None:
-        """Go on while no call does, and acknowledge what no later message did."""
+        """Make progress outside calls, and send acknowledgements that no message carried."""
         self._move()
         if self._num_taken > self._num_told:
             self._acknowledge()
         self._set_if_outdated()
 
     def peer_has_ended(self) -> None:
-        """Raise from now on where the peer is not connected and nothing is left of it."""
+        """Raise once the peer is disconnected and none of its messages is left."""
         self._peer_has_ended = True
         os.eventfd_write(self._event_fd, 1)
         self._is_set = True
 
     def owes(self) -> bool:
-        """Say whether the peer has not acknowledged all, and lives: a connection may break yet."""
+        """Return whether a live peer has not acknowledged all: its connection may still break."""
         self.tend()
         return bool(self._kept) and not self._peer_has_ended
 
     def trouble(self) -> tuple[float, str] | None:
-        """Return for how many seconds no message has come through, and why; None: all is well."""
+        """Return the seconds since a message was delivered, and why; None: all is well."""
         if self._broke_s is None:
             return None
         why = f": {self.rejection}" if self.rejection else ""
@@ -154,7 +154,7 @@ class ZmqLane:
         return self._epoll.fileno()
 
     def close(self) -> None:
-        """Close the socket; what was sent still leaves, for `LINGER_MS` at most."""
+        """Close the socket; sent messages may leave for `LINGER_MS`."""
         if self._socket.closed:
             return
         linger_ms = LINGER_MS if self.standing else 0
@@ -172,7 +172,7 @@ class ZmqLane:
         return self._peer_has_ended and not self.standing
 
     def _move(self) -> None:
-        """Take in what came, and send what can leave."""
+        """Receive and send as much as possible."""
         if self._is_set:
             os.eventfd_read(self._event_fd)
             self._is_set = False
@@ -222,7 +222,7 @@ class ZmqLane:
                 self._num_left += 1
 
     def _acknowledge(self) -> None:
-        with contextlib.suppress(zmq.Again):  # later then, at the latest in `tend`
+        with contextlib.suppress(zmq.Again):  # retried later, at the latest in `tend`
             self._socket.send(_ACK.pack(0, self._num_taken), zmq.NOBLOCK)
             self._num_told = self._num_taken
 

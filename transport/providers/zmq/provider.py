@@ -1,11 +1,10 @@
 """The provider `zmq`: ZeroMQ over TCP, encrypted and authenticated with CURVE.
 
-Of each pair of ranks the higher one dials, a socket per lane, so that one lane's back pressure
-never holds up another: a ROUTER would put all lanes through one door. Every rank draws a key pair
-for this communicator alone; its public half travels in the rendezvous address, so both ends know
-beforehand whom to expect. Each listener admits the key of one rank, which a thread answers, also
-while no call moves a lane. ZeroMQ makes a connection again when it breaks, and `lane.py` sends
-again what was under way.
+Of each pair of ranks the higher one dials, with a socket per lane, so that one lane's back pressure
+never blocks another, as a shared ROUTER would. Every rank generates a key pair for this
+communicator; the public key travels in the rendezvous address, so both ends know the expected peer.
+Each listener admits the key of one rank; a thread checks it even while no call moves a lane. ZeroMQ
+reconnects when a connection breaks, and `lane.py` sends unacknowledged messages again.
 """
 
 import contextlib
@@ -29,10 +28,10 @@ from hccl_py.transport.threads import is_of_signal_handler, start_without_signal
 _HANDSHAKE_MS = 10_000
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 50, 1000
 _CONNECT_MS = 3000
-# A peer that is silent for longer is dialled again: its kernel may have lost the connection.
+# A peer that is silent for longer is redialled: its kernel may have lost the connection.
 _HEARTBEAT_MS, _ANSWER_MS = 1000, 5000
 _TURN_MS = 20
-"""How often the other connections of the start are looked at, while lanes are awaited."""
+"""Interval of checks of the other bootstrap connections while lanes connect."""
 _MAX_LANES_IN_MESSAGE = 8
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -53,7 +52,7 @@ class ZmqProvider:
         self._ports: list[int] = []
         self._public_key, self._secret_key = zmq.curve_keypair()
         self._keys: Mapping[bytes, bytes] = {}  # by rank
-        # Before anybody can dial; the thread begins once the keys are known.
+        # Before a peer can dial; the thread starts once the keys are known.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP_ENDPOINT)
         self._thread: threading.Thread | None = None
@@ -96,7 +95,7 @@ class ZmqProvider:
         }
 
     def close(self) -> None:
-        """Close all lanes; waits for what was sent to leave, `lane.LINGER_MS` at most."""
+        """Close all lanes; sent messages may leave for `lane.LINGER_MS`."""
         for lane in self._lanes.values():
             lane.close()
         if self._thread is None:
@@ -157,7 +156,7 @@ class ZmqProvider:
                     )
 
     def _answer(self) -> None:
-        """Let connections in, or not. The domain is the rank that their listener waits for."""
+        """Admit or reject connections. The domain is the rank that the listener expects."""
         with self._zap, contextlib.suppress(zmq.ContextTerminated):
             while True:
                 version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
