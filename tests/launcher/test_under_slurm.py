@@ -36,16 +36,11 @@ def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedPr
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def test_process_per_node(slurm: dict[str, str], script: Path) -> None:
-    words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nproc", "2", str(script)]
-    done = run(words, slurm)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == TWO_BY_TWO
-    assert "Slurm step" in done.stderr
-
-
-def test_process_per_rank(slurm: dict[str, str], script: Path) -> None:
-    words = ["srun", "-N", "2", "-n", "4", "--ntasks-per-node", "2", *COMMAND, str(script)]
+@pytest.mark.parametrize(("per_node", "options"), [("1", ["--nproc", "2"]), ("2", [])])
+def test_process_per_node_or_rank(
+    slurm: dict[str, str], script: Path, per_node: str, options: list[str]
+) -> None:
+    words = ["srun", "-N", "2", "--ntasks-per-node", per_node, *COMMAND, *options, str(script)]
     done = run(words, slurm)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == TWO_BY_TWO

@@ -166,27 +166,11 @@ def secret_that_differs() -> None:
     assert not any(grew.values()), grew
 
 
-def gid_that_is_not_set() -> None:
-    """Every rank hears of it before any queue pair is connected."""
-    if HAS_TROUBLE:
-        os.environ["HCCL_IB_GID_INDEX"] = "9"
-    assert "HCCL_IB_GID_INDEX=9 is not set" in bootstrap_error("gid_that_is_not_set")
-
-
 def gid_of_another_network() -> None:
     """One rank has an IPv4 address, the other an IPv6 one."""
     if HAS_TROUBLE:
         os.environ["HCCL_IB_GID_INDEX"] = "0"
     assert "expected IPv4 on both or IPv6 on both" in bootstrap_error("gid_of_another_network")
-
-
-def number_of_queue_pairs_that_differs() -> None:
-    """Both ranks name the setting."""
-    if HAS_TROUBLE:
-        os.environ["HCCL_IB_QPS_PER_CONNECTION"] = "2"
-    said = bootstrap_error("number_of_pairs")
-    assert "HCCL_IB_QPS_PER_CONNECTION" in said
-    os.environ.pop("HCCL_IB_QPS_PER_CONNECTION", None)
 
 
 def port_that_only_one_machine_has() -> None:
@@ -292,9 +276,7 @@ def machine_that_loses_its_power() -> None:
 TROUBLES: tuple[Callable[[], None], ...] = (
     process_that_is_killed,
     secret_that_differs,
-    gid_that_is_not_set,
     gid_of_another_network,
-    number_of_queue_pairs_that_differs,
     port_that_only_one_machine_has,
     device_that_fails_on_one_machine,
     library_that_is_missing,

@@ -19,9 +19,9 @@ from machine import pair_of_machines
 from thread_ranks import wait_until
 
 HERE = Path(__file__).parent
-RANKS, FAULTS, PROGRAMS, DDP, CHECK, DEVICES, CONFORMANCE = (
+RANKS, FAULTS, PROGRAMS, CHECK, DEVICES, CONFORMANCE = (
     f"{sys.executable} {HERE / f'guest_{name}.py'}"
-    for name in ("ranks", "faults", "programs", "ddp", "check", "devices", "conformance")
+    for name in ("ranks", "faults", "programs", "check", "devices", "conformance")
 )
 ROOT = HERE.parents[1]
 NUM_LANE_TESTS = 5
@@ -108,12 +108,6 @@ def test_programs_understand_each_other(tmp_path: Path, machines: ExitStack) -> 
     both = pair_of_machines(tmp_path, PROGRAMS)
     for machine in map(machines.enter_context, both):
         print(machine.wait(PATIENCE_S))
-
-
-def test_ddp_takes_a_step(tmp_path: Path, machines: ExitStack) -> None:
-    both = pair_of_machines(tmp_path, DDP)
-    for machine in map(machines.enter_context, both):
-        assert "a step of DDP is right" in machine.wait(PATIENCE_S)
 
 
 def test_check_finds_what_is_wrong_and_names_what_mends_it(

@@ -1,7 +1,8 @@
-"""Different calls under torch.distributed: one text on all ranks, with the user's lines."""
+"""Different calls under torch.distributed: one text on all ranks, with the user's lines, once."""
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ def one_broadcasts(rank: int, world_size: int) -> list[str]:
             work.wait()
     with pytest.raises(dist.DistBackendError) as again:
         dist.barrier(async_op=True).wait()
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count(str(caught.value)) == printed.count("Traceback") == 1, printed
+    assert printed.index("in one_broadcasts") < printed.index(str(caught.value))
     return [str(caught.value), str(again.value)]
 
 

@@ -1,5 +1,7 @@
-"""Works: what an asynchronous call returns."""
+"""Works: what an asynchronous call returns; groups in threads, and calls in flight."""
 
+import gc
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -7,6 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from features import feature
+from torch.distributed._functional_collectives import (
+    allow_inflight_collective_as_graph_input_ctx,
+    wait_tensor,
+)
 
 SECTION = "Works"
 
@@ -146,3 +152,72 @@ def test_outputs_that_only_the_work_holds(rank: int, world_size: int) -> torch.T
     assert torch.equal(future.wait()[0], work.result()[0])
     result: torch.Tensor = work.get_future().then(lambda done: done.value()[0]).wait()
     return result
+
+
+def run_in_threads(*functions: Callable[[], Any]) -> list[Any]:
+    """Return what each returned, or raise what the first of them raised."""
+    results: list[Any] = [None] * len(functions)
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            results[index] = functions[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+@feature(SECTION, "collectives on different groups from several threads", world_size=3)
+def test_groups_in_threads(rank: int, world_size: int) -> list[list[float]]:
+    groups = [dist.new_group() for _ in range(4)]
+
+    def work_on(number: int) -> list[float]:
+        results = []
+        for i in range(20):
+            tensor = torch.full((1000 * number + 1,), rank + 10.0 * number + i)
+            dist.all_reduce(tensor, group=groups[number])
+            gathered = torch.empty(world_size)
+            dist.all_gather_single(gathered, tensor[:1] + rank, group=groups[number])
+            results += [tensor[-1].item(), *gathered.tolist()]
+        return results
+
+    return run_in_threads(*(lambda number=number: work_on(number) for number in range(4)))
+
+
+COMPILED = "Functional collectives and torch.compile"
+
+
+@feature(COMPILED, "async calls waited for by wait_tensor, allow_inflight_collective_…")
+def test_calls_in_flight_are_waited_for_by_their_tensors(rank: int, world_size: int) -> list[float]:
+    """More of them than a group remembers, and nobody keeps their works."""
+    with allow_inflight_collective_as_graph_input_ctx():
+        tensors = [torch.full((5_000,), float(index + rank)) for index in range(600)]
+        for tensor in tensors:
+            dist.all_reduce(tensor, async_op=True)
+        gc.collect()
+        return [float(wait_tensor(tensor).double().mean()) for tensor in tensors]
+
+
+@feature(COMPILED, "all_gather and all_to_all in flight, waited for by wait_tensor")
+def test_outputs_in_flight_are_waited_for_by_their_tensors(
+    rank: int, world_size: int
+) -> list[torch.Tensor]:
+    """The outputs are registered, strided ones too; inputs need not be."""
+    results = []
+    with allow_inflight_collective_as_graph_input_ctx():
+        for size in (1, 3_000, 200_000):
+            gathered = torch.zeros(world_size * size)
+            dist.all_gather_single(gathered, torch.full((size,), 1.0 + rank), async_op=True)
+            moved = torch.zeros(world_size * size)
+            source = torch.arange(float(world_size * size)) + rank
+            dist.all_to_all_single(moved, source, async_op=True)
+            results += [wait_tensor(gathered).clone(), wait_tensor(moved).clone()]
+    return results

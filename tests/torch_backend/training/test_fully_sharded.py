@@ -1,4 +1,4 @@
-"""fully_shard (FSDP2)."""
+"""fully_shard (FSDP2), and FullyShardedDataParallel, the older one (FSDP1)."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,21 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffloadPolicy,
+    FSDPModule,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    LocalStateDictConfig,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardedStateDictConfig,
+    ShardingStrategy,
+    StateDictType,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import Shard
 from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
 
@@ -36,19 +50,20 @@ def test_fully_shard(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(sharded(), rank, world_size)
 
 
-def train_low(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
+def train_low(network: nn.Module, rank: int, world_size: int) -> None:
     optimizer = sgd(network)
     for inputs, _ in batches():
         optimizer.zero_grad()
         network(part_of(inputs, rank, world_size)).float().pow(2).mean().backward()
         optimizer.step()
-    return parameters_of(network)
 
 
 @feature(SECTION, "MixedPrecisionPolicy: bfloat16 parameters, float32 gradients", tolerance=1e-2)
 def test_fully_shard_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return train_low(sharded(mp_policy=policy), rank, world_size)
+    network = sharded(mp_policy=policy)
+    train_low(network, rank, world_size)
+    return parameters_of(network)
 
 
 @pytest.mark.nightly("training")
@@ -109,3 +124,81 @@ def test_state_of_sharded_model_and_optimizer(rank: int, world_size: int) -> lis
     set_optimizer_state_dict(again, optimizer, states[1], options=load)
     assert all(map(torch.equal, parameters_of(again), parameters_of(network)))
     return train(again, rank, world_size, optimizer=optimizer)
+
+
+LAYERS = ModuleWrapPolicy({nn.Linear})
+
+
+def wrapped(**options: object) -> FullyShardedDataParallel:
+    options = {"auto_wrap_policy": LAYERS, **options}
+    return FullyShardedDataParallel(model(), device_id=torch.device("cpu"), **options)
+
+
+def values_of(network: FullyShardedDataParallel) -> list[torch.Tensor]:
+    """Return whole parameters, in the model's order."""
+    full = StateDictType.FULL_STATE_DICT
+    with FullyShardedDataParallel.state_dict_type(network, full):
+        return list(network.state_dict().values())
+
+
+def trained(rank: int, world_size: int, **options: object) -> list[torch.Tensor]:
+    network = wrapped(**options)
+    train(network, rank, world_size)
+    return values_of(network)
+
+
+STRATEGIES: tuple[dict[str, object], ...] = (
+    {},
+    {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
+    {"sharding_strategy": ShardingStrategy.NO_SHARD},
+    {"use_orig_params": True},
+    {"use_orig_params": True, "forward_prefetch": True}
+    | {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
+)
+
+
+@feature(
+    SECTION,
+    "FSDP1: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, use_orig_params, prefetching",
+    alone=lambda n: [[trained_alone(n)[0]] * len(STRATEGIES)] * n,
+)
+def test_fsdp1(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    return [trained(rank, world_size, **options) for options in STRATEGIES]
+
+
+@pytest.mark.nightly("training")
+@feature(SECTION, "FSDP1, HYBRID_SHARD, 2 x 2", world_size=4, alone=trained_alone)
+def test_fsdp1_hybrid_shard(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    strategy = ShardingStrategy.HYBRID_SHARD
+    return trained(rank, world_size, device_mesh=mesh, sharding_strategy=strategy)
+
+
+@pytest.mark.nightly("training")
+@feature(SECTION, "FSDP1, MixedPrecision", tolerance=1e-2)
+def test_fsdp1_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
+    low = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    network = wrapped(mixed_precision=low)
+    train_low(network, rank, world_size)
+    return values_of(network)
+
+
+@feature(SECTION, "FSDP1, full, sharded and local state_dict")
+def test_fsdp1_state_dicts(rank: int, world_size: int) -> list[object]:
+    """Each kind is saved, and loaded into a new model that then has the same values."""
+    network = wrapped()
+    train(network, rank, world_size)
+    every = []
+    for kind, settings in (
+        (StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=False)),
+        (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()),
+        (StateDictType.LOCAL_STATE_DICT, LocalStateDictConfig()),
+    ):
+        again = wrapped()
+        for one in (network, again):
+            FullyShardedDataParallel.set_state_dict_type(one, kind, settings)
+        state = network.state_dict()
+        again.load_state_dict(state)
+        every.append((sorted(state), values_of(again)))
+    assert all(map(torch.equal, values_of(network), every[0][1]))
+    return every
