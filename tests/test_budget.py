@@ -19,7 +19,7 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 2_960,
     "transport/control": 1_790,
-    "transport/network transport/providers transport/verbs transport/*": 4_210,
+    "transport/network transport/providers transport/verbs transport/*": 4_220,
     "transport/csrc": 10_170,
     "hccl_py/communicator.py": 300,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_720,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 54_380,
+    "tests": 53_850,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

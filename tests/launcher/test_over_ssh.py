@@ -39,7 +39,7 @@ import torch, torch.distributed as dist
 dist.init_process_group("hccl")
 data = torch.ones(1000) * (dist.get_rank() + 1)
 dist.all_reduce(data)
-print(f"{int(data[0])} {os.environ['NODE_RANK']} {os.environ.get('COLOR')}")
+print(f"{int(data[0])} {os.environ['NODE_RANK']} {len(os.environ.get('COLOR', ''))}")
 dist.destroy_process_group()
 """
 
@@ -50,9 +50,20 @@ def hosts() -> Iterator[SshHosts]:
         yield made
 
 
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_SECRET", SECRET)
+
+
 def command(hosts: SshHosts, *arguments: object) -> list[str]:
+    """Return a command line; ssh takes the first of equal options, so those given stand first."""
     options = [word for option in hosts.ssh.options for word in ("--ssh-option", option)]
-    return hosts.command(0, *COMMAND, *options, *map(str, arguments))
+    return hosts.command(
+        0, *COMMAND, *map(str, arguments[:-1]), *options, *map(str, arguments[-1:])
+    )
 
 
 def run(hosts: SshHosts, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -103,10 +114,10 @@ def write(tmp_path: Path, body: str) -> Path:
 
 @pytest.mark.parametrize("names", ["node-b:2,node-c:1", "node-a:1,node-c:2"])
 def test_ranks_of_several_hosts_add_up(hosts: SshHosts, tmp_path: Path, names: str) -> None:
-    done = run(hosts, "--hosts", names, "-x", "COLOR=blue", write(tmp_path, ADDS))
+    done = run(hosts, "--hosts", names, "-x", f"COLOR={100_000 * 'b'}", write(tmp_path, ADDS))
     assert done.returncode == 0, done.stderr
     nodes = [int(word.partition(":")[2]) for word in names.split(",")]
-    expected = [f"6 {node} blue" for node, ranks in enumerate(nodes) for _ in range(ranks)]
+    expected = [f"6 {node} 100000" for node, ranks in enumerate(nodes) for _ in range(ranks)]
     assert sorted(done.stdout.splitlines()) == expected
 
 
@@ -209,13 +220,9 @@ time.sleep(1000)
 """
     script = write(tmp_path, body)
     with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
-        supervisor = int(
-            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-        )
-        launcher = _launcher(process.pid) or supervisor
         assert process.stdout is not None
         for number in (signal.SIGUSR1, signal.SIGTERM):
-            os.kill(launcher, number)
+            os.kill(launcher_of(process), number)
             assert [process.stdout.readline() for _ in range(2)] == [f"got {number}\n"] * 2
         out, error = process.communicate(timeout=LIMIT_S)
     assert out == "saved\nsaved\n", error
@@ -239,50 +246,64 @@ def test_stopped_launcher_leaves_nothing_on_any_host(
 ) -> None:
     script = write(tmp_path, SLEEPS)
     with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
-        supervisor = int(
-            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-        )
+        shown = [words for index in range(3) for words in hosts.processes(index).values()]
+        assert shown and not [words for words in shown if SECRET in words]
         before_s = time.monotonic()
-        os.kill(_launcher(process.pid) or supervisor, number)
+        os.kill(launcher_of(process), number)
         assert nothing_is_left(hosts, script)
         assert time.monotonic() - before_s < WITHIN_S
         process.kill()
 
 
-def _launcher(pid: int) -> int:
+def launcher_of(process: subprocess.Popen[str]) -> int:
     """Return the process that runs hccl-launch: `ip netns exec` may have replaced itself by it."""
-    return pid if "hccl_py" in Path(f"/proc/{pid}/cmdline").read_text() else 0
+    pid = process.pid
+    if "hccl_py" in Path(f"/proc/{pid}/cmdline").read_text():
+        return pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def test_killed_ssh_is_a_lost_node(hosts: SshHosts, tmp_path: Path) -> None:
-    script = write(tmp_path, SLEEPS)
+@pytest.mark.parametrize("end", ["ssh", "sshd", "network"])
+def test_connection_that_ends_is_a_lost_node(hosts: SshHosts, tmp_path: Path, end: str) -> None:
+    script, before = write(tmp_path, SLEEPS), hosts.processes(2)
     with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
-        victims = [
-            int(folder.name)
-            for folder in Path("/proc").glob("[0-9]*")
-            if _words(folder)[:1] == ["ssh"] and "node-c" in _words(folder)
-        ]
-        assert len(victims) == 1
-        os.kill(victims[0], signal.SIGKILL)
-        _, error = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == LOST_NODE
-    assert "node 1 (" in error
+        if end == "network":
+            hosts.cut(0)
+        else:
+            running = hosts.processes(0 if end == "ssh" else 2).items()
+            ways = {pid for pid, words in running if words.split()[0].rstrip(":") == end}
+            for pid in ways - set(before):
+                if end == "sshd" or "node-c" in dict(running)[pid]:
+                    os.kill(pid, signal.SIGKILL)
+        try:
+            _, error = process.communicate(timeout=LIMIT_S)
+        finally:
+            hosts.restore(0)
+    # A rank whose agent ends it may be told of before.
+    assert process.returncode == LOST_NODE or end == "sshd", error
+    assert re.search(r"node [01] \(", error)
     assert "was lost" in error
     assert nothing_is_left(hosts, script)
 
 
-def _words(folder: Path) -> list[str]:
-    try:
-        return (folder / "cmdline").read_text().split("\0")
-    except OSError:
-        return []
-
-
-def test_host_without_the_folder_is_one_line(hosts: SshHosts, tmp_path: Path) -> None:
-    script = write(tmp_path, SLEEPS)
-    done = run(hosts, "--hosts", "node-b:1,node-c:1", "--remote-dir", "/no/such", script)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--remote-dir", "/no/such"), "cannot enter the working directory /no/such"),
+        (("--ssh-port", 2), "Connection refused; start sshd there"),
+        (("--ssh-option", "PubkeyAuthentication=no"), "install a key there"),
+        (("--ssh-option", "UserKnownHostsFile=/dev/null"), "check its key"),
+        (("--hosts", "10.77.0.9:1"), "No route to host; check that the host is up"),
+        (("--hosts", "10.99.0.9:1"), "Network is unreachable; check that the host is up"),
+    ],
+)
+def test_host_that_cannot_be_used_is_one_line(
+    hosts: SshHosts, tmp_path: Path, options: tuple[object, ...], expected: str
+) -> None:
+    there = () if "--hosts" in options else ("--hosts", "node-b:1")
+    done = run(hosts, *there, *options, write(tmp_path, SLEEPS))
     assert done.returncode == MISSING_NODE
-    assert "cannot enter the working directory /no/such" in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -318,7 +339,7 @@ def test_names_that_only_the_configuration_of_ssh_knows_are_hosts(
         for names in ("first:2,last:1", "first:2,second:1"):
             done = run(hosts, "--hosts", names, script)
             assert done.returncode == 0, done.stderr
-            assert sorted(done.stdout.splitlines()) == ["6 0 None", "6 0 None", "6 1 None"]
+            assert sorted(done.stdout.splitlines()) == ["6 0 0", "6 0 0", "6 1 0"]
     finally:
         shutil.rmtree(folder)
 
