@@ -197,41 +197,23 @@ def test_run_that_hangs_ends_at_its_deadline_and_names_who_is_late(faulty: Modul
 STOPPED = {signal.SIGKILL: -9, signal.SIGTERM: 130, signal.SIGINT: 130}
 
 
-@pytest.fixture(scope="module")
-def hanging(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[dict[int, tuple[subprocess.Popen[str], Path]]]:
-    """Commands whose ranks hang, one for each way to stop it, started side by side."""
-    commands = {}
-    for sent in STOPPED:
-        folder = tmp_path_factory.mktemp(f"stopped-by-{sent}")
-        command = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
-            env=os.environ | {"FAULTY_PIDS": str(folder)},
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        commands[int(sent)] = command, folder
-    yield commands
-    for command, _ in commands.values():
-        command.kill()
-        command.communicate()
-
-
 @pytest.mark.nightly("faults")
 @pytest.mark.parametrize(("sent", "code"), STOPPED.items())
-def test_main_that_is_stopped_leaves_no_rank(
-    hanging: dict[int, tuple[subprocess.Popen[str], Path]], sent: int, code: int
-) -> None:
-    command, folder = hanging[sent]
-    wait_until(lambda: len(list(folder.iterdir())) == 2, "both ranks hang")
-    os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
-    _, message = command.communicate(timeout=HANG_S)
+def test_main_that_is_stopped_leaves_no_rank(tmp_path: Path, sent: int, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
+        env=os.environ | {"FAULTY_PIDS": str(tmp_path)},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as command:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks hang")
+        os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
+        _, message = command.communicate(timeout=HANG_S)
     assert command.returncode == code
     assert message == ("hccl-bench: interrupted\n" if sent != signal.SIGKILL else "")
-    pids = [int(file.name) for file in folder.iterdir()]
+    pids = [int(file.name) for file in tmp_path.iterdir()]
     wait_until(lambda: not any(map(is_alive, pids)), "the ranks end")
 
 

@@ -21,7 +21,7 @@ from quiet_clock import HANG_S
 from ranks import run_ranks
 
 from benchmarks.peers.__main__ import main
-from benchmarks.peers.contenders import COMMUNICATOR, COPIES, OPS, SOCKETS, Start, at_home
+from benchmarks.peers.contenders import OPS
 from benchmarks.peers.copies import open_copies
 from benchmarks.peers.machine import pin, probe_cores
 from benchmarks.peers.processes import run_all
@@ -129,27 +129,6 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert losing[3:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 
 
-def test_hosts_have_their_own_titles_and_sockets_as_the_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorded = _recorded() | {"hosts": 2}
-    for each in (*recorded["contenders"], *recorded["results"]):
-        for key in ("name", "contender"):
-            if each.get(key) == "copies":
-                each[key] = "sockets"
-    path = tmp_path / "recorded.json"
-    path.write_text(json.dumps(recorded))
-    picture = tmp_path / "ratios.png"
-    assert main(["--show", str(path), "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    lines = capsys.readouterr().out.splitlines()
-    title = lines.index("# all_reduce, 2 x 1 ranks, Communicator")
-    assert "of sockets" in lines[title + 1] and "of memcpy" not in lines[title + 1]
-    large = next(line for line in lines[title:] if line.lstrip().startswith("1 MB"))
-    assert large.split()[-10:-5] == ["3.10x", "mpich", "2.50x", "10.49", "124%"]
-    assert any("plain sockets themselves would miss 1x in 0" in line for line in lines)
-
-
 def test_ranks_are_as_many_on_each_host(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--hosts", "2", "--ranks", "2,3"])
@@ -177,15 +156,6 @@ def test_sockets_move_what_each_end_was_told() -> None:
             end.close()
         with pytest.raises(ConnectionError, match="closed its connection"):
             exchange(here, 0, 8)
-
-
-@pytest.mark.nightly("bench")
-def test_sockets_are_measured_beside_ours_from_64_kib_on() -> None:
-    (sockets,) = (each for each in at_home(COMMUNICATOR, 2) if each.name == SOCKETS)
-    assert sockets.measure(Start("reduce", ranks=2, sizes=(4,), seconds=0.01)) == []
-    start = Start("reduce", ranks=2, sizes=(4, 1 << 16), seconds=0.01)
-    (measured,) = sockets.measure(start)
-    assert measured["bytes"] == 1 << 16 and measured["time_us"] > 0
 
 
 @pytest.mark.nightly("bench")
@@ -297,11 +267,6 @@ def copy_as_every_collective(rank: int, n: int) -> None:
 
 def test_copies_give_what_the_collective_gives() -> None:
     run_ranks(copy_as_every_collective, 3)
-
-
-def test_small_blocks_are_not_copied_bare() -> None:
-    copies = next(each for each in at_home(COMMUNICATOR) if each.name == COPIES)
-    assert copies.measure(Start("broadcast", ranks=2, sizes=(4, 1 << 16), seconds=0.01)) == []
 
 
 def test_ranks_are_started_in_the_session_of_the_command(tmp_path: Path) -> None:

@@ -173,22 +173,14 @@ def test_wrong_argument_ends_every_rank_with_one_reason() -> None:
     assert other == told  # and so hccl-launch tells it once, as what --resume misses, above
 
 
-@pytest.fixture(scope="module")
-def sixteen(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float, Path]:
-    """The README's first run: what it printed, how long it took, its checkpoint."""
-    checkpoint = tmp_path_factory.mktemp("sixteen") / "digits.pt"
-    start_s = time.monotonic()
+@pytest.mark.nightly("training")
+@pytest.mark.timeout(180)
+def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(tmp_path: Path) -> None:
+    checkpoint, start_s = tmp_path / "digits.pt", time.monotonic()
     size = ("--nnodes", 2, "--nproc-per-node", 8)
     done = launch(*size, EXAMPLE, "--checkpoint", checkpoint, limit_s=150.0)
     assert done.returncode == 0, done.stderr
-    return done.stdout, time.monotonic() - start_s, checkpoint
-
-
-@pytest.mark.nightly("training")
-@pytest.mark.timeout(180)
-def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(sixteen: tuple[str, float, Path]) -> None:
-    printed, elapsed_s, checkpoint = sixteen
-    assert elapsed_s < 120.0
-    reached = re.findall(r"accuracy (\d+\.\d\d)%", printed)
+    assert time.monotonic() - start_s < 120.0
+    reached = re.findall(r"accuracy (\d+\.\d\d)%", done.stdout)
     assert float(reached[-1]) >= 97.0
     assert torch.load(checkpoint, weights_only=True)["epoch"] == len(reached)

@@ -39,16 +39,6 @@ def test_ops_stand_in_the_order_they_were_written() -> None:
     )
 
 
-def test_equal_plans_are_equal_and_hash_alike() -> None:
-    plans = []
-    for _ in range(2):
-        plan = builder()
-        plan.send([0], data[1:3])
-        plans.append(plan.finish())
-    assert plans[0] == plans[1]
-    assert len(set(plans)) == 1
-
-
 def test_wrong_op_is_rejected() -> None:
     cases: list[tuple[Callable[[PlanBuilder], None], str]] = [
         (lambda plan: plan.send([3], data[0]), "peer of \\(3,\\) is outside 0..2"),

@@ -165,11 +165,6 @@ class TestInABrowser:
         assert count(shown, "message future") == 8 * 9
         assert count(dom(page, step=0), "message future") == 8 * 14
 
-    def test_message_says_what_it_carries(self, tmp_path: Path) -> None:
-        shown = dom(page_of(tmp_path, "all_reduce=ring", "--nodes", "3"), message=0)
-        assert "carries the contribution of" in shown
-        assert count(shown, "message chosen") == 1
-
     def test_mouse_slider_and_keys_step_and_show(self, tmp_path: Path) -> None:
         page = page_of(tmp_path, "all_reduce=ring", "--nodes", "4")
         page.write_text(page.read_text().replace("</html>", f"<script>{ACTS}</script></html>"))
@@ -192,18 +187,6 @@ class TestInABrowser:
         assert "ranks 56-63" in shown
         alone = dom(page, focus=10, view="ranks")
         assert (count(alone, "cell"), count(alone, "message")) == (64, 2 * (8 * 7 + 7))
-
-    @pytest.mark.parametrize("name", ["reduce=tree", "all_to_all=bruck", "scatter=direct"])
-    def test_other_collectives_are_drawn(self, name: str, tmp_path: Path) -> None:
-        page = page_of(tmp_path, name, "--nodes", "2,3", "--root", "1")
-        assert count(dom(page), "message") == len(content_of(page)["messages"])
-
-    def test_measured_times_are_bars_of_each_rank(self, tmp_path: Path) -> None:
-        job(tmp_path, (0, 0, 0), late_rank=1, late_ns=70_000)
-        options = ["--nodes", "3", "--trace", str(tmp_path)]
-        shown = dom(page_of(tmp_path, "all_reduce=ring", *options))
-        assert count(shown, "measured") == 2 * 3
-        assert "Bars: call 20 of 40 bytes" in shown
 
     def test_measured_times_are_on_the_scale_of_predicted_ones_or_stretched(
         self, tmp_path: Path

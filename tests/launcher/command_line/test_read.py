@@ -121,14 +121,9 @@ def test_help_fits_two_screens_and_begins_with_examples(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("--nproc-per-node 0 SCRIPT", "--nproc-per-node/--nproc: expected 1 or more"),
-        ("--nproc-per-node few SCRIPT", "--nproc-per-node/--nproc: expected 1 or more"),
         ("--nnodes abc SCRIPT", "--nnodes: expected a number or MIN:MAX, got 'abc'"),
         ("--nnodes 2:3 SCRIPT", "--nnodes 2:3 needs --rdzv-endpoint HOST:PORT"),
         ("--nnodes 3:2 SCRIPT", "--nnodes: expected 1 to 65536 (MIN <= MAX), got '3:2'"),
-        ("--nnodes 0 SCRIPT", "--nnodes: expected 1 to 65536 (MIN <= MAX), got '0'"),
-        ("--master-port 70000 SCRIPT", "--master-port: expected a whole number from 1 to 65535"),
-        ("--max-restarts -1 SCRIPT", "--max-restarts: expected a whole number from 0 to"),
         ("--nnodes 2 --node-rank 5 SCRIPT", "--node-rank: expected 0 to 1 of --nnodes 2, got 5"),
         ("--nnodes 2 --master-addr a SCRIPT", "--node-rank: expected 0 to 1, for this is one of"),
         (
@@ -145,18 +140,12 @@ def test_help_fits_two_screens_and_begins_with_examples(
             "--nnodes 2 --node-rank 1 --master-addr a..b SCRIPT",
             "a..b does not resolve to an address",
         ),
-        ("--tee 9 --log-dir l SCRIPT", "-t/--tee: expected 0 to 3"),
         ("--redirects 3 SCRIPT", "--redirects and --tee need --log-dir"),
-        ("--local-ranks-filter x SCRIPT", "--local-ranks-filter: expected numbers, such as 0,1"),
         (
             "--nproc-per-node gpu SCRIPT",
             "--nproc-per-node/--nproc: torch finds no gpu on this machine",
         ),
         ("--nproc 99999999 SCRIPT", "--nproc-per-node: expected at most the "),
-        ("--connect-timeout nan SCRIPT", "--connect-timeout: expected 0 to 1000000000 seconds"),
-        ("--shutdown-timeout inf SCRIPT", "--shutdown-timeout: expected 0 to 1000000000 seconds"),
-        ("--hosts= SCRIPT", "--hosts: expected a value, got ''"),
-        ("--nnodes= SCRIPT", "--nnodes: expected a value, got ''"),
         ("--hosts localhost:99999999999 SCRIPT", "--hosts: expected 1 to 32768 slots, got"),
         ("-x A=1 SCRIPT", "--export needs --hosts or --hostfile"),
         (

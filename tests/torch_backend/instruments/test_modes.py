@@ -9,13 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _functional_collectives as functional
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -58,24 +54,6 @@ def call_on_fake_tensors(rank: int, n: int) -> None:
         dist.all_reduce(torch.ones(2))
 
 
-def train_ddp(rank: int, n: int) -> None:
-    network = DistributedDataParallel(nn.Linear(4, 4))
-    network(torch.ones(2, 4)).sum().backward()
-
-
-def train_fsdp(rank: int, n: int) -> None:
-    network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    for layer in (*network, network):
-        fully_shard(layer)
-    network(torch.ones(2, 4)).sum().backward()
-
-
-def redistribute(rank: int, n: int) -> None:
-    mesh = DeviceMesh("cpu", list(range(n)))
-    sharded = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
-    sharded.redistribute(mesh, [Replicate()]).to_local().add_(1)
-
-
 def count(rank: int, n: int, *names: str) -> list[dict[str, int]]:
     counts = []
     for name in names:
@@ -110,14 +88,6 @@ EAGER = {
 def test_comm_debug_mode_counts_eager_calls(backend: str) -> None:
     counts = run_ranks(count, 2, "call_all", "call_on_fake_tensors", backend=backend)
     assert counts == [[EAGER, {"c10d.allreduce_": 1}]] * 2
-
-
-@pytest.mark.nightly("calls")
-def test_comm_debug_mode_counts_training_as_it_does_with_gloo() -> None:
-    runs = "train_ddp", "train_fsdp", "redistribute"
-    ours, gloos = (run_ranks(count, 2, *runs, backend=name) for name in ("hccl", "gloo"))
-    assert ours == gloos
-    assert all(ours[0])
 
 
 class Noting(TorchDispatchMode):

@@ -68,24 +68,6 @@ def test_ddp_learns_as_well_with_compressed_gradients() -> None:
         assert int8 == pytest.approx(plain, rel=2e-3)
 
 
-def all_reduce_by_environment(rank: int, world_size: int) -> float:
-    data = torch.linspace(0, 1, 40_000) + rank
-    expected = torch.linspace(0, 1, 40_000) * world_size + 1
-    dist.all_reduce(data)
-    return float((data - expected).abs().max())
-
-
-def test_process_group_compresses_by_its_environment() -> None:
-    env = {"HCCL_COMPRESSION": "bf16"}
-    errors = run_ranks(
-        all_reduce_by_environment,
-        2,
-        backend="hccl",
-        env=lambda rank: env | {"HCCL_NODE_ID": str(rank)},
-    )
-    assert all(0 < error < 3 * 2**-8 for error in errors)
-
-
 def gradients_of_doubles(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(20_000, 1).double())
     network.register_comm_hook(hccl_py.CompressionState("int8"), hccl_py.compression_hook)
