@@ -29,6 +29,7 @@ from hccl_py.transport.wire.handshake import (
     Handshake,
     NotListeningError,
     RejectedError,
+    ResetError,
     Steps,
     start_connecting,
 )
@@ -291,8 +292,8 @@ class ControlSockets(Acceptor[ControlHandshake]):
             self._connections[key] = open_ones
 
     def _reject(self, pending: ControlHandshake, rejection: RejectedError) -> None:
-        # A member may be slow, or end while it connects.
-        is_early = isinstance(rejection, ClosedError) and not pending.is_named
+        # A member may be slow, end, or be cut off while it connects.
+        is_early = isinstance(rejection, ClosedError | ResetError) and not pending.is_named
         is_late = isinstance(rejection, FormerError)
         if not pending.dialled and (is_late or (is_early and self._is_of_member(pending))):
             self._give_up(pending)
@@ -301,9 +302,8 @@ class ControlSockets(Acceptor[ControlHandshake]):
 
     def _is_of_member(self, pending: ControlHandshake) -> bool:
         """Return whether a connection comes from a member's host."""
-        host = host_of(pending.address)
         return pending.socket.family == socket.AF_UNIX or any(
-            address.host == host
+            address.host == host_of(pending.address)
             for members in self._members.values()
             for address in members.addresses
         )

@@ -12,7 +12,12 @@ from typing import Protocol
 from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.wire.acceptor import Acceptor
 from hccl_py.transport.wire.frames import FramedConnection, WireSettings
-from hccl_py.transport.wire.handshake import ClosedError, RejectedError, SecretHandshake
+from hccl_py.transport.wire.handshake import (
+    ClosedError,
+    RejectedError,
+    ResetError,
+    SecretHandshake,
+)
 
 
 class ServerOwner(Protocol):
@@ -118,10 +123,10 @@ class WireServer(Acceptor[SecretHandshake]):
 
     def _reject(self, pending: SecretHandshake, rejection: RejectedError) -> None:
         if (
-            isinstance(rejection, ClosedError)
+            isinstance(rejection, ClosedError | ResetError)
             and not pending.is_named
             and self._owner.num_missing()
         ):
-            self._give_up(pending)  # a client may end, or only probe this process
+            self._give_up(pending)  # a client may end, be cut off, or only probe this process
         else:
             super()._reject(pending, rejection)

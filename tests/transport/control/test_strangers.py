@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from network_resets import reset
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
@@ -195,12 +196,15 @@ def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("is_reset", [False, True])
 def test_strangers_member_that_ends_while_it_connects_is_not_logged(
-    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture, is_reset: bool
 ) -> None:
     with socket.create_connection(coordinator.address) as client:
         coordinator.turn()
         client.sendall(b"HCCL")
+        if is_reset:
+            reset(client.fileno())
     for _ in range(20):
         coordinator.turn()
     assert not caplog.records
