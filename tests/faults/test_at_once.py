@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from thread_ranks import ThreadRanks, wait_until
 from hccl_py import Communicator, HcclError, Work, capture, group
 from hccl_py.graphs.graph import Graph
 
-CALL_S = 0.2  # of a call that finds no partner
+CALL_S, REPLAY_S = 0.2, 10.0  # of a call that finds no partner
 
 
 class Rank(NamedTuple):
@@ -99,37 +99,42 @@ def test_every_public_method_is_called_beside_others() -> None:
     assert public - {"entry", "native"} <= {*METHODS}
 
 
-def call_at_once(comm: Communicator, names: tuple[str, str], seed: str, folder: str) -> None:
+def prepared(comm: Communicator, count: int, folder: str) -> Rank:
+    comm.barrier()
+    with capture() as graph:
+        comm.all_reduce(np.zeros(count), timeout_s=REPLAY_S)
+    comm.timeout_s = CALL_S
+    work = comm.nonblocking.recv(np.ones(1), None, 1)
+    return Rank(comm, comm, np.ones((2, count)), graph, work, folder)
+
+
+def call_at_once(rank: Rank, names: tuple[str, str], seed: str) -> None:
     """Call both methods, each from a thread of its own, at about the same time."""
     random = Random(seed)  # what both ranks have in common
-    count = random.choice([10, 2_000, 60_000])
-    comm.timeout_s = CALL_S
-    with capture() as graph:
-        comm.all_reduce(np.zeros(count))
-    work = comm.nonblocking.recv(np.ones(1), None, 1)
 
-    def call(name: str, calls: Any, pause_s: float) -> None:
-        data = np.ones((2, count))
+    def call(name: str, is_blocking: bool, pause_s: float) -> None:
+        data = rank.data.copy()
+        calls = rank.comm if is_blocking else rank.comm.nonblocking
         time.sleep(pause_s)
         with contextlib.suppress(HcclError):
-            METHODS[name](Rank(comm, calls, data, graph, work, folder))
-            assert not isinstance(calls, Communicator) or np.isin(data, (1.0, 2.0, 4.0)).all()
+            METHODS[name](rank._replace(calls=calls, data=data))
+            assert not is_blocking or np.isin(data, (1.0, 2.0, 4.0)).all()
 
     with ThreadPoolExecutor(2) as threads:
         started = [
-            threads.submit(
-                call, name, random.choice([comm, comm.nonblocking]), 0.003 * random.random()
-            )
+            threads.submit(call, name, random.random() < 0.5, 0.003 * random.random())
             for name in names
         ]
         for future in started:
             future.result(HANG_S)
 
 
-def pairs(random: Random, rounds: int) -> Iterator[tuple[str, str]]:
-    yield from ALWAYS
-    for _ in range(rounds):
-        yield random.choice([*METHODS]), random.choice([*METHODS])
+def one_round(names: tuple[str, str], seed: str, folder: str) -> None:
+    random = Random(seed)
+    count = random.choice([10, 2_000, 60_000])
+    with ThreadRanks(random.choice(["aa", "ab"])) as ranks:
+        both = ranks.run(lambda comm: prepared(comm, count, folder))
+        ranks.run(lambda comm: call_at_once(both[comm.rank], names, seed))
 
 
 def calls_at_once(rank: int, world_size: int, seed: int, rounds: int) -> None:
@@ -140,14 +145,11 @@ def calls_at_once(rank: int, world_size: int, seed: int, rounds: int) -> None:
     failures: list[object] = []
     threading.excepthook = failures.append
     random = Random(seed)
+    pairs = [(random.choice([*METHODS]), random.choice([*METHODS])) for _ in range(rounds)]
     with tempfile.TemporaryDirectory() as folder:
-        for number, names in enumerate(pairs(random, rounds)):
-            common = f"{seed}/{number}", folder
-            with ThreadRanks(random.choice(["aa", "ab"])) as ranks:
-                print(number, names, flush=True)
-                ranks.run(
-                    lambda comm, names=names, common=common: call_at_once(comm, names, *common)
-                )
+        for number, names in enumerate([*ALWAYS, *pairs]):
+            print(number, names, flush=True)
+            one_round(names, f"{seed}/{number}", folder)
     with ThreadRanks("aa") as ranks:
         ranks.run(lambda comm: comm.subset([0, 1], "afterwards").close())
     assert not failures
