@@ -17,7 +17,7 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.processes import is_in_background, kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
-from hccl_py.launcher.signals import stop
+from hccl_py.launcher.signals import end
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import named, require_system_calls
 
@@ -31,7 +31,7 @@ def launch(words: Sequence[str]) -> int:
     before = {number: signal.getsignal(number) for number in _STOPS}
     try:
         for number in _STOPS:  # until the supervisor handles signals itself
-            signal.signal(number, stop)
+            signal.signal(number, _end)
         options = parse(words, os.environ)
         os.environ.update(options.variables)
         text = choose.text(options)
@@ -48,14 +48,16 @@ def launch(words: Sequence[str]) -> int:
     except (UsageError, BootstrapError) as error:
         say(f"error: {error}")
         return error.exit_code if isinstance(error, UsageError) else CANNOT_RUN
-    except KeyboardInterrupt as stopped:
-        kill_descendants(_KILL_S)  # such as ssh, which may wait for a name
-        number = signal.Signals(*stopped.args)
-        say(f"stopped by {number.name}")
-        return 128 + number
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(number: int, _frame: object) -> None:
+    try:
+        kill_descendants(_KILL_S)  # such as ssh, which may wait for a name
+    finally:
+        end(number)
 
 
 def _open_streams() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from types import FrameType
 from typing import NoReturn
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
@@ -16,20 +15,3 @@ def end(number: int, _frame: object = None) -> NoReturn:
     """
     os.write(2, f"hccl-launch: stopped by {signal.Signals(number).name}\n".encode())
     os._exit(128 + number)
-
-
-def stop(number: int, _frame: object) -> NoReturn:
-    """Handle a signal that ends a wait: KeyboardInterrupt has its number.
-
-    A pod's first process ends only if it handles the signal.
-    """
-    raise KeyboardInterrupt(number)
-
-
-def stop_or_end(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal as `stop`, or as `end` within an import."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            end(number)
-        frame = frame.f_back
-    stop(number, frame)

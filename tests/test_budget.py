@@ -29,12 +29,12 @@ BUDGET = {
     "hccl_py/csrc": 10_460,
     "hccl_py/torch_backend": 4_090,
     "hccl_py/schedulers hccl_py/integrations": 2_760,
-    "launcher": 8_770,
+    "launcher": 8_750,
     "hccl_py/bench": 5_330,
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 53_700,
+    "tests": 53_760,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

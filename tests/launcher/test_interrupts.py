@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from random import Random
 
 import pytest
-from launching import COMMAND, job
+from launching import COMMAND, job, run
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 from tiers import by_night
@@ -60,6 +62,64 @@ def test_signal_ends_the_wait_for_a_name(
     assert process.returncode == 128 + number, err
     assert f"hccl-launch: stopped by {number.name}\n" in err
     assert list(tmp_path.glob("hccl_launch_*")) == []
+
+
+IMPORTS = """
+import os, signal, sys
+from hccl_py.launcher.main import command
+class Finder:
+    def find_spec(name, *_):
+        if name == "hccl_py.launcher.parts.over_ssh":
+            try: os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException: pass  # as in the callback of an import's lock
+sys.meta_path.insert(0, Finder)
+command()
+"""
+
+
+def test_signal_in_an_import_is_not_lost(tmp_path: Path) -> None:
+    command = sys.executable, "-c", IMPORTS, "--hosts", "127.0.0.1:1", sleeps(tmp_path)
+    ended = run(*command)
+    assert (ended.returncode, ended.stderr) == (143, "hccl-launch: stopped by SIGTERM\n")
+
+
+MOMENTS = """
+import os, signal, sys
+from hccl_py.launcher.main import command
+me, moment, number, calls = os.getpid(), int(sys.argv.pop(1)), int(sys.argv.pop(1)), 0
+def trace(*_):
+    global calls
+    if os.getpid() == me:
+        calls += 1
+        if calls == moment: os.kill(me, number)
+def exit_after(code, leave=os._exit):
+    os.write(1, str(calls).encode() if os.getpid() == me else b"")
+    leave(code)
+os._exit = exit_after
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command handles it
+sys.settrace(trace)
+command()
+"""
+
+
+@pytest.mark.nightly("launchers")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("options", ["--nproc 2", "--hosts 127.0.0.1:1", "--role x --standalone"])
+def test_signal_at_any_call_ends_the_command(tmp_path: Path, options: str) -> None:
+    """Before its job runs and meanwhile; the calls are those of the process that gets it."""
+    path = tmp_path / "script.py"
+    path.write_text("pass\n")
+    random = Random(1)
+
+    def calls_of(moment: int, number: int) -> tuple[int, str]:
+        done = run(sys.executable, "-c", MOMENTS, moment, number, *options.split(), path)
+        return done.returncode, done.stdout
+
+    code, calls = calls_of(0, 0)
+    assert code == 0
+    for _ in range(60):  # the last calls clean up after the job
+        moment, number = random.randrange(40, int(calls) - 300), random.choice([2, 15])
+        assert calls_of(moment, number)[0] == 128 + number, f"at call {moment} of {calls}"
 
 
 @pytest.mark.parametrize("stage", ["-G", "-T"])
