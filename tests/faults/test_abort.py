@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from quiet_clock import HANG_S, Moment
+from rank_processes import is_asleep
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -112,8 +113,7 @@ def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
         comm.barrier()
 
         def interrupt() -> None:
-            slept = comm.statistics()["sleeps"]
-            wait_until(lambda: comm.statistics()["sleeps"] > slept + 2, "the call blocks")
+            wait_until(lambda: is_asleep(os.getpid()), "the call blocks")
             os.kill(os.getpid(), signal.SIGUSR1)
 
         threading.Thread(target=interrupt).start()

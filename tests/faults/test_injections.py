@@ -37,7 +37,8 @@ def _layouts(kind: str) -> tuple[Layout, ...]:
     return ((ONE_NODE, FEW)[KINDS.index(kind) % 2],)
 
 
-ALIKE = {"sigsegv", "os_exit", "path_closed", "path_half_frame", "path_garbage"}
+ALIKE = {"sigsegv", "os_exit", "half_frame", "full_disk", "control_garbage"}
+ALIKE |= {"path_closed", "path_half_frame", "path_garbage"}
 """Kinds that end as others do, which are always tried."""
 CELLS = [
     pytest.param(

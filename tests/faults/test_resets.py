@@ -131,7 +131,7 @@ def run_resets(which: str, when: str, transport: str) -> None:
     assert which == "coordinator" or any(counts)
 
 
-@pytest.mark.parametrize("transport", [*TRANSPORTS[1:], *by_night("faults", "tcp")])
+@pytest.mark.parametrize("transport", ["auto", *by_night("faults", "tcp", "zmq", "verbs_over_tcp")])
 def test_reset_of_all_connections_between_living_ranks_is_survived(transport: str) -> None:
     run_resets("all", "idle", transport)
 

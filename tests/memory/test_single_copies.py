@@ -139,8 +139,8 @@ def reduce_in_windows(rank: int, n: int, memory: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("n", "memory"),
     [
-        *((2, "ordinary"), (3, "registered")),
-        *by_night("calls", (3, "ordinary"), (2, "registered")),
+        (2, "ordinary"),
+        *by_night("calls", (3, "ordinary"), (2, "registered"), (3, "registered")),
     ],
 )
 def test_steps_that_follow_each_other_in_windows(n: int, memory: str) -> None:
@@ -176,7 +176,7 @@ def reduce_into_two_buffers(rank: int, n: int, memory: str) -> None:
                 np.testing.assert_array_equal(buffers[(turn + 1) % 2], before)
 
 
-@pytest.mark.parametrize("memory", ["ordinary", "registered"])
+@pytest.mark.parametrize("memory", ["ordinary", *by_night("calls", "registered")])
 def test_nothing_is_written_into_the_buffer_of_an_earlier_call(memory: str) -> None:
     run_ranks(reduce_into_two_buffers, 4, memory)
 

@@ -27,7 +27,7 @@ from hccl_py.transport.wire.handshake import RejectedError
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 
 fuzz = settings(
-    max_examples=25 * ROUNDS,
+    max_examples=10 * ROUNDS,
     derandomize=ROUNDS == 1,
     deadline=None,
     database=None,

@@ -44,7 +44,7 @@ def refusing_port(opened: ExitStack) -> int:
 @pytest.mark.parametrize(
     "made, why",
     [
-        (silent_port, "connecting: no answer in 3 s; is a firewall"),
+        (silent_port, "connecting: no answer in 1 s; is a firewall"),
         (
             refusing_port,
             "connecting: connection refused, although that rank listens; is a firewall",
@@ -55,7 +55,7 @@ def test_port_that_one_rank_cannot_reach_is_named_by_all_before_the_deadline(
     made: Callable[[ExitStack], int], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setattr("hccl_py.transport.bootstrap.full_mesh._KERNEL_ANSWERS_S", 3.0)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.full_mesh._KERNEL_ANSWERS_S", 1.0)
     before = open_descriptors()
     with ExitStack() as opened:
         port = made(opened)

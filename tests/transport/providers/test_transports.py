@@ -34,7 +34,7 @@ def one_dies(rank: int, world_size: int) -> None:
     assert caught.value.rank == 1
 
 
-@pytest.mark.parametrize("transport", ["tcp", "verbs_over_tcp", "zmq"])
+@pytest.mark.parametrize("transport", ["verbs_over_tcp", "zmq"])
 def test_killed_rank_is_named(transport: str) -> None:
     run_ranks(one_dies, 3, env={"HCCL_TRANSPORT": transport}, victims=[1])
 

@@ -206,8 +206,8 @@ class Pressure(Provider):
 
     @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ])
     def test_both_sides_full_of_large_requests_do_not_block(self, opcode: Opcode) -> None:
-        with self.connected(num_bytes=4 << 20, max_send_wr=32) as (a, b):
-            half = 2 << 20
+        with self.connected(num_bytes=2 << 20, max_send_wr=32) as (a, b):
+            half = 1 << 20
             a.memory[:half], b.memory[:half] = 1, 2
             # A read lands in the second half, a write comes from the first.
             mine, theirs = (0, half) if opcode is Opcode.RDMA_WRITE else (half, 0)
