@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 import time
@@ -251,22 +250,6 @@ def test_a_wrong_entry_of_the_cache_is_reported(
 
     with ThreadRanks("aab") as ranks:
         assert ranks.run(run) == [[6.0] if output else [54.0]] * 3
-
-
-def test_forked_child_is_no_rank() -> None:
-    with alone() as comm:
-        data = of_numpy(1)
-        comm.all_reduce(data)
-        child = os.fork()
-        if child == 0:
-            try:
-                comm.all_reduce(data)
-            except AbortedError as error:
-                os._exit(0 if "forked from a rank" in str(error) else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        comm.all_reduce(data)
 
 
 def test_failures_have_the_same_text_on_both_ways(ranks: ThreadRanks) -> None:

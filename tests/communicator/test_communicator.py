@@ -122,13 +122,6 @@ def test_wrong_argument_is_named_and_harms_nothing(
     assert ranks.run(wrong) == [3, 3, 3]
 
 
-def test_timeout_s_set_later_counts_for_later_calls() -> None:
-    with ThreadRanks("aa") as ranks:
-        ranks.communicators[0].timeout_s = 0.2
-        with pytest.raises(TimeoutError, match=r"after 0\.2 s"):
-            ranks.communicators[0].barrier()
-
-
 def test_close_twice_then_calls_say_closed() -> None:
     with ThreadRanks("aa") as ranks:
         comm = ranks.communicators[0]

@@ -239,7 +239,7 @@ def leaves_after_a_reset(rank: int, world_size: int, leaver: int) -> list[int]:
     return got.tolist()
 
 
-@pytest.mark.parametrize("transport", ["zmq", *by_night("faults", "tcp", "verbs_over_tcp")])
+@pytest.mark.parametrize("transport", ["tcp", "zmq", *by_night("faults", "verbs_over_tcp")])
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_rank_that_leaves_after_a_reset_is_heard_to_its_end(leaver: int, transport: str) -> None:
     env = on_nodes(2, 2)

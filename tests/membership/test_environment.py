@@ -93,19 +93,6 @@ def test_names_connect_in_any_order(with_torch: bool) -> None:
     assert run_ranks(one_name_awaits_another, 3, with_torch, env=env) == [[3, 3]] * 3
 
 
-WITHOUT_TORCH = """
-import sys
-sys.modules["torch"] = None  # an import of it fails
-import numpy as np
-from hccl_py import Communicator
-for name in ("default", "default", "other"):
-    with Communicator(name=name) as comm:
-        data = np.array([comm.rank + 1])
-        comm.all_reduce(data)
-        print(data[0])
-"""
-
-
 def outputs_of_three(program: str) -> list[str]:
     port = str(free_port())
     ranks = []
@@ -118,10 +105,6 @@ def outputs_of_three(program: str) -> list[str]:
     finally:
         for each in ranks:
             each.kill()
-
-
-def test_ranks_without_torch_meet_at_the_same_address() -> None:
-    assert outputs_of_three(WITHOUT_TORCH) == ["6\n6\n6\n"] * 3
 
 
 WITH_FEW_DESCRIPTORS = """

@@ -12,7 +12,6 @@ import pytest
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
-from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.wire.client import WireClient
 from hccl_py.transport.wire.frames import WireSettings
 from hccl_py.transport.wire.server import WireServer
@@ -151,20 +150,6 @@ def test_connection_that_says_nothing_and_closes_is_a_stranger_once_all_are_ther
     other, _ = network.dial()
     network.await_that(lambda: other.is_up)
     network.await_that(lambda: bool(caplog.text) == (not missing))
-
-
-def test_flood_of_silent_strangers_keeps_no_client_out(network: Network) -> None:
-    flood = [socket.socket() for _ in range(unauthenticated_limit() + 20)]
-    for one in flood:
-        one.setblocking(False)
-        one.connect_ex(network.address)
-    client, _ = network.dial()
-    network.await_that(lambda: client.is_up)
-    client.send(b"here")
-    network.await_that(lambda: network.owner.messages)
-    assert "too many others are waiting" in network.server.rejected()
-    for one in flood:
-        one.close()
 
 
 def test_client_that_is_silent_is_lost_and_a_silent_server_is_dialled_again() -> None:

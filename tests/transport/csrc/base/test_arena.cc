@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,20 +99,6 @@ HCCL_TEST(retired_memory_is_never_allocated_again) {
   CHECK(resident_bytes(*arena) == 0);
   CHECK(arena->allocate(2 * MiB) != memory);
   CHECK(throws<std::bad_alloc>([&] { arena->allocate(2 * MiB); }));
-}
-
-HCCL_TEST(forked_child_releases_nothing) {
-  auto arena = Arena::create(4 * MiB);
-  std::byte* memory = arena->allocate(100);
-  memory[0] = std::byte{1};
-  pid_t child = fork();
-  if (child == 0) {
-    arena->release(memory);
-    _exit(0);
-  }
-  int status;
-  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(memory[0] == std::byte{1} && arena->num_allocated() > 0);
 }
 
 HCCL_TEST(threads_allocate_at_once) {
