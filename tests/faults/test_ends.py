@@ -20,6 +20,7 @@ from quiet_clock import HANG_S, Moment
 from rank_processes import Pids, is_alive, on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
+from tiers import by_night
 
 from hccl_py import AbortedError, Communicator, PeerLostError
 
@@ -64,11 +65,9 @@ def killed_with_a_child(rank: int, world_size: int, how: str) -> None:
     ("how", "nodes", "world_size"),
     [
         ("python", 1, 2),
-        ("python", 2, 2),
-        ("C library", 1, 2),
         ("C library", 2, 2),
-        ("clone", 1, 2),
         ("clone", 2, 4),  # the other rank of its node says so
+        *by_night("faults", ("python", 2, 2), ("C library", 1, 2), ("clone", 1, 2)),
     ],
 )
 def test_killed_rank_with_a_forked_child_is_noticed_at_once(

@@ -12,6 +12,7 @@ import pytest
 from forbidden_calls import NUMBERS, forbid, is_possible
 from launching import COMMAND, run
 from ranks import run_ranks
+from tiers import by_night
 
 from hccl_py import Communicator
 from hccl_py.transport.errors import HcclError
@@ -84,8 +85,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *(("eventfd2", ()), ("pidfd_open", ()), ("prlimit64", ()), ("sched_getaffinity", ())),
-        *(("sched_setaffinity", ()), ("sched_setaffinity", ("--bind", "core"))),
+        *(("eventfd2", ()), ("sched_setaffinity", ()), ("sched_setaffinity", ("--bind", "core"))),
+        *by_night("attacks", ("pidfd_open", ()), ("prlimit64", ()), ("sched_getaffinity", ())),
     ],
 )
 def test_forbidden_call_of_the_launcher_is_named_or_not_needed(

@@ -91,12 +91,15 @@ def one_does_not_come(rank: int, world_size: int) -> list[Late]:
 
 def one_does_not_wait(rank: int, world_size: int) -> list[Late]:
     """Work.wait gives up; the call itself goes on and ends well."""
+    wait_for_every_report()
     comm = Communicator()
     data = np.ones(COUNT, np.float32)
     comm.barrier()
     seen = []
     if rank != ABSENT:
         work = comm.nonblocking.all_reduce(data)
+        _mark(rank, "called")
+        _wait_for_others(rank, world_size, "called")
         seen = [_timed(OF_WAIT, limit, lambda at=limit: work.wait(at)) for limit in (0.5, 1.0)]
         _mark(rank, "waited")
     else:
@@ -124,15 +127,18 @@ def check_times(stories: list[list[Late]], layout: Layout) -> None:
 def check_texts(stories: list[list[Late]], layout: Layout) -> None:
     """All ranks tell the same: who has arrived, who not and why, and how far the slowest got."""
     others = [rank for rank in range(layout.world_size) if rank != ABSENT]
-    names = "0, 1, 3" if layout.world_size == 4 else "0, 1, 3-7"
     for told in zip(*(stories[rank] for rank in others), strict=True):
         (text,) = {text for *_, text in told}
         assert re.search(
             rf"rank {ABSENT} \(.*\), which is in no collective, has not arrived", text
         ), text
-        assert f"ranks {names} have arrived" in text, text
+        assert f"ranks {_names(layout)} have arrived" in text, text
         position = rf"rank \d is .*, \d+ of {4 * COUNT} bytes moved"
         assert re.search(position, text), text
+
+
+def _names(layout: Layout) -> str:
+    return "0, 1, 3" if layout.world_size == 4 else "0, 1, 3-7"
 
 
 @layouts
@@ -146,3 +152,9 @@ def test_timeout_of_group_and_call_is_kept(tmp_path: Path, layout: Layout) -> No
 def test_timeout_of_wait_is_kept_and_harms_nobody(tmp_path: Path, layout: Layout) -> None:
     stories = run_ranks(one_does_not_wait, layout.world_size, env=_env(layout, tmp_path))
     check_times(stories, layout)
+    expected = (
+        rf"of waiting for its Work: rank {ABSENT} \(host .*\), which is .*, has not arrived; "
+        rf"ranks {_names(layout)} have arrived; .*; the call itself goes on, its own timeout is"
+    )
+    for *_, text in sum(stories, []):
+        assert re.search(expected, text), text

@@ -104,10 +104,10 @@ def all_die_in_turn(rank: int, world_size: int) -> str:
     return alone.name
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, marks=MORE), 2])
-def test_eight_ranks_shrink_to_one(nodes: int) -> None:
-    results = run_ranks(all_die_in_turn, 8, env=on_nodes(nodes, 8), victims=range(7))
-    assert results == [None] * 7 + ["default/shrunk-8"]
+@pytest.mark.parametrize("nodes, n", [(2, 4), *by_night("faults", (1, 8), (2, 8))])
+def test_ranks_shrink_to_one(nodes: int, n: int) -> None:
+    results = run_ranks(all_die_in_turn, n, env=on_nodes(nodes, n), victims=range(n - 1))
+    assert results == [None] * (n - 1) + [f"default/shrunk-{n}"]
 
 
 def two_die(rank: int, world_size: int, step: int) -> list[Any]:
