@@ -9,15 +9,14 @@ import pytest
 from oracle import KINDS, Collective
 from placed_calls import PlacedCall
 from thread_ranks import ThreadRanks
+from tiers import by_night
 
 from hccl_py import Communicator, MismatchError
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
 
-LAYOUTS = (
-    *("a", "aa", "ab", "aaa", "abbab", "abc", "aaaabbb"),
-    *(pytest.param(nodes, marks=pytest.mark.nightly("calls")) for nodes in ("aaaab", "aabbccdd")),
-)
+MORE = ("a", "aaaabbb", "aaaab", "aabbccdd")
+LAYOUTS = ("aa", "ab", "aaa", "abbab", "abc", *by_night("calls", *MORE))
 SIZES = (0, 1, 5, 3_001, 90_001)
 
 # Run i takes the i-th algorithm of every collective, so that the longest list sets the number.

@@ -14,6 +14,7 @@ import torch
 from guarded import Guarded
 from oracle import EPSILON, FLOATS, Array
 from thread_ranks import ThreadRanks
+from tiers import by_night
 
 from hccl_py import Communicator, ReduceOp
 from hccl_py.algorithms.table import names_for
@@ -26,8 +27,8 @@ LARGEST = {
     "float64": float(np.finfo(np.float64).max),
 }
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
-MORE = ("ab", "aaa", "abc", "abcde", "aaaaaaa", "aabbccdd")
-LAYOUTS = ("aabbb", *(pytest.param(nodes, marks=pytest.mark.nightly("attacks")) for nodes in MORE))
+MORE = ("ab", "aaa", "abc", "aabbb", "abcde", "aaaaaaa", "aabbccdd")
+LAYOUTS = ("aab", *by_night("attacks", *MORE))
 # An odd count, and one of several tiles.
 SIZES = (7, 20_011)
 

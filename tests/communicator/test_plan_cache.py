@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from node_shapes import nodes_by, one_node
+from tiers import by_night
 
 from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan.contracts import COLLECTIVES
@@ -39,9 +40,12 @@ def test_sizes_that_never_come_back_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    "rank", [9, *(pytest.param(rank, marks=pytest.mark.nightly("plans")) for rank in (0, 4095))]
+    ("collective", "rank"),
+    [
+        *(("all_reduce", 9), ("all_to_all", 9)),
+        *by_night("plans", *((one, rank) for one in COLLECTIVES for rank in (0, 9, 4095))),
+    ],
 )
-@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_first_call_among_4096_ranks_is_cheap(collective: str, rank: int) -> None:
     """A rank writes its own plan only: a few calls of Python for each op, and at most 10 MB."""
     nodes = nodes_by([rank // 8 for rank in range(4096)])
