@@ -21,6 +21,7 @@ from hccl_py.bench.namespaces import Hosts
 from hccl_py.lab.synthesis.network_file import read_network
 
 
+@pytest.mark.nightly("bench")
 def test_validate_measures_every_pair_in_both_directions(tmp_path: Path) -> None:
     path = tmp_path / "links.json"
     # Which code it is depends on the machine; a slow link has a name in the document.

@@ -125,16 +125,6 @@ def test_rank_that_said_why_it_goes_is_quoted_by_the_diagnosis_on_its_death() ->
     )
 
 
-def test_ranks_that_died_together_are_all_named() -> None:
-    reports = {1: died(0), 3: died(2)}
-    diagnosis = decide(reports, {0: DEAD, 2: DEAD})
-    assert diagnosis.rank == 0
-    assert diagnosis.text == (
-        f"{NAME} number 17: ranks 0 (host h, pid 100) and 2 (host h, pid 102) died: their "
-        "connections closed without a goodbye; look at the output of rank 0 first"
-    )
-
-
 LIVES = "can be reached no more: a connection closed, though its process lives"
 
 
@@ -163,15 +153,6 @@ def test_of_two_who_lost_each_other_the_one_that_lost_more_is_named() -> None:
     }
     reports = {one: report(Cause.LOST, 1 - one, ended=lost[one]) for one in (0, 1)}
     assert decide({**reports, 2: report()}).rank == 1  # which has not noticed yet
-
-
-def test_clean_leave_says_after_which_collective() -> None:
-    absent = {3: Absence(Fate.LEFT, "left after collective 41")}
-    diagnosis = decide({0: left(3, 41, sequence=42)}, absent)
-    assert (
-        "rank 3 (host h, pid 103) left after collective 41 while others still call"
-        in diagnosis.text
-    )
 
 
 def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> None:

@@ -123,7 +123,7 @@ def test_exit_code_is_known_where_the_shell_ignores_sigchld(script: Script) -> N
     assert done.returncode == 3, done.stderr
 
 
-@pytest.mark.parametrize("ending", ["raise ValueError", "os._exit(3)"])
+@pytest.mark.parametrize("ending", ["raise ValueError", *by_night("launchers", "os._exit(3)")])
 def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
@@ -282,7 +282,7 @@ def test_broken_surroundings_are_one_line(tmp_path: Path, setup: str, expected: 
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", *by_night("launchers", "<&-", ">&-", "2>&-")])
 def test_closed_streams_do_no_harm(script: Script, closed: str) -> None:
     path = script("for fd in range(3): os.fstat(fd)\nopen(f'{__file__}.{rank}', 'w').close()")
     for count in (1, 2):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from tiers import by_night
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
 
@@ -18,8 +18,9 @@ TIMEOUT = timedelta(seconds=30)
 NUM_VALUES = 1000
 
 
-EVERY_DAY = ("hccl", 1, True), ("hccl", 2, False), ("gloo", 2, True)
-"""Backend of the jobs, their sizes, and whether the group names its ranks."""
+EVERY_DAY = ("hccl", 2, False), ("gloo", 2, True)
+OTHERS = ("hccl", 1, True), ("hccl", 1, False), ("hccl", 2, True), ("gloo", 1, False)
+"""Backend of the jobs, their sizes, and whether the groups name their ranks."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -62,18 +63,12 @@ def check_weights_arrive(group: dist.ProcessGroup, rank: int, size: int) -> None
     assert tensor.item() == size * (size + 1) / 2
 
 
-def check_two_jobs(
-    rank: int, size: int, ports: list[int], default: str, ranks: list[int], num_groups: int
-) -> None:
+def check_two_jobs(rank: int, size: int, ports: list[int], default: str, ranks: list[int]) -> None:
     """Be a rank of one of two equal jobs, and of groups between them."""
     num_ranks = size // 2
     job, job_rank = divmod(rank, num_ranks)
     start_job(ports[job], job_rank, num_ranks, default)
-    names = [f"weights-{index}" for index in range(num_groups)]
-    groups = [
-        between_jobs(name, port, rank, size, ranks)
-        for name, port in zip(names, ports[2:], strict=True)
-    ]
+    groups = [between_jobs(f"weights-{port}", port, rank, size, ranks) for port in ports[2:]]
     for group in reversed(groups):
         check_weights_arrive(group, rank, size)
     # The default group is the job's own, before and after.
@@ -84,20 +79,12 @@ def check_two_jobs(
 
 
 @pytest.mark.parametrize(
-    ("default", "num_ranks", "names_ranks"),
-    [
-        pytest.param(*case, marks=() if case in EVERY_DAY else pytest.mark.nightly("training"))
-        for case in itertools.product(("hccl", "gloo"), (1, 2), (False, True))
-    ],
+    ("default", "num_ranks", "names_ranks"), [*EVERY_DAY, *by_night("training", *OTHERS)]
 )
-def test_group_between_two_jobs_delivers(default: str, num_ranks: int, names_ranks: bool) -> None:
+def test_groups_between_two_jobs_deliver(default: str, num_ranks: int, names_ranks: bool) -> None:
     size = 2 * num_ranks
     named = list(range(size)) if names_ranks else []
-    run_ranks(check_two_jobs, size, free_ports(3), default, named, 1)
-
-
-def test_several_groups_between_two_jobs_deliver() -> None:
-    run_ranks(check_two_jobs, 4, free_ports(5), "hccl", [], 3)
+    run_ranks(check_two_jobs, size, free_ports(4), default, named)
 
 
 def check_pair_with_ranks_of_the_default_group(rank: int, size: int, ports: list[int]) -> None:

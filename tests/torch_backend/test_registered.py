@@ -156,6 +156,7 @@ def check_fsdp(rank: int, world_size: int) -> None:
     assert arena_of_this_process().num_allocated() == 0
 
 
-@pytest.mark.parametrize("world_size", [2, *by_night("training", 3)])
+@pytest.mark.nightly("training")
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_fully_sharded_model_with_registered_buffers_trains_alike(world_size: int) -> None:
     run_ranks(check_fsdp, world_size, backend="hccl")

@@ -229,15 +229,13 @@ def test_value_that_makes_no_sense_is_one_line(
     assert "expected" in line or "choose from" in line or "--emulate" in line
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--rdzv-backend", "text"), *by_night("launchers", ("--event-log-handler", "text"))],
-)
-def test_name_that_torch_does_not_know_is_one_line(option: str, value: str) -> None:
-    done = launch(option, value, SCRIPT)
+@pytest.mark.nightly("launchers")
+@pytest.mark.parametrize("option", ["--rdzv-backend", "--event-log-handler"])
+def test_name_that_torch_does_not_know_is_one_line(option: str) -> None:
+    done = launch(option, "unknown", SCRIPT)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert value in line
+    assert "unknown" in line
 
 
 @pytest.mark.parametrize(
@@ -245,10 +243,7 @@ def test_name_that_torch_does_not_know_is_one_line(option: str, value: str) -> N
     [
         (),
         ("--node-rank", "0"),
-        pytest.param(
-            ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1"),
-            marks=pytest.mark.nightly("launchers"),
-        ),
+        *by_night("launchers", (("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1"),)),
     ],
 )
 def test_port_0_of_the_endpoint_is_any_free_one(options: tuple[str, ...]) -> None:

@@ -27,6 +27,7 @@ from hccl_py.launcher.preflight.check import Ask, CheckReport, Job
 pytestmark = pytest.mark.nightly("launchers")
 MASTER_PORT = 29511
 RESPONDER = Path(__file__).with_name("responder_process.py")
+Fault = Callable[[Hosts], None]
 SYN = "tcp flags & (syn | ack) == syn"
 
 
@@ -118,32 +119,19 @@ def test_healthy_hosts_are_all_good(ipv6: bool) -> None:
     assert f"link0 {ip_address(hosts.address(1))} " in report.details
 
 
-def drop(hosts: Hosts) -> None:
-    firewall(hosts, 1, f"{SYN} drop")
+def rule(text: str, host: int = 1) -> Fault:
+    return lambda hosts: firewall(hosts, host, text)
 
 
-def reset(hosts: Hosts) -> None:
-    firewall(hosts, 1, f"{SYN} reject with tcp reset")
+def link(state: str) -> Fault:
+    return lambda hosts: command("ip", "-n", str(hosts._switch), "link", "set", "link0-1", state)
 
 
-def prohibit(hosts: Hosts) -> None:
-    firewall(hosts, 1, f"{SYN} reject with icmpx type admin-prohibited")
-
-
-def unreachable(hosts: Hosts) -> None:
-    firewall(hosts, 1, f"{SYN} reject with icmpx type host-unreachable")
-
-
-def block_master(hosts: Hosts) -> None:
-    firewall(hosts, 0, f"tcp dport {MASTER_PORT} {SYN} drop")
-
-
-def unplug_beyond_the_bridge(hosts: Hosts) -> None:
-    command("ip", "-n", str(hosts._switch), "link", "set", "link0-1", "nomaster")
-
-
-def unplug(hosts: Hosts) -> None:
-    command("ip", "-n", str(hosts._switch), "link", "set", "link0-1", "down")
+drop, reset = rule(f"{SYN} drop"), rule(f"{SYN} reject with tcp reset")
+prohibit = rule(f"{SYN} reject with icmpx type admin-prohibited")
+unreachable = rule(f"{SYN} reject with icmpx type host-unreachable")
+block_master = rule(f"tcp dport {MASTER_PORT} {SYN} drop", host=0)
+unplug_beyond_the_bridge, unplug = link("nomaster"), link("down")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +147,7 @@ def unplug(hosts: Hosts) -> None:
     ],
 )
 def test_fault_of_the_network_is_found_on_its_node(
-    num_hosts: int, fault: Callable[[Hosts], None], node: int, what: str, remedy: str
+    num_hosts: int, fault: Fault, node: int, what: str, remedy: str
 ) -> None:
     with Hosts(num_hosts=num_hosts) as hosts:
         fault(hosts)

@@ -61,6 +61,7 @@ def train_with_each(rank: int, world_size: int) -> list[list[float]]:
     return results
 
 
+@pytest.mark.nightly("training")
 def test_ddp_learns_as_well_with_compressed_gradients() -> None:
     for plain, bf16, int8 in run_ranks(train_with_each, 4, backend="hccl", env=on_nodes(2, 4)):
         assert plain[-1] < plain[0]
