@@ -26,8 +26,7 @@ class HcclError(RuntimeError):
 
 
 class InvalidArgumentError(HcclError, ValueError):
-    """A wrong argument: its name, the expected and the given value. The communicator stays
-    usable."""
+    """A wrong argument, with its name, the expected and the given value. Nothing was sent."""
 
     latest: ClassVar[tuple[int, str]] = 0, ""
     """Time (`time.monotonic_ns`) and text of this process's last one."""
@@ -46,8 +45,7 @@ class VerbsError(HcclError):
 
 
 class QueueFullError(VerbsError):
-    """max_send_wr or max_recv_wr requests are outstanding: poll for completions, then post
-    again."""
+    """max_send_wr or max_recv_wr requests are outstanding: poll, then post again."""
 
 
 class CompletionQueueOverflowError(VerbsError):

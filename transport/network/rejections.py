@@ -27,10 +27,7 @@ def unauthenticated_limit() -> int:
     limit = descriptor_limits()[0]
     if limit == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
-    return max(
-        _FEWEST_CONNECTIONS,
-        min(_MOST_CONNECTIONS, limit // _DESCRIPTORS_PER_CONNECTION),
-    )
+    return max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, limit // _DESCRIPTORS_PER_CONNECTION))
 
 
 class Rejections:

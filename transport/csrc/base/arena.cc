@@ -22,7 +22,7 @@ namespace {
 constexpr size_t page = 4096;
 constexpr size_t huge_page = size_t{2} << 20;
 
-// Newer than the C libraries that we build with.
+// Newer than the C libraries of our builds.
 constexpr int advice_populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
 
@@ -30,8 +30,9 @@ constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
 // instead of a signal later.
 bool make_resident(std::byte* begin, size_t num_bytes) {
   if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
-  // Few systems give shared memory huge pages unasked, and collectives run up to a third faster on
-  // them. Without, small pages do. Only populated pages can be collapsed, and are then mapped anew.
+  // Few systems give shared memory huge pages by default, on which collectives run up to a third
+  // faster. Without them, small pages are used. Only populated pages can be collapsed, and are then
+  // remapped.
   if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
     madvise(begin, num_bytes, advice_populate_write);
   }
@@ -41,7 +42,7 @@ bool make_resident(std::byte* begin, size_t num_bytes) {
 }  // namespace
 
 ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
-  // Room for an aligned start; what sticks out on both sides is given back.
+  // Room for an aligned start; the excess on both sides is unmapped.
   size_t reserved = num_bytes + huge_page;
   void* room =
       mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -58,13 +59,13 @@ ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
   }
   if (before > 0) munmap(room, before);
   if (before < huge_page) munmap(base_ + num_bytes, huge_page - before);
-  madvise(base_, num_bytes, MADV_HUGEPAGE);  // where shared memory has none, this is refused
+  madvise(base_, num_bytes, MADV_HUGEPAGE);  // refused if shared memory has none
 }
 
 ArenaWindow::~ArenaWindow() { munmap(base_, num_bytes_); }
 
 std::byte* ArenaWindow::at(uint64_t offset, uint64_t num_bytes) const {
-  // Peers' numbers: no sum of the two that could wrap round.
+  // Peers' numbers: their sum could wrap round.
   if (num_bytes > num_bytes_ || offset > num_bytes_ - num_bytes) return nullptr;
   return base_ + offset;
 }
@@ -147,7 +148,7 @@ std::optional<uint64_t> Arena::take(size_t num_bytes, size_t alignment) {
 }
 
 void Arena::release(std::byte* allocated) {
-  if (getpid() != owner_) return;  // before the mutex, which a fork may have caught locked
+  if (getpid() != owner_) return;  // before the mutex, which may be locked in a forked child
   std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
   if (!offset) throw std::invalid_argument("not memory of this arena");
   Allocation allocation;
@@ -163,7 +164,7 @@ void Arena::release(std::byte* allocated) {
   for (const auto& weak : observers) {
     if (auto observer = weak.lock()) observer->released(allocated);
   }
-  // Before somebody else may get it.
+  // Before it can be allocated again.
   fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(*offset),
             static_cast<off_t>(allocation.num_bytes));
   if (!allocation.retired) give_back(*offset, allocation.num_bytes);

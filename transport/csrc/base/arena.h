@@ -1,9 +1,8 @@
-// Registered memory: what the peers of this process on the node may read, and write replies to,
-// during a collective.
+// Registered memory: peers on the node may read it, and write replies to it, during a collective.
 //
 // A process has one arena: a large sparse memfd without a name, sealed against changes of its size.
-// Peers map the whole of it when they connect, so a piece of registered memory needs no exchange of
-// its own: it travels as an offset. Only what is allocated takes up memory.
+// Peers map all of it when they connect, so a piece of registered memory is sent as an offset. Only
+// allocated pieces take up memory.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +22,7 @@
 
 namespace hccl {
 
-// The mapping of an arena, our own or a peer's.
+// The mapping of an arena, this process's or a peer's.
 class ArenaWindow {
  public:
   // Maps all of `memory` at a multiple of 2 MiB. Throws std::system_error.
@@ -34,7 +33,7 @@ class ArenaWindow {
 
   // Our address of [offset, offset + num_bytes) of the arena; nullptr unless it lies inside.
   std::byte* at(uint64_t offset, uint64_t num_bytes) const;
-  // The other way round; none unless all of it lies inside.
+  // The inverse; none unless all of it lies inside.
   std::optional<uint64_t> offset_of(const std::byte* address, size_t num_bytes) const;
 
  private:
@@ -42,8 +41,8 @@ class ArenaWindow {
   const size_t num_bytes_;
 };
 
-// Hears of memory that goes back to the system, before it does: whoever told a device of it has to
-// undo that.
+// Called before memory returns to the system: an owner that registered it with a device must
+// deregister it.
 class ArenaObserver {
  public:
   virtual ~ArenaObserver() = default;
@@ -54,8 +53,8 @@ class ArenaObserver {
 // All methods may be called from any thread.
 class Arena {
  public:
-  // `num_bytes` is what can be allocated at most. 0, or a mapping that the system refuses, makes an
-  // arena without memory: unavailable() says why, and peers see that it is empty. Throws
+  // `num_bytes` is the limit of allocations. 0, or a mapping that the system refuses, makes an
+  // arena without memory: unavailable() says why, and peers see an empty one. Throws
   // std::system_error if there is no memfd at all.
   static std::shared_ptr<Arena> create(size_t num_bytes);
 
@@ -71,28 +70,28 @@ class Arena {
   // cannot be mapped.
   std::shared_ptr<ArenaWindow> open_peer(Descriptor memory);
 
-  // Memory that is there at once, in huge pages where the system has them; from 2 MiB on at a
-  // multiple of 2 MiB. Its content is zero. Throws std::bad_alloc.
+  // Committed memory, in huge pages if the system has them; from 2 MiB on at a multiple of 2 MiB.
+  // Its content is zero. Throws std::bad_alloc.
   std::byte* allocate(size_t num_bytes);
-  // Hands the memory back to the system. Does nothing in a forked child: it is its parent's.
+  // Returns the memory to the system. Does nothing in a forked child: the parent owns it.
   void release(std::byte* allocated);
-  // A peer may still write to it, since a collective failed: it is never allocated again. `offset`:
-  // anywhere in it.
+  // Never allocates it again, because a peer may still write to it after a failed collective.
+  // `offset`: anywhere in it.
   void retire(uint64_t offset);
   bool is_retired(const std::byte* allocated) const;
 
-  // Puts allocated memory in the place of the pages from `address` on; their content moves along.
-  // Until withdraw() that is a second name of it. `address` is a multiple of the page size.
-  // Throws std::system_error.
+  // Maps allocated memory over the pages from `address` on, with their content. Until withdraw()
+  // that is a second address of it. `address` is a multiple of the page size. Throws
+  // std::system_error.
   void show_at(std::byte* address, std::byte* allocated, size_t num_bytes);
-  // Forgets that name; the pages stay mapped, for their owner to unmap.
+  // Drops that address; the pages stay mapped, for their owner to unmap.
   void withdraw(std::byte* address);
 
-  // Where memory lies in the arena, under any of its names; none if it is not registered.
+  // The offset of memory in the arena, under any of its addresses; none if it is not registered.
   std::optional<uint64_t> offset_of(const std::byte* address, size_t num_bytes) const;
   size_t num_allocated() const;
 
-  // The allocation in which memory lies, under any of its names, and its own address there.
+  // The allocation of memory under any of its addresses, and its address there.
   struct Place {
     std::byte* allocated;
     size_t num_bytes;  // of the allocation
@@ -122,15 +121,15 @@ class Arena {
   std::string unavailable_;
   std::shared_ptr<ArenaWindow> window_;
 
-  mutable std::mutex mutex_;         // guards what follows
+  mutable std::mutex mutex_;         // guards the following members
   std::map<uint64_t, size_t> free_;  // offset and length; neighbours are merged
   std::map<uint64_t, Allocation> allocated_;
   std::map<const std::byte*, Alias> aliases_;
   std::map<FileId, std::weak_ptr<ArenaWindow>> peers_;
   std::vector<std::weak_ptr<ArenaObserver>> observers_;
 
-  // aliases_.size(), read without the mutex: whoever asks about an alias got its address from the
-  // thread that made it, which orders this too.
+  // aliases_.size(), read without the mutex: a caller with an alias got its address from the thread
+  // that made it, which orders this too.
   std::atomic<size_t> num_aliases_{0};
 };
 

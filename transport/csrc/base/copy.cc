@@ -14,7 +14,7 @@ namespace hccl {
 
 namespace {
 
-// Below, memcpy has no string instruction.
+// Below this, memcpy uses no string instruction.
 constexpr size_t min_loop_bytes = 1024;
 
 __attribute__((target("avx2"))) void copy_by_avx2(std::byte* to, const std::byte* from,
@@ -29,7 +29,7 @@ __attribute__((target("avx2"))) void copy_by_avx2(std::byte* to, const std::byte
     _mm256_storeu_si256(out + 1, b);
     _mm256_storeu_si256(out + 2, c);
     _mm256_storeu_si256(out + 3, d);
-    asm volatile("" ::: "memory");  // else a compiler may make memcpy of the loop
+    asm volatile("" ::: "memory");  // otherwise a compiler may turn the loop into memcpy
   }
   std::memcpy(to, from, num_bytes);
 }

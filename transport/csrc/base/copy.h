@@ -5,7 +5,7 @@
 
 namespace hccl {
 
-// As memcpy, which on some processors takes up to twenty times as long where both addresses are
+// Like memcpy, which on some processors takes up to twenty times as long if both addresses are
 // about equal modulo a page (glibc's `rep movsb` on AMD's Zen 3: 128 KiB in 63 us, here in 3):
 // slots begin at a page, and large numpy arrays 16 bytes after one.
 void copy(std::byte* to, const std::byte* from, size_t num_bytes);

@@ -1,4 +1,4 @@
-// An open file descriptor, closed with its owner, and what such descriptors stand for.
+// An open file descriptor, closed with its owner, and objects behind descriptors.
 #pragma once
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ class Descriptor {
   throw std::system_error(error, std::generic_category(), what);
 }
 
-// `fd` as `call` returned it. Throws std::system_error if that failed.
+// Wraps the `fd` that `call` returned. Throws std::system_error if it failed.
 inline Descriptor opened(int fd, const char* call) {
   if (fd < 0) throw_errno(call);
   return Descriptor(fd);
@@ -56,11 +56,11 @@ inline void clear_event(const Descriptor& event) {
 
 constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Of memory to be shared with other processes, without a name in the file system: a crash leaves
-// nothing behind. A peer that could shrink its memory later could kill us with SIGBUS.
+// For memory shared with other processes, without a name in the file system, so a crash leaves
+// nothing behind. Without seals a peer could shrink its memory and kill this process with SIGBUS.
 inline constexpr int seals_of_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Names the limit of shared memory that an error comes from; empty for any other error.
+// Names the limit of shared memory behind an error; empty for any other error.
 inline std::string why_too_large(int error) {
   rlimit limit;
   if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0) return {};

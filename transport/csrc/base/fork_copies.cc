@@ -19,7 +19,7 @@ constexpr int most_descriptors = 65536;  // higher ones stay with the child
 std::atomic<uint64_t> given_up[most_descriptors / bits_per_word];
 std::once_flag is_registered;
 
-// In the child, where only what a signal handler may do is safe. The numbers stay taken: their
+// In the child, where only async-signal-safe calls are allowed. The numbers stay taken: their
 // owners may still close them.
 void give_up() {
   int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

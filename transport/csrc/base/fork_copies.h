@@ -1,5 +1,5 @@
-// Descriptors that a forked child gives up at once: while a copy of a connection is open, its other
-// end cannot see that the process which made it has ended.
+// Descriptors that a forked child closes at once: while it has a copy of a connection, the peer
+// does not notice the end of the parent.
 //
 // Python's own forks have a list of steps (transport/process_lifecycle.py). This is for native code
 // that forks: the C library calls us in the child.
@@ -7,7 +7,7 @@
 
 namespace hccl {
 
-// Any thread. To be taken back before the descriptor is closed.
+// Any thread. Undo it before the descriptor is closed.
 void give_up_in_children(int fd);
 void keep_in_children(int fd);
 

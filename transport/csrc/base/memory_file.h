@@ -1,12 +1,12 @@
-// Memory that a descriptor stands for, where a sandbox forbids such memory too.
+// Memory behind a descriptor, with a substitute if a sandbox forbids such memory.
 #pragma once
 
 #include "base/descriptor.h"
 
 namespace hccl {
 
-// As sealed_memory(). Where that is forbidden: memory of this process alone, for a rank that shares
-// none (network/system_calls.py). It is to be mapped once.
+// As sealed_memory(). If that is forbidden: private memory of this process, for a rank that shares
+// none (network/system_calls.py). Map it once.
 inline Descriptor memory_file(size_t num_bytes, const char* name) {
   try {
     return sealed_memory(num_bytes, name);

@@ -21,14 +21,14 @@ namespace hccl {
 namespace {
 
 constexpr uintptr_t page = 4096;
-// Newer than some headers: no privilege is needed for what only user space touches (Linux 5.11).
+// Newer than some headers: memory that only user space touches needs no privilege (Linux 5.11).
 constexpr int user_mode_only = 1;
 constexpr uint64_t wanted_features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE |
                                      UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 constexpr size_t events_per_read = 16;
 
-// Whether all of it is memory of this process alone, and of no file: what shares its pages can be
-// truncated by a call on its descriptor, also by another process, which userfaultfd does not tell.
+// Whether all of it is private anonymous memory: shared pages can be truncated by a call on their
+// descriptor, also in another process, which userfaultfd does not report.
 bool is_private(uintptr_t begin, uintptr_t end) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"),
                                                        &std::fclose);
@@ -39,7 +39,7 @@ bool is_private(uintptr_t begin, uintptr_t end) {
     uintptr_t first, last;
     char kind;
     uint64_t inode;
-    // The path behind it may be longer than a line: its rest is no mapping.
+    // The path at its end may be longer than a line; the rest is not a mapping.
     if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*x %*x:%*x %" SCNu64, &first, &last,
                     &kind, &inode) != 4 ||
         last <= covered) {
@@ -56,7 +56,7 @@ bool is_private(uintptr_t begin, uintptr_t end) {
 MemoryWatch& MemoryWatch::start() {
   auto* made = new MemoryWatch();
   if (made->unavailable_.empty()) {
-    // Signals are the other threads'.
+    // Other threads handle signals.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -109,7 +109,7 @@ void MemoryWatch::mark(uintptr_t begin, uintptr_t end) {
   }
 }
 
-// Until what was read is marked.
+// Waits until the events that were read are marked.
 void MemoryWatch::settle() const {
   while (is_reading_.load(std::memory_order_seq_cst)) std::this_thread::yield();
 }
@@ -124,7 +124,7 @@ uint64_t MemoryWatch::num_gone() const {
   return num_gone_.load();
 }
 
-// The range that is just this; or a free one; `overlaps`: another one has a part of it.
+// The range with exactly these bounds, or a free one; `overlaps`: another range has a part of it.
 MemoryWatch::Range* MemoryWatch::find(uintptr_t begin, uintptr_t end, bool& overlaps) {
   Range* free = nullptr;
   for (Range& range : ranges_) {
@@ -151,13 +151,13 @@ std::optional<size_t> MemoryWatch::watch(const std::byte* address, size_t num_by
   if (range == nullptr) return std::nullopt;
   if (range->num_users == 0) {
     if (overlaps || !is_private(begin, end)) return std::nullopt;
-    // Marked from the moment on at which the kernel tells.
+    // Reset before the kernel can report events.
     range->is_gone.store(false);
     range->begin.store(begin);
     range->end.store(end);
     uffdio_register wanted{};
     wanted.range = {begin, num_bytes};
-    // Nothing is ever protected: the mode that costs nothing.
+    // Nothing is ever protected: this mode has no cost.
     wanted.mode = UFFDIO_REGISTER_MODE_WP;
     if (ioctl(events_->get(), UFFDIO_REGISTER, &wanted) != 0) {
       range->begin.store(0);

@@ -1,13 +1,11 @@
-// Notices when memory that others own goes: unmapped, replaced, moved, or handed back to the
-// system.
+// Detects when watched memory is unmapped, replaced, moved, or returned to the system.
 //
-// A device that was told of memory keeps its pages, and would go on using them when the same
-// address has become other memory. Nothing but the kernel knows that (userfaultfd): the thread that
-// unmaps waits there until its event was read. A thread of its own reads the events. It takes no
-// lock and frees no memory, or it could wait for itself, so it only marks what is gone.
+// A device keeps the pages of registered memory, and would still use them after other memory took
+// the same address. Only the kernel reports that (userfaultfd): the unmapping thread waits in the
+// kernel until its event was read. The watching thread reads the events. It takes no lock and frees
+// no memory, or it could wait for itself, so it only marks ranges as gone.
 //
-// It is made once per process and lives as long, because from then on whoever unmaps needs that
-// thread.
+// It is made once per process and never ends, because every unmapping thread needs it.
 #pragma once
 
 #include <array>
@@ -27,18 +25,17 @@ class MemoryWatch {
  public:
   static constexpr size_t max_ranges = 256;
 
-  // Never destroyed. Of a kernel or container that has no userfaultfd, unavailable() says why.
+  // Never destroyed. Without userfaultfd, unavailable() says why.
   static MemoryWatch& start();
 
   const std::string& unavailable() const { return unavailable_; }
 
   // ---- any thread
-  // Watches whole pages: the number of the range, to be given back by forget(). None where it is
-  // not private and anonymous, is watched in other parts already, or too much is. Takes a
-  // millisecond where a process has many mappings.
+  // Watches whole pages: the number of the range, to be given back by forget(). None if it is not
+  // private and anonymous, overlaps another watched range, or too much is watched. Takes a
+  // millisecond in a process with many mappings.
   std::optional<size_t> watch(const std::byte* begin, size_t num_bytes);
-  // Whether all of it is the memory that it was. Sees everything that this thread or one before it
-  // in time has unmapped.
+  // Whether the range is unchanged. Covers all unmapping that happened before this call.
   bool is_whole(size_t range) const;
   void forget(size_t range);
   // How many ranges have gone so far.
@@ -63,8 +60,8 @@ class MemoryWatch {
   std::mutex mutex_;
   std::array<Range, max_ranges> ranges_;
   std::atomic<uint64_t> num_gone_{0};
-  // Set while events were read and are not marked yet. An unmapping thread goes on after its event
-  // was read, so it, and whom it tells, finds this set until the mark is there.
+  // Set while events were read but not marked yet. An unmapping thread continues after its event
+  // was read, so it and later threads see this set until the mark is stored.
   std::atomic<bool> is_reading_{false};
 };
 

@@ -13,10 +13,10 @@ namespace hccl {
 
 namespace {
 
-// Of the process, because the signal is; lock-free, as a handler needs it. Sequentially consistent:
-// either a handler sees that the bell is silenced, or who silences it sees the handler in
-// num_ringing and waits. Else the descriptor might be closed, and its number another's, when the
-// handler writes.
+// One per process, like the signal; lock-free, for the handler. Sequentially consistent: either a
+// handler sees that the bell is silenced, or the silencing thread sees the handler in num_ringing
+// and waits. Otherwise the descriptor could be closed and its number reused when the handler
+// writes.
 std::atomic<int> bell{-1};
 std::atomic<int> num_ringing{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -46,14 +46,14 @@ bool ring_on_signal(int signal, int event_fd) {
   if (is_ours) return true;
   struct sigaction action{};
   action.sa_handler = &ring;
-  action.sa_flags = SA_RESTART;  // programs that know nothing of it must not see EINTR
+  action.sa_flags = SA_RESTART;  // other code must not see EINTR
   sigemptyset(&action.sa_mask);
   if (sigaction(signal, &action, nullptr) == 0) return true;
   silence_signal_bell();
   return false;
 }
 
-// The handlers that are waited for run on other threads: one on this thread has ended by now.
+// Waits for handlers on other threads; one on this thread has already ended.
 void silence_signal_bell() {
   bell.store(-1, std::memory_order_seq_cst);
   auto until = std::chrono::steady_clock::now() + longest_ring;

@@ -1,17 +1,16 @@
-// A signal that rings an eventfd. Not a Python handler: those run in the main thread only, between
-// two of its bytecodes, and a program that hangs, in our code or anybody else's, may never get
-// there.
+// A signal that writes to an eventfd. A Python handler would run only in the main thread, between
+// two bytecodes, which a program that hangs may never reach.
 #pragma once
 
 namespace hccl {
 
-// Has `signal` ring `event_fd` (borrowed) from now on. False, and nothing changed, if the program
-// or its parent decided already what the signal does.
+// Makes `signal` write to `event_fd` (borrowed). False, without effect, if the program or its
+// parent has already set the signal's action.
 bool ring_on_signal(int signal, int event_fd);
-// From now on the signal does nothing, and no handler uses the descriptor any more: it may be
-// closed. Idempotent.
+// Makes the signal do nothing; then no handler uses the descriptor, which may be closed.
+// Idempotent.
 void silence_signal_bell();
-// In a forked child, where the handlers of the parent's other threads do not go on.
+// In a forked child, in which the handlers of the parent's other threads do not exist.
 void forget_signal_bell();
 
 }  // namespace hccl

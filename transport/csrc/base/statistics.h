@@ -1,4 +1,4 @@
-// Counters of one communicator. Written by whoever drives it, read by anyone at any time.
+// Counters of one communicator. The driving thread writes them, any thread reads them.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace hccl {
 
-// A counter, or the latest value of something. A single writer at a time: relaxed, because it
+// A counter, or a latest value. A single writer at a time: relaxed, because it
 // orders nothing.
 class Counter {
  public:
@@ -41,9 +41,9 @@ struct QueuePairStatistics : DeviceStatistics {
 // All calls of one kind.
 struct CallStatistics {
   Counter calls;       // that ended without error
-  Counter waiting_ns;  // for late ranks; of a transfer, for the other side
+  Counter waiting_ns;  // for late ranks; of a transfer, for the peer
   Counter moving_ns;   // the rest of the time from start to end
-  Counter elements;    // of the whole of each collective, the same on all ranks; of transfers 0
+  Counter elements;    // total of each collective, the same on all ranks; 0 for transfers
 
   void add(uint64_t its_waiting_ns, uint64_t its_moving_ns) {
     calls.add(1);
@@ -52,9 +52,8 @@ struct CallStatistics {
   }
 };
 
-// Where the time of collectives goes, as far as this rank works for them; the rest it waits.
-// Counted in compressed calls, and in all once somebody has asked for it: the clock is read twice
-// for each part.
+// How this rank's working time in collectives is spent; the rest is waiting. Counted in compressed
+// calls, and in all calls once requested, because the clock is read twice for each part.
 struct Profile {
   Counter copy_ns;  // to and from shared memory, and within this rank's own
   Counter reduce_ns;
@@ -66,7 +65,7 @@ struct CompressionStatistics {
   Counter calls;
   Counter raw_bytes;   // of the messages that this rank sent, before they were encoded
   Counter sent_bytes;  // after
-  Counter coding_ns;   // encoding, and decoding what came
+  Counter coding_ns;   // encoding, and decoding received messages
 };
 
 // Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then
@@ -80,7 +79,7 @@ struct Statistics {
   Counter rendezvous;     // of these, with messages that were read or written in registered memory
   Counter announced;      // these messages, sent and received
   Counter single_copies;  // messages that the kernel copied once, between the memory of two ranks
-  Counter replies;        // of these, results that the sender wrote where this rank wants them
+  Counter replies;        // of these, results that the sender wrote to their destination
   Counter sleeps;         // a driver went to sleep in the kernel
   Counter doorbells;      // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];

@@ -16,7 +16,7 @@ namespace hccl {
 
 namespace {
 
-// A lost packet explains a shorter silence.
+// A lost packet can explain a shorter silence.
 constexpr double shortest_silence_s = 0.5;
 
 msghdr message_of(std::span<const iovec> parts) {
@@ -59,7 +59,7 @@ size_t SocketStream::send(std::span<const iovec> parts) {
 size_t SocketStream::receive(std::span<const iovec> parts) {
   msghdr message = message_of(parts);
   for (;;) {
-    // recv is the cheaper call where one part is all there is.
+    // recv is cheaper for a single part.
     ssize_t got = parts.size() == 1 ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
                                     : recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);

@@ -1,4 +1,4 @@
-// A connection as a lane sees it: bytes in order, until it ends.
+// A lane's connection: bytes in order, until it ends.
 #pragma once
 
 #include <sys/uio.h>
@@ -13,12 +13,12 @@
 
 namespace hccl {
 
-// How a connection ended: the other end closed it in order, as the kernel does for a process that
-// dies; it was reset, by the other end or on the way; the other host answered nothing any more; or
-// this end gave it up.
+// How a connection ended: the peer closed it regularly, as the kernel does for a process that dies;
+// it was reset, by the peer or on the way; the peer's host stopped answering; or this end gave it
+// up.
 enum class StreamEnd { closed, reset, silent, given_up };
 
-// The connection is of no use any more.
+// The connection has failed.
 class StreamError : public std::runtime_error {
  public:
   StreamError(const std::string& what, StreamEnd how) : std::runtime_error(what), end(how) {}
@@ -32,12 +32,12 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // The socket, for epoll and for what the kernel knows about it; -1 once closed.
+  // The socket, for epoll and the kernel's information about it; -1 once closed.
   virtual int fd() const = 0;
   // Returns how many bytes were taken, in order; 0 if it would block. Throws StreamError.
   virtual size_t send(std::span<const iovec> parts) = 0;
-  // Receives what is there, filling the parts in order. Returns the bytes received, 0 if none are
-  // there, nor in a buffer of the stream's own. Throws StreamError, also at the end of the stream.
+  // Receives available bytes into the parts in order. Returns their number, 0 if there are none,
+  // not even in the stream's buffer. Throws StreamError, also at the end of the stream.
   virtual size_t receive(std::span<const iovec> parts) = 0;
   virtual void close() = 0;
 };
@@ -60,15 +60,14 @@ class SocketStream final : public Stream {
   StreamEnd end_ = StreamEnd::closed;
 };
 
-// Whether the other end has closed or reset the connection, as far as the kernel knows by now.
+// Whether the peer has closed or reset the connection, as far as the kernel knows.
 bool has_hung_up(int fd);
-// Whether the other end closed it in order, if it has_hung_up().
+// Whether the peer closed it regularly, if it has_hung_up().
 bool was_closed(int fd);
 // Bytes handed to the kernel that the other end's kernel has not confirmed; 0 if it cannot say.
 size_t unconfirmed_bytes(int fd);
-// For how long the other end's kernel has answered nothing, although it was asked half a second ago
-// or earlier: bytes were repeated, or a probe went out. 0: it answers, or had nothing to answer.
-// The kernel of a stopped process answers.
+// How long the peer's kernel has not answered repeated bytes or a probe sent at least half a second
+// ago. 0: it answers, or had nothing to answer. The kernel of a stopped process answers.
 double unanswered_s(int fd);
 
 }  // namespace hccl

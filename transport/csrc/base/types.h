@@ -1,4 +1,4 @@
-// Element types and reduce operations: the whole vocabulary that C++ shares with Python.
+// Element types and reduce operations, shared between C++ and Python.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace hccl {
 
-// The values cross into Python (transport/dtypes.py) and travel in fingerprints: append only.
+// The values are used in Python (transport/types.py) and in fingerprints: append only.
 enum class DType : uint8_t {
   float32 = 0,
   float64 = 1,
@@ -42,13 +42,13 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int num_reduce_ops = 8;
 
-// The encoding of float32 on a plan's compressed edges, see reduce/reduce.h. The values cross
-// into Python (transport/types.py) and travel in fingerprints: append only.
+// The encoding of float32 on a plan's compressed edges, see reduce/reduce.h. The values are used in
+// Python (transport/types.py) and in fingerprints: append only.
 enum class Compression : uint8_t { none = 0, bf16 = 1, int8 = 2 };
 inline constexpr int num_compressions = 3;
 
-// Eight bits are too few to hold a sum on its way: such a reduction has to be one step, with all
-// that it sums up as its sources, and there an average is divided too, before it is rounded.
+// Eight bits are too few for partial sums: such a reduction must be one step with all operands as
+// its sources, in which an average is also divided before it is rounded.
 constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }
 
 // Of an element, by DType.

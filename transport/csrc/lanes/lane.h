@@ -1,4 +1,4 @@
-// One ordered, reliable stream of messages between two ranks: what every provider implements.
+// One ordered, reliable stream of messages between two ranks: the interface of every provider.
 //
 // Messages arrive once, whole and in the order posted. A lane belongs to one communicator (or one
 // QueuePair, see verbs.h) and is touched only by the thread that drives it.
@@ -19,15 +19,15 @@
 
 namespace hccl {
 
-// How a large payload travels inside a node: through a slot, with copies that use the caches, or of
-// which the sender's or the receiver's streams past them (non-temporal stores); or it stays where
-// it is, and the kernel copies it once.
+// How a large payload travels inside a node: through a slot, with copies through the caches, or
+// with a non-temporal copy by the sender or the receiver; or it stays in place, and the kernel
+// copies it once.
 enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, single };
 
 // Precedes every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
-  uint64_t id = 0;  // collectives: how long stragglers held up the sender, see stragglers.h
+  uint64_t id = 0;  // collectives: how long stragglers delayed the sender, see stragglers.h
   uint64_t size : 48 = 0;
   // Collectives, of an average: which parts of the payload were scaled down, see collective.h.
   uint64_t scaled : 16 = 0;
@@ -36,7 +36,7 @@ struct Header {
   uint32_t length = 0;
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint8_t is_only_moved : 1 = 0;  // collectives: no rank reduces it
-  uint8_t sender_waits : 1 = 0;   // the sender has nothing else to do until this is received
+  uint8_t sender_waits : 1 = 0;   // the sender only waits until this is received
   // Collectives: the `kind`-th next message of the peer may be written to the source.
   uint8_t wants_reply : 1 = 0;
   CopyMode copy_mode = CopyMode::cached;
@@ -47,7 +47,7 @@ static_assert(sizeof(Header) == 32);
 // number).
 inline constexpr size_t max_long_bytes = 1 << 20;
 
-// A path of a lane that is down, or whose peer does not answer.
+// A path of a lane that is down, or on which the peer does not answer.
 struct PathTrouble {
   int rank = 0;  // the peer
   std::string name;
@@ -66,8 +66,8 @@ class LaneError : public std::runtime_error {
   int peer_;
 };
 
-// A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane
-// whose code can run handlers, a Python one, throws it.
+// A signal handler raised inside a lane's code; the lane itself is intact. Only a Python lane,
+// whose code can run handlers, throws it.
 class LaneInterrupted : public std::exception {
  public:
   explicit LaneInterrupted(std::exception_ptr its_cause) : cause(std::move(its_cause)) {}
@@ -94,16 +94,16 @@ class Lane {
   // Posts a message; never blocks. The payload is borrowed until completed() reaches the number
   // returned: 1 for the lane's first message, then counting up. Throws LaneError.
   virtual uint64_t post_send(const Header& header, const std::byte* payload) = 0;
-  // Moves what the lane can take now. True if anything moved. Throws LaneError.
+  // Sends as much as the lane accepts. True if anything moved. Throws LaneError.
   virtual bool flush() = 0;
-  // How many payloads, in the order posted, are the caller's again.
+  // Number of payloads, in the order posted, that were returned to the caller.
   virtual uint64_t completed() const = 0;
-  // Whether nothing posted waits to leave; its payload may still be borrowed.
+  // Whether all posted messages have left; their payloads may still be borrowed.
   virtual bool flushed() const = 0;
   // Whether nothing waits and nothing is borrowed.
   virtual bool settled() const = 0;
   // Ends the oldest borrowing by copying that payload into the lane's own memory. A lane has room
-  // for one copy at least, which is what a verified plan counts on; without room nothing happens.
+  // for at least one copy, on which a verified plan relies; without room this does nothing.
   virtual void detach() = 0;
 
   // The paths that are in trouble. `unanswered_s`: for how long other connections over the same
@@ -115,29 +115,28 @@ class Lane {
 
   // Descriptors that a sleeper has to watch; empty where the communicator has them already.
   virtual std::vector<int> descriptors() const { return {}; }
-  // Before a sleep: what comes for the lane from here on makes a descriptor of it readable.
+  // Before a sleep: later arrivals make a descriptor of the lane readable.
   virtual void prepare_sleep(Sleep&) {}
-  // To be called every 100 ms or so where descriptors() has any, also while no call moves the lane.
+  // Called about every 100 ms if descriptors() has any, even while no call drives the lane.
   virtual void tend(std::chrono::steady_clock::time_point /*now*/) {}
-  // The same where descriptors() has any: whether the peer's host has all that was sent, or never
-  // will.
+  // If descriptors() has any: whether the peer's host has all sent messages, or never will.
   virtual bool delivered() const { return true; }
 
-  // The same: whether the peer lacks a message, or may.
+  // If descriptors() has any: whether the peer lacks or may lack a message.
   virtual bool owes() const { return false; }
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
   // Whether the peer is known to have received all that was posted.
   virtual bool is_drained() const { return true; }
-  // Posts one payload on several lanes that share it. `apart` and `later`: nothing happened, and
-  // each lane should take it alone, or all of them when their readers have made room.
+  // Posts one payload on several lanes that share it. `apart` and `later`: nothing was posted; post
+  // to each lane alone, or to all once their readers have made room.
   enum class Shared { posted, apart, later };
   virtual Shared post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
     return Shared::apart;
   }
 
-  // The oldest message that was not released, or nullptr. Its payload may still be on its way.
+  // The oldest message that was not released, or nullptr. Its payload may still be arriving.
   virtual const Header* peek() = 0;
   // The whole payload of the peeked message in place, or nullptr while it is still arriving. Valid
   // until release().
@@ -147,9 +146,9 @@ class Lane {
   virtual bool receive(std::byte* destination) = 0;
   // Frees the peeked message and its slot.
   virtual void release() = 0;
-  // The peer has left or died: what it sent is still received, then the lane throws.
+  // The peer has left or died: earlier messages are still received, then the lane throws.
   virtual void peer_has_ended() {}
-  // The communicator has failed: no payload is the lane's business any more.
+  // The communicator has failed: the lane must not touch payloads any more.
   virtual void abandon() {}
 
  protected:
@@ -161,10 +160,10 @@ class Lane {
   const int peer_;
 };
 
-// A lane whose messages leave one after the other; what cannot leave at once waits here.
+// A lane whose messages leave one after the other; messages that cannot leave at once wait here.
 class QueuedLane : public Lane {
  public:
-  // `device`: where in `statistics` this kind of lane counts.
+  // `device`: the counters of this kind of lane in `statistics`.
   QueuedLane(int peer, size_t slot_bytes, Statistics& statistics, DeviceStatistics& device)
       : Lane(peer, slot_bytes, statistics), device_(device) {}
   uint64_t post_send(const Header& header, const std::byte* payload) final;
@@ -179,11 +178,12 @@ class QueuedLane : public Lane {
   virtual bool push(const Header& header, const std::byte* payload) = 0;
   // Messages of the peer that were released; of a lane whose messages may want a reply.
   virtual uint64_t num_released() const { return 0; }
-  // The same when the message that is pushed now was posted: from then on its reply is counted.
+  // The same, at the time when the currently pushed message was posted: its reply counts from
+  // there.
   uint64_t num_released_when_posted() const {
     return flushed() ? num_released() : queue_.front().num_released;
   }
-  // Whether what is pushed next is a copy that the lane owns.
+  // Whether the next pushed payload is a copy that the lane owns.
   bool is_detached() const { return detached_; }
 
   DeviceStatistics& device_;
@@ -205,12 +205,12 @@ class QueuedLane : public Lane {
 class Backlog {
  public:
   void reserve(size_t num_lanes) { lanes_.reserve(num_lanes); }
-  // To be called after each post; takes note only of a lane that is not settled.
+  // Called after each post; records only lanes that are not settled.
   void note(Lane& lane);
-  // Moves what can move. True if anything did. Throws LaneError.
+  // Flushes all of them. True if anything moved. Throws LaneError.
   bool flush();
-  // Copies payloads that have left and are only borrowed until somebody confirms them: to be called
-  // when nothing else is left to do. True if any was copied.
+  // Copies payloads that have left but are borrowed until confirmed; called when there is no other
+  // work. True if any was copied.
   bool settle();
   bool empty() const { return lanes_.empty(); }
   void clear() { lanes_.clear(); }

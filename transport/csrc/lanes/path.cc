@@ -53,7 +53,7 @@ void Path::adopt(std::shared_ptr<Stream> stream) {
   serial_sent_ = serial_received_ = 0;
   bytes_written_ = delivered_ = 0;
   was_busy_ = false;
-  rate_ = 0;  // the last one may have been slow because it was about to break
+  rate_ = 0;  // the old one may have been slow because it was breaking
   statistics_->rate.set(0);
   statistics_->connected.set(1);
 }
@@ -88,7 +88,7 @@ bool Path::go_on(const std::byte* payload) {
     const size_t sent = offset_ - of_frame;
     const iovec parts[2] = {part(frame + of_frame, sizeof sending_ - of_frame),
                             part(payload + sent, length - sent)};
-    // No empty part: a stream in Python would be called for it.
+    // No empty part, which would cost a call of a Python stream.
     const iovec* first = of_frame < sizeof sending_ ? parts : parts + 1;
     size_t taken = stream_->send({first, length > 0 ? std::end(parts) : parts + 1});
     if (taken == 0) return false;
@@ -148,7 +148,7 @@ void Path::check_payload(const std::byte* payload) {
   checked_ = true;
 }
 
-// The next frame comes along with the end of this payload.
+// The next frame is read along with the end of this payload.
 bool Path::fill(std::byte* destination) {
   const size_t length = frame_.header.length;
   size_t from_ahead = std::min(buffered(), length - received_);
@@ -184,7 +184,7 @@ bool Path::assemble() {
 }
 
 const std::byte* Path::lend() {
-  // Already read ahead, whole: lend it where it lies.
+  // Already completely read ahead: lend it in place.
   if (received_ == 0 && !buffer_ && buffered() >= frame_.header.length) {
     check_payload(ahead_.get() + ahead_begin_);
     return ahead_.get() + ahead_begin_;
@@ -213,7 +213,7 @@ size_t Path::outstanding() const {
   return rest + unconfirmed_bytes(fd());
 }
 
-// Only while something was on its way all the time: else it would measure how little was sent.
+// Only while data was always in flight: otherwise it would measure how little was sent.
 void Path::measure(Clock::time_point now) {
   auto elapsed = now - measured_at_;
   if (elapsed < shortest_measurement) return;

@@ -1,6 +1,6 @@
-// One connection of a lane: frames, their serial numbers, and how fast they go.
+// One connection of a lane: frames, their serial numbers, and their speed.
 //
-// A path outlives its connections: when one breaks, the next one takes its place.
+// A path outlives its connections: when one breaks, the next one replaces it.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,13 @@
 namespace hccl {
 
 // A message on a connection between two hosts, in this machine's byte order; of another one the
-// magic number is wrong. A wrong magic or serial number, an impossible length and a bad checksum
-// have one answer: the connection is closed, and messages that were not acknowledged are sent again
-// on another one.
+// magic number is wrong. After a wrong magic or serial number, an impossible length or a bad
+// checksum the connection is closed, and unacknowledged messages are sent again on another one.
 struct Frame {
   enum Kind : uint16_t {
     data = 1,
     ack = 2,    // nothing but `acknowledged`
-    probe = 3,  // asks for an ack, and shows by its serial number whether something went missing
+    probe = 3,  // asks for an ack; its serial number shows whether frames were lost
   };
   uint16_t magic = 0x4c48;
   uint16_t kind = data;
@@ -46,7 +45,7 @@ struct PathStatistics {
   Counter retransmits;      // of these, sent before on a connection that broke
   Counter stalls;           // the connection could not take a message at once
   Counter connections;      // that it has had
-  Counter checksum_errors;  // frames that came in damaged
+  Counter checksum_errors;  // damaged frames received
   Counter rate;             // bytes per second while it was busy; 0: not measured yet
   Counter connected;        // 1 or 0
 };
@@ -65,7 +64,7 @@ inline PayloadBuffer new_buffer(size_t num_bytes) {
   return PayloadBuffer(new (FreeBuffer::alignment) std::byte[num_bytes]);
 }
 
-// Buffers for a payload each, shared by all that a lane copies or assembles.
+// Payload buffers for all copies and assembled messages of a lane.
 class BufferPool {
  public:
   explicit BufferPool(size_t slot_bytes) : num_bytes_(std::max(slot_bytes, min_bytes)) {}
@@ -104,22 +103,22 @@ class Path {
   const Down& down() const { return down_; }
 
   void adopt(std::shared_ptr<Stream> stream);
-  // Ends the connection; forgets what was half-way in both directions.
+  // Ends the connection; drops partial messages in both directions.
   void cut(Down down);
-  // The other end takes nothing more; what it sent before may still be read.
+  // The peer accepts no more data; its earlier data may still be read.
   void stop_sending() {
     only_receives_ = true;
     half_way_ = false;
   }
 
   // ---- sending
-  // Begins a frame; no other may be half-way.
+  // Begins a frame; no other may be unfinished.
   void begin(Frame frame, const std::byte* payload);
-  // Sends what is left of it. True once all of it left. Throws StreamError.
+  // Sends the rest of it. True once all of it has left. Throws StreamError.
   bool go_on(const std::byte* payload);
   bool half_way() const { return half_way_; }
   bool may_begin() const { return may_send() && !half_way_; }
-  // The message that is half-way; 0 if none is.
+  // The unfinished message; 0 if there is none.
   uint64_t sending() const { return half_way_ ? sending_.sequence : 0; }
 
   // ---- receiving. All throw StreamError.
@@ -132,9 +131,9 @@ class Path {
   bool assemble();
   // Done with the head. Returns the buffer it was assembled in, if it was.
   PayloadBuffer pop();
-  // The same; what was lent of the head stays valid as long as what this returns.
+  // The same; lent parts of the head stay valid as long as the result.
   PayloadBuffer give_away();
-  // Whether a part of the head's payload is in the caller's memory already.
+  // Whether a part of the head's payload is already in the caller's memory.
   bool is_handed_out() const { return received_ > 0 && !buffer_; }
 
   // ---- speed
@@ -158,15 +157,14 @@ class Path {
   uint64_t generation_ = 0;
   Down down_;
   bool only_receives_ = false;
-  bool is_tcp_ = false;  // if not, what was sent is where it belongs
+  bool is_tcp_ = false;  // if not, sent bytes are delivered
 
   Frame sending_;
   bool half_way_ = false;
   size_t offset_ = 0;  // bytes of the frame that left
   uint32_t serial_sent_ = 0;
 
-  // Bytes read ahead of need: a frame, and the beginning of what follows it. Made with the first
-  // connection.
+  // Bytes read ahead: a frame and the begin of the next data. Allocated with the first connection.
   PayloadBuffer ahead_;
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;

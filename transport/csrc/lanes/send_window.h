@@ -1,6 +1,6 @@
 // The messages of a lane that were posted and not acknowledged yet, in order.
 //
-// A small payload is copied as it is posted, so its owner has it back at once. A large one stays
+// A small payload is copied when it is posted, so its owner may reuse it at once. A large one stays
 // borrowed until it is acknowledged, or until detach() copies it. Both kinds of copy are bounded.
 #pragma once
 
@@ -18,18 +18,18 @@ struct Outgoing {
   Header header;
   const std::byte* payload = nullptr;
   int path = no_path;     // the connection that carries it, or carried it and may have delivered it
-  bool was_sent = false;  // left at least once, maybe on a connection that is gone
+  bool was_sent = false;  // sent at least once, perhaps on a lost connection
   bool detached = false;  // `copy` came from the pool
-  PayloadBuffer copy;     // once the payload is no longer the caller's
+  PayloadBuffer copy;     // once the payload is not borrowed any more
 };
 
 class SendWindow {
  public:
   static constexpr size_t max_detached = 4;
-  static constexpr size_t num_small = 8;  // of the largest small payloads may wait at once
-  // The peer acknowledges what it has taken at the latest when it is so many of these,
+  static constexpr size_t num_small = 8;  // how many of the largest small payloads may wait
+  // The peer acknowledges at the latest after taking this many small messages,
   static constexpr size_t num_small_per_ack = num_small / 2;
-  // or so many larger ones.
+  // or this many larger ones.
   static constexpr size_t num_large_per_ack = max_detached / 2;
 
   SendWindow(size_t slot_bytes, BufferPool& pool)
@@ -62,7 +62,7 @@ class SendWindow {
     own(entry, pool_.take());
   }
 
-  // Forgets all messages up to `number`.
+  // Drops all messages up to `number`.
   void acknowledge(uint64_t number) {
     for (; acknowledged_ < number; ++acknowledged_) {
       Outgoing& entry = entries_.front();

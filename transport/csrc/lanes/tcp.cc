@@ -1,4 +1,4 @@
-// The sending half of TcpLane, and what becomes of connections. Receiving stands in tcp_receive.cc.
+// The sending half of TcpLane, and its connections. tcp_receive.cc has the receiving half.
 #include "lanes/tcp.h"
 
 #include <netinet/in.h>
@@ -14,15 +14,15 @@ namespace {
 
 constexpr auto check_period = std::chrono::milliseconds(100);
 constexpr auto probe_after = std::chrono::milliseconds(200);
-// Bytes that wait in the kernel for their turn: with several paths they could have taken another.
+// Unsent bytes in the kernel: with several paths they could have taken another one.
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
-// A path that is cut for a while is given up once and comes back late. After this many breaks
-// without an acknowledgement, although each connection had time for one, the path delivers nothing.
+// A path that is cut for a while is given up once and returns later. After this many breaks without
+// an acknowledgement, although each connection had time for one, the path does not deliver.
 constexpr int fruitless_breaks = 4;
 
-// Returns whether the kernel sends again and gets no answer, although the peer has room. The kernel
+// Returns whether the kernel retransmits without an answer, although the peer has room. The kernel
 // does not send again but probes where data never left this host, because its interface is down; a
 // living peer answers probes even with its window closed, and an answer resets their number.
 bool is_cut(int fd, double timeout_s) {
@@ -155,8 +155,8 @@ bool TcpLane::go_on(size_t i) {
   } catch (const StreamError& error) {
     paths_[i]->stop_sending();
     requeue(i);
-    ack_due_ = true;  // it may have been in what was lost
-    // Messages that the peer sent before it stopped reading may still be there.
+    ack_due_ = true;  // an ack may have been lost
+    // Messages that the peer sent before it stopped reading may still arrive.
     if (head_of(i) == nullptr) lose(i, error.what(), error.end);
     return true;
   }
@@ -188,7 +188,7 @@ void TcpLane::send_control(size_t i, Frame::Kind kind) {
   begin(i, frame, nullptr);
 }
 
-// A message that is half-way on some path is still read from its payload, even if the peer has it.
+// The payload of a partially sent message is still read, even if the peer has the message.
 void TcpLane::release_acknowledged() {
   uint64_t number = peer_has_;
   for (const auto& path : paths_) {
@@ -255,8 +255,7 @@ void TcpLane::end(size_t i, const std::string& why, StreamEnd how) {
   }
   path.cut({Clock::now(), why, how});
   requeue(i);
-  ack_due_ =
-      true;  // the last one may have been lost with it, and the peer may wait for nothing else
+  ack_due_ = true;  // the last one may have been lost with it, and the peer may wait only for that
 }
 
 void TcpLane::requeue(size_t i) {
@@ -305,7 +304,7 @@ void TcpLane::tend(Clock::time_point now) {
   probe(now);
 }
 
-// Asks, rarer and rarer, whether what nobody acknowledges has arrived.
+// Probes, at growing intervals, whether unacknowledged messages have arrived.
 void TcpLane::probe(Clock::time_point now) {
   uint64_t number = window_.acknowledged();
   if (number == window_.posted() || number != progress_number_) {

@@ -2,12 +2,12 @@
 //
 // A lane has a connection on each path to its peer, made when a message is first sent on it, by
 // either end. A message goes to the path that is expected to finish it first, and stays in the send
-// window until the peer has acknowledged it. When a connection breaks, what it left unacknowledged
-// goes out again on the others, or on the one that replaces it; the receiver tells by the sequence
-// numbers what it has already.
+// window until the peer has acknowledged it. When a connection breaks, its unacknowledged messages
+// are sent again on the others, or on its replacement; the receiver detects duplicates by the
+// sequence numbers.
 //
-// Sends go straight out of the caller's memory, receives land straight in the caller's buffer; only
-// what a reduction reads, or what came too early on one of several paths, is assembled in a slot.
+// Messages are sent directly from and received directly into the caller's memory; only operands of
+// reductions, and messages that arrive early on one of several paths, are assembled in a slot.
 #pragma once
 
 #include <algorithm>
@@ -33,23 +33,24 @@ class ReplaceableLane {
   virtual int fd(size_t path) const = 0;  // -1: it is down
   // How many connections the path has had; both sides count alike.
   virtual uint64_t generation(size_t path) const = 0;
-  // Takes a connection in place of the one that the path has or had.
+  // Accepts a connection that replaces the path's earlier one.
   virtual void adopt(size_t path, std::shared_ptr<Stream> connection) = 0;
-  // Ends a connection that is known to be of no use.
+  // Ends a connection that is known to be broken.
   virtual void lose(size_t path, const std::string& why) = 0;
   // No connection will be replaced any more: the peer has left or died.
   virtual void peer_has_ended() = 0;
-  // Looks at every connection: whether it ended, what was acknowledged.
+  // Checks every connection for its end and for acknowledgements.
   virtual void poll() = 0;
   virtual bool is_open() const = 0;  // any connection
-  // Whether the peer lacks a message, or may: it has to go out, perhaps over a new connection.
+  // Whether the peer lacks or may lack a message, which must be sent, perhaps over a new
+  // connection.
   virtual bool owes() const = 0;
-  // Whether the peer closed a connection in order, the last of its path.
+  // Whether the peer regularly closed the last connection of a path.
   virtual bool closed_by_peer() const = 0;
   virtual std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s) const = 0;
 };
 
-// Is told about connections that break, and about lanes that need their first ones.
+// Notified of broken connections, and of lanes that need their first ones.
 class PathObserver {
  public:
   virtual ~PathObserver() = default;
@@ -61,11 +62,12 @@ class PathObserver {
 
 struct TcpOptions {
   size_t slot_bytes = 131072;
-  bool checksum = false;      // CRC32C of every frame; the peer must want the same
-  double path_timeout_s = 2;  // how long a connection may swallow bytes before it counts as cut
-  int lane = 0;               // which of the pair's lanes this is
-  std::vector<std::string> names;    // of the paths, for people
-  PathObserver* observer = nullptr;  // without one, no connection is ever made or replaced
+  bool checksum = false;  // CRC32C of every frame; the peer must want the same
+  double path_timeout_s =
+      2;         // how long bytes may stay unacknowledged before a connection counts as cut
+  int lane = 0;  // which of the pair's lanes this is
+  std::vector<std::string> names;    // of the paths, for messages
+  PathObserver* observer = nullptr;  // nullptr: no connection is ever made or replaced
 };
 
 class TcpLane final : public Lane, public ReplaceableLane {
@@ -94,11 +96,11 @@ class TcpLane final : public Lane, public ReplaceableLane {
   void adopt(size_t path, std::shared_ptr<Stream> connection) override;
   void lose(size_t path, const std::string& why) override { lose(path, why, StreamEnd::given_up); }
   uint64_t generation(size_t path) const override { return paths_[path]->generation(); }
-  // Why it makes no sense to replace connections any more: each of the last ones fell silent before
-  // anything that they carried was acknowledged. Empty: it does.
+  // Why replacing connections is hopeless: each of the last ones became silent before any of its
+  // messages was acknowledged. Empty: it is not.
   std::string why_fruitless() const;
   void peer_has_ended() override;
-  // To be called every 100 ms or so: notices cut paths and lost tails.
+  // Called about every 100 ms: detects cut paths and lost tails.
   void tend(Clock::time_point now) override;
   void poll() override {
     for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
@@ -117,8 +119,8 @@ class TcpLane final : public Lane, public ReplaceableLane {
   static constexpr size_t nowhere = ~size_t{0};
   static constexpr size_t in_stash = nowhere - 1;
 
-  // A message that came too early, or whole over a connection that broke before it was released, or
-  // that stands before acknowledgements.
+  // A message that arrived early, or completely over a connection that broke before its release, or
+  // that precedes acknowledgements.
   struct Stashed {
     Header header;
     PayloadBuffer payload;
@@ -162,7 +164,7 @@ class TcpLane final : public Lane, public ReplaceableLane {
   void read_on();
   const Header* show(size_t where, const Header& header);
   Stashed& stashed(uint64_t number) { return stash_[number % max_unacknowledged]; }
-  // What `read` returns of a path; nothing if its connection breaks meanwhile.
+  // The result of `read` on a path; nothing if its connection breaks.
   template <class Read>
   std::invoke_result_t<Read, Path&> reading(size_t path, Read read) {
     try {
@@ -189,8 +191,7 @@ class TcpLane final : public Lane, public ReplaceableLane {
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
   Clock::time_point progress_at_{};          // and when that was
   Clock::time_point next_probe_{};
-  // Connections that were given up, since the first of those without an acknowledgement, or the end
-  // of one in any other way, between them.
+  // Consecutive connections that were given up without an acknowledgement.
   int num_fruitless_breaks_ = 0;
   uint64_t number_at_break_ = 0;  // acknowledged
   uint32_t mtu_ = 0;              // of the last that broke
@@ -200,7 +201,7 @@ class TcpLane final : public Lane, public ReplaceableLane {
   // Receiving.
   uint64_t taken_ = 0;        // messages released
   size_t current_ = nowhere;  // where the peeked message is
-  bool complete_ = false;     // all of its payload was handed out
+  bool complete_ = false;     // all of its payload was delivered
   Header header_;             // of the peeked message
   size_t last_path_ = 0;
   int num_fruitless_ = 0;

@@ -6,15 +6,15 @@ namespace hccl {
 
 namespace {
 
-// When the peer is told what arrived, if no message of ours carries the news before: such that its
-// window and its copies never fill up with what we have long taken.
+// Messages after which an acknowledgement is sent if none of our messages carries it before, so
+// that the peer's window and copies never fill up with messages that we have taken.
 constexpr uint64_t messages_per_ack = 32;
-// Turns without the expected message until others that came too early make room behind them.
+// Turns without the expected message until early messages are moved to the stash.
 constexpr int fruitless_before_stash = 2;
 
 }  // namespace
 
-// The next new message on this connection. Acknowledgements, and messages that came already on
+// The next new message on this connection. Acknowledgements, and messages already received on
 // another connection, are consumed on the way.
 const Frame* TcpLane::head_of(size_t i) {
   return reading(i, [this](Path& path) -> const Frame* {
@@ -107,7 +107,7 @@ void TcpLane::release() {
   }
 }
 
-// True if any came whole.
+// True if any was complete.
 bool TcpLane::stash_heads() {
   bool moved = false;
   for (size_t i = 0; i < paths_.size(); ++i) {
@@ -125,8 +125,8 @@ void TcpLane::stash_current() {
   current_ = in_stash;
 }
 
-// Takes in all that came, which the window of the peer bounds: this side cannot go on without an
-// acknowledgement, and that may stand behind messages that nobody can release before.
+// Receives all that has arrived, bounded by the peer's window: this side cannot continue without an
+// acknowledgement, which may be behind messages that cannot be released before.
 void TcpLane::read_on() {
   if (current_ < in_stash) {
     if (lent_ == nullptr && !paths_[current_]->is_handed_out()) lend();

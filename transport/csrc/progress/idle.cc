@@ -38,7 +38,7 @@ struct SchedulingAttributes {
   uint64_t runtime, deadline, period;  // nanoseconds
 };
 
-// Shorter ones cost the ranks that compute more changes of process, and gain nothing.
+// Shorter slices cost computing ranks more context switches, without a gain.
 constexpr uint64_t slice_ns = 500'000;
 
 }  // namespace
@@ -48,7 +48,7 @@ void shorten_slice() {
   if (std::exchange(is_done, true)) return;
   SchedulingAttributes attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-  // An older kernel says 0. Another policy has been chosen by somebody.
+  // An older kernel returns 0. The user may have chosen another policy.
   if (attributes.policy != SCHED_OTHER || attributes.runtime <= slice_ns) return;
   attributes.runtime = slice_ns;
   syscall(SYS_sched_setattr, 0, &attributes, 0);

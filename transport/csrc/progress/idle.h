@@ -13,10 +13,10 @@ namespace hccl {
 // Cores this process may use: affinity mask and cgroup quota.
 int usable_cores();
 
-// For a thread that will yield to others of its core. Linux from 6.6 on passes a thread that yields
-// over until the others have had a time slice more than it, of 1.4 to 2.8 ms: a rank that waited
-// for one message is then late by thousands of calls. From 6.12 on a thread may have a slice of its
-// own: half a millisecond from now on, if it has more.
+// For a thread that will yield to others on its core. From Linux 6.6 on, a yielding thread does not
+// run again until the others have had a time slice (1.4 to 2.8 ms) more than it: a rank that waited
+// for one message is then late by thousands of calls. From 6.12 on a thread can set its slice: this
+// sets half a millisecond, if it has more.
 void shorten_slice();
 
 inline void pause_cpu() {
@@ -27,10 +27,10 @@ inline void pause_cpu() {
 #endif
 }
 
-// Whether to spin in the next wait of one owner. A long wait says nothing about the next one: its
-// peer computed. A message that comes soon after the spinning may have waited for its end: where
-// the peer can run only on this core, which no process knows of its peers, each does. So spins get
-// rarer.
+// Decides whether to spin in the next wait of one owner. A long wait does not predict the next one,
+// because its peer computed. A message that arrives soon after a spin may have waited for its end:
+// if the peer can run only on this core, which no process knows, every message does. So spins
+// become rarer.
 class SpinRecord {
  public:
   bool may_spin() {
@@ -55,10 +55,10 @@ class SpinRecord {
 
 class Idle {
  public:
-  // Spinning pays only while every rank of the host has a core of its own. With fewer cores it
-  // takes the core from the very rank that it waits for, and a yield gives the core up at once. A
-  // rank with a core of its own must not yield: another program would get a whole time slice. The
-  // scheduler prefers a sleeper that is woken.
+  // Spinning pays only if every rank of the host has its own core. With fewer cores it takes the
+  // core from the rank that it waits for; a yield releases the core at once. A rank with its own
+  // core must not yield, because another program would get a whole time slice. The scheduler
+  // prefers a woken sleeper.
   //
   // `spins`: the record of earlier waits; nullptr for a wait that must not spin.
   Idle(SpinRecord* spins, int num_yields)
@@ -73,8 +73,9 @@ class Idle {
   }
   // Whether the next turn is the first one after progress.
   bool begins() const { return count_ == 0; }
-  // This wait yields its core: whom it waits for runs there. To sleep would keep both there, as who
-  // wakes somebody draws him to its own core; of two that can run, the scheduler moves one.
+  // This wait yields its core, on which the peer runs. A sleep would keep both there, because a
+  // waking thread draws the sleeper to its own core; of two runnable threads, the scheduler moves
+  // one.
   void yield_instead() { yields_ = true; }
   // One turn without progress. False: time to sleep.
   bool turn() {
@@ -90,7 +91,7 @@ class Idle {
     ++count_;
     return true;
   }
-  // A clock costs more than a turn: true every so often.
+  // A clock costs more than a turn: true every few turns.
   bool look_at_clock() const { return (count_ & 63) == 63; }
 
  private:
@@ -98,14 +99,14 @@ class Idle {
   void give_up() { count_ = max_turns; }
 
   using Clock = std::chrono::steady_clock;
-  // A time, as a turn may be a read of memory or a system call per socket. Longer than a peer that
-  // sleeps takes to wake and answer, 200 us where its virtual core had been idle: else both sleep
-  // at each wait from then on. Not longer: on a busy machine who has used up its time slice waits
-  // for a core when the message comes.
+  // A time, because a turn may be a memory read or a system call per socket. Longer than a sleeping
+  // peer takes to wake and answer, 200 us on an idle virtual core: otherwise both sleep in every
+  // later wait. Not longer: on a busy machine a thread that has used up its time slice waits for a
+  // core when the message arrives.
   static constexpr auto spin_time = std::chrono::microseconds(300);
-  // Many times what the yields take among ranks that all wait. Where other programs want the core,
-  // a yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
-  // machine a wait of 0.5 s took 1.4 s.
+  // Many times the duration of yields among waiting ranks. If other programs use the core, a yield
+  // may last several of their time slices, during which no deadline is checked: on a busy machine a
+  // wait of 0.5 s took 1.4 s.
   static constexpr auto yield_time = std::chrono::milliseconds(2);
   static constexpr int max_turns = 1 << 30;
 
@@ -121,7 +122,7 @@ class Idle {
     return true;
   }
 
-  // Whether it is longer than `limit` since turn `first`; if so, it gives up.
+  // Whether more than `limit` has passed since turn `first`; if so, it gives up.
   bool exceeds(Clock::duration limit, int first) {
     Clock::time_point now = Clock::now();
     if (count_ == first) began_ = now;

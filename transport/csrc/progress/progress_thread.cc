@@ -10,7 +10,7 @@ namespace hccl {
 
 namespace {
 
-// The thread computes nothing and its process usually does: it gives up its core soon.
+// The thread does not compute but its process usually does, so it releases its core soon.
 constexpr int num_yields = 20;
 constexpr int longest_sleep_ms = 1000;
 
@@ -57,7 +57,7 @@ void ProgressThread::stop() {
     wake();
   }
   if (thread_.joinable()) thread_.join();
-  // They hold this object too: without this neither would ever be freed.
+  // They refer to this object; without this neither would ever be freed.
   Drivables dropped;
   std::lock_guard lock(mutex_);
   dropped.swap(active_);
@@ -67,7 +67,7 @@ void ProgressThread::loop() {
   Drivables drivables;
   Idle idle(nullptr, num_yields);
   for (;;) {
-    drivables.clear();  // to wait must keep none alive
+    drivables.clear();  // a wait must keep none alive
     {
       std::unique_lock lock(mutex_);
       kicked_.wait(lock, [this] { return stopping_ || !active_.empty(); });
@@ -88,7 +88,7 @@ void ProgressThread::loop() {
 Drivable::Turn ProgressThread::turn(const Drivables& drivables) {
   auto most_urgent = Drivable::Turn::not_mine;
   for (const auto& drivable : drivables) {
-    // It leaves the list first: a kick that comes meanwhile puts it back.
+    // It leaves the list first; a concurrent kick adds it again.
     {
       std::lock_guard lock(mutex_);
       std::erase(active_, drivable);
@@ -104,7 +104,7 @@ Drivable::Turn ProgressThread::turn(const Drivables& drivables) {
 
 void ProgressThread::sleep() {
   asleep_.store(true, std::memory_order_seq_cst);
-  // As listed now: what is not listed has a driver, and is not to be touched.
+  // The current list: other objects have a driver and must not be touched.
   Drivables drivables;
   bool all_sleep;
   {

@@ -1,4 +1,5 @@
-// The one thread per process that drives what no other thread waits for: communicators and devices.
+// The progress thread of the process drives communicators and devices that no other thread waits
+// for.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ class Drivable {
   };
 
   virtual ~Drivable() = default;
-  // Moves what can move; returns at once.
+  // Makes all possible progress; returns at once.
   virtual Turn progress_turn() = 0;
   // Announces a sleep and checks once more. False: do not sleep.
   virtual bool prepare_sleep(Sleep& sleep) = 0;
@@ -40,11 +41,11 @@ class ProgressThread {
   void start();
   // `drivable` has work that no other thread drives.
   void kick(const std::shared_ptr<Drivable>& drivable);
-  // Something came for what it drives: ends its sleep.
+  // Ends its sleep, when something arrives for an object that it drives.
   void wake() {
     if (asleep_.load(std::memory_order_seq_cst)) signal_event(bell_);
   }
-  // Ends the thread; what is still under way stays where it is.
+  // Ends the thread; unfinished work stays as it is.
   void stop();
 
  private:
@@ -56,7 +57,8 @@ class ProgressThread {
   void list(const std::shared_ptr<Drivable>& drivable);
 
   const Descriptor bell_;  // eventfd
-  // Raised before the last read of active_; pairs with kick(), which reads it after it listed.
+  // Raised before the last read of active_; pairs with kick(), which reads it after adding to the
+  // list.
   std::atomic<bool> asleep_{false};
   std::mutex mutex_;
   std::condition_variable kicked_;

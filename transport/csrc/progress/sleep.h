@@ -1,10 +1,9 @@
-// The one way in which a thread sleeps until something comes: callers, drivers, the progress
-// thread.
+// The protocol by which threads sleep until something arrives: callers, drivers, progress thread.
 //
-//   1. announce() raises the flag of each object that something may come for. Threads and peers
+//   1. announce() raises the flag of each object for which something may arrive. Threads and peers
 //   that
 //      bring something see the flag, and ring a descriptor that the sleeper watches.
-//   2. The sleeper checks each object once more, for what came before its flag was up.
+//   2. The sleeper checks each object once more, for arrivals before its flag was raised.
 //   3. wait() blocks in poll(), or the sleeper does so in an epoll set of its own.
 //   4. The destructor lowers the flags.
 #pragma once
@@ -39,13 +38,13 @@ class Sleep {
     for (const auto& flag : flags_) flag->lower(sleeper_);
   }
 
-  // `flag` lives until the sleep ends, and with it the descriptors that belong to it.
+  // `flag` and its descriptors live until the sleep ends.
   void announce(std::shared_ptr<SleepFlag> flag) {
     flags_.push_back(std::move(flag));
     flags_.back()->raise(sleeper_);
   }
   void watch(int descriptor, short events = POLLIN) { watched_.push_back({descriptor, events, 0}); }
-  // The sleep ends at this time, at the latest.
+  // Limits the sleep to this time.
   void limit(Clock::time_point until) { until_ = std::min(until_, until); }
   // Milliseconds until the limit, at most `longest`.
   int left_ms(int longest) const {

@@ -1,4 +1,4 @@
-// Checks of every queue pair before a call has an effect. All throw InvalidVerb.
+// Checks of a queue pair's calls before they have an effect. All throw InvalidVerb.
 #pragma once
 
 #include "verbs/verbs.h"
@@ -6,7 +6,7 @@
 namespace hccl {
 
 void check_attributes(const QueuePairAttributes& attributes);
-// A step forward, RESET -> INIT -> RTR -> RTS, or to the present state, which is not ERROR.
+// Checks a step forward, RESET -> INIT -> RTR -> RTS, or to the current state, unless it is ERROR.
 void check_step(QueuePairState from, QueuePairState to);
 // Bytes of all pieces.
 size_t checked_length(std::span<const ScatterGather> pieces, size_t max_pieces);

@@ -11,8 +11,8 @@ constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
 constexpr int longest_sleep_ms = 100;
 constexpr auto parting_time = std::chrono::milliseconds(500);
-// A peer that only reads and writes keeps us moving without a completion: the deadline is checked
-// every so many turns.
+// A peer that only reads and writes causes progress without completions, so the deadline is checked
+// at this interval of turns.
 constexpr uint32_t turns_per_check = 64;
 
 }  // namespace

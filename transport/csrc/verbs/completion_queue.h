@@ -15,18 +15,18 @@
 
 namespace hccl {
 
-// A queue pair, as its completion queues drive it.
+// The interface by which completion queues drive a queue pair.
 class DrivenPair {
  public:
   virtual ~DrivenPair() = default;
-  // Moves what can move; nothing if another thread is at it. True if anything did.
+  // Makes progress, unless another thread does. True if anything moved.
   virtual bool drive() = 0;
-  // Announces a sleep until something comes for this queue pair, and drives once more. True if
+  // Announces a sleep until something arrives for this queue pair, and drives once more. True if
   // anything moved.
   virtual bool announce_sleep(Sleep& sleep) = 0;
 };
 
-// More completions came than the queue holds; IBV_EVENT_CQ_ERR.
+// The queue overflowed; IBV_EVENT_CQ_ERR.
 class CompletionQueueOverflow : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -39,11 +39,11 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
 
   explicit CompletionQueue(size_t capacity);
 
-  // Takes completions that are there, after driving the queue pairs if there are none; never waits.
-  // Returns how many. Throws CompletionQueueOverflow once the queue lost one.
+  // Takes available completions, after driving the queue pairs if there are none; never waits.
+  // Returns their number. Throws CompletionQueueOverflow once the queue lost one.
   size_t poll(std::span<Completion> out);
-  // As poll, but returns 0 only when the deadline has passed. `interrupt` is called now and then
-  // and may throw.
+  // As poll, but returns 0 only when the deadline has passed. `interrupt` is called repeatedly and
+  // may throw.
   size_t wait(std::span<Completion> out, VerbsClock::time_point deadline,
               const Interrupt& interrupt);
 
@@ -66,7 +66,7 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   bool push(const Completion& completion);
   void attach(DrivenPair* pair);
   void detach(DrivenPair* pair);
-  // How many more it holds; a hint.
+  // Free entries; a hint.
   size_t room() const { return capacity_ - size_.load(std::memory_order_relaxed); }
   // Ends the sleep of the threads that wait.
   void wake();

@@ -12,10 +12,10 @@
 
 namespace hccl {
 
-// A queue pair, as its protection domain knows it.
+// The interface of a queue pair for its protection domain.
 class UsesRegions {
  public:
-  // Returns when no transfer of it uses a region any more that has lost its key.
+  // Returns when none of its transfers uses a deregistered region any more.
   virtual void release_region() = 0;
 
  protected:
@@ -44,7 +44,7 @@ class ProtectionDomain {
  private:
   mutable std::shared_mutex mutex_;  // regions_, random_; the innermost lock
   std::unordered_map<uint32_t, MemoryRegion> regions_;
-  std::random_device random_;  // makes keys, so that a stale or guessed one is noticed
+  std::random_device random_;  // makes keys, so that stale or guessed ones are detected
   std::mutex pairs_mutex_;     // pairs_; taken before a queue pair's lock
   std::vector<UsesRegions*> pairs_;
 };

@@ -1,4 +1,4 @@
-// Memory of this process that a device reads and writes where it lies, without a copy into a slot.
+// Memory of this process that a device accesses directly, without a copy into a slot.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class RegisteredMemory {
   };
 
   virtual ~RegisteredMemory() = default;
-  // For reading and writing, by this side and by the peer; none: it has to be copied.
+  // For access by this side and by the peer; none: it must be copied.
   virtual std::optional<Use> find(const std::byte* address, size_t num_bytes) = 0;
-  // A call is about to send or receive parts of this, all of which is the caller's: now is the time
-  // to register it, if that is worth while.
+  // Called before a call sends or receives parts of the caller's buffer, which may be registered
+  // now.
   virtual void expect(const std::byte* /*address*/, size_t /*num_bytes*/) {}
 };
 

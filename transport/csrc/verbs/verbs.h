@@ -1,4 +1,4 @@
-// The vocabulary of verbs: what is posted to a queue pair and what comes back.
+// The vocabulary of verbs: requests that are posted to a queue pair, and their completions.
 //
 // The names are those of libibverbs, written out; docs/internals/transport.md has the table. A
 // reliable connection is ordered and exactly once; an error moves the queue pair to ERROR, which
@@ -17,7 +17,7 @@
 
 namespace hccl {
 
-// The numbers cross into Python (transport/providers/verbs/types.py): append only.
+// The numbers are used in Python (transport/providers/verbs/types.py): append only.
 enum class Opcode : int {
   send = 0,
   send_with_imm = 1,
@@ -33,12 +33,12 @@ enum class Status : uint8_t {
   local_length_error = 1,            // IBV_WC_LOC_LEN_ERR: a message longer than its RECV
   local_protection_error = 2,        // IBV_WC_LOC_PROT_ERR: wrong lkey, range or access
   flushed = 3,                       // IBV_WC_WR_FLUSH_ERR
-  remote_invalid_request_error = 4,  // IBV_WC_REM_INV_REQ_ERR: the peer could not take it
+  remote_invalid_request_error = 4,  // IBV_WC_REM_INV_REQ_ERR: the peer could not accept it
   remote_access_error = 5,           // IBV_WC_REM_ACCESS_ERR: wrong rkey, range or access
   remote_operation_error = 6,        // IBV_WC_REM_OP_ERR: the peer's own RECV was faulty
   retry_exceeded = 7,                // IBV_WC_RETRY_EXC_ERR: the peer is silent or has ended
   rnr_retry_exceeded = 8,            // IBV_WC_RNR_RETRY_EXC_ERR: it never posted a RECV
-  local_operation_error = 9,         // IBV_WC_LOC_QP_OP_ERR: the device could not carry it out
+  local_operation_error = 9,         // IBV_WC_LOC_QP_OP_ERR: the device could not execute it
   device_error = 10,                 // any other status of a device, or the device is gone
 };
 
@@ -134,18 +134,18 @@ class QueuePairInterface {
  public:
   virtual ~QueuePairInterface() = default;
 
-  // Memory that the peer's requests and ours may name; until the queue pair is destroyed.
+  // Registers memory for the peer's requests and ours, until the queue pair is destroyed.
   virtual MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) = 0;
   // Its protection domain: queue pairs of one can use the memory that any of them registered.
   virtual const void* domain() const = 0;
   // Never block. Throw QueueFull; in ERROR they succeed, and the request ends with FLUSHED.
   virtual void post_send(const SendRequest& request) = 0;
   virtual void post_recv(const RecvRequest& request) = 0;
-  // Takes completions of sends and RECVs that are there, the RECVs in order; never blocks.
+  // Takes available completions of sends and RECVs, the RECVs in order; never blocks.
   virtual size_t poll(std::span<Completion> out) = 0;
-  // Why it is in ERROR, for people.
+  // Why it is in ERROR, for messages.
   virtual std::string reason() = 0;
-  // Why nothing reaches the peer now, although it may later, for people; empty: nothing is known.
+  // Why nothing reaches the peer at present, for messages; empty: nothing is known.
   virtual std::string trouble() { return {}; }
   // Bytes of an INLINE request.
   virtual size_t max_inline() const = 0;
@@ -157,8 +157,8 @@ class QueuePairInterface {
 
   // Descriptors that a sleeper has to watch.
   virtual std::vector<int> descriptors() = 0;
-  // Before a sleep, and before the last poll: each completion from here on makes a descriptor
-  // readable, as after ibv_req_notify_cq. True: something came meanwhile, so do not sleep.
+  // Before a sleep, and before the last poll: later completions make a descriptor readable, as
+  // after ibv_req_notify_cq. True: something arrived meanwhile, so do not sleep.
   virtual bool prepare_sleep(Sleep& sleep) = 0;
 };
 

@@ -7,7 +7,7 @@ namespace hccl {
 
 namespace {
 
-// Header::kind of a post: the same payload for everybody, or one each, as a table says.
+// Header::kind of a post: the same payload for all, or one each, by a table.
 enum Layout : uint16_t { for_all = 0, for_each = 1 };
 
 // Of one reader, by local rank, at the begin of a post of layout `for_each`.
@@ -20,8 +20,8 @@ struct PostedPart {
 
 constexpr size_t payload_alignment = 16;
 
-// The fingerprint in an entry. A reader that looks back may load it while the entry is written
-// again for a later step: released after the owner's StepCounter, whose load after this one tells.
+// The fingerprint in an entry. A late reader may load it while the entry is overwritten for a later
+// step: it is released after the owner's StepCounter, whose later load detects that.
 auto said_in(RingEntry& entry) { return std::atomic_ref(entry.header.fingerprint); }
 
 }  // namespace
@@ -129,8 +129,8 @@ Board::Posted Board::post() {
   return entry.slot == by_lane ? Posted::by_lane : Posted::whole;
 }
 
-// Ranks that make different calls may never read what the others send; so who reads again looks
-// back.
+// Ranks that make different calls may never read each other's messages, so a rank that reads again
+// checks earlier steps.
 bool Board::find_passed_over(Peer& peer) const {
   uint64_t oldest = step_ >= post_entries ? step_ - post_entries + 1 : 1;
   for (uint64_t step = std::max(peer.peeked + 1, oldest); step < step_; ++step) {
@@ -139,9 +139,9 @@ bool Board::find_passed_over(Peer& peer) const {
     uint64_t said = said_in(entry).load(std::memory_order_acquire);
     if (said == fingerprints_[step % post_entries]) continue;
     uint64_t ended = peer.segment->steps_ended().load(std::memory_order_seq_cst);
-    if (ended + 1 >= step + post_entries) continue;  // it may have been of a later step
+    if (ended + 1 >= step + post_entries) continue;  // it may belong to a later step
     peer.header = {.fingerprint = said};
-    peer.payload = entry.payload;  // it did not come by lane
+    peer.payload = entry.payload;  // it was not sent by lane
     return true;
   }
   return false;

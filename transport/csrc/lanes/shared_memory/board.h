@@ -1,12 +1,11 @@
 // The messages of a rank to all ranks of its node, written once per step.
 //
 // A message by lane costs both ends several cache lines for each peer. In a step of small messages
-// a rank writes all that it sends into one entry of its segment, for everybody to read, and says
-// with one counter that it has read what it was sent. A payload too long for the entry lies in a
-// buffer, one too long for that travels by lane, and the entry says so: nobody has to know what
-// others send.
+// a rank writes all its messages into one entry of its segment, which all peers read, and confirms
+// its reads with one counter. A payload too long for the entry is in a buffer, one too long for
+// that is sent by lane. The entry says which, so no rank needs to know the others' sizes.
 //
-// All ranks of a node take the same steps in the same order; the ops of a step stand in its plan.
+// All ranks of a node take the same steps in the same order; the plan has the ops of a step.
 #pragma once
 
 #include <array>
@@ -21,7 +20,7 @@ namespace hccl {
 
 class Board {
  public:
-  // The same payload for each of `peers`; those of other nodes are passed over. `peers` and
+  // The same payload for each of `peers`; peers on other nodes are ignored. `peers` and
   // `payload` are borrowed until the step ends.
   struct Message {
     std::span<const int> peers;
@@ -37,22 +36,22 @@ class Board {
 
   bool has(int rank) const { return peers_[static_cast<size_t>(rank)] != nullptr; }
 
-  // ---- what this rank says in this step: all messages, at most one for a peer, then post()
+  // ---- this rank's messages in this step: at most one per peer, then post()
   void add(const Message& message) { messages_.push_back(message); }
   const std::vector<Message>& messages() const { return messages_; }
   // `by_lane`: the caller sends the messages by lane. `no_room`: wait for behind().
   Posted post();
-  // The ranks that have still to read what lies where the next post would be written.
+  // The ranks that have not yet read the content at the place of the next post.
   std::vector<int> behind() const;
 
-  // ---- what a peer says in this step
-  // Null: nothing yet. Instead, what it said in an earlier step that was passed over, if it
-  // belonged to another call. Throws LaneError for what no sane peer writes.
+  // ---- a peer's messages in this step
+  // Null: nothing yet. If the peer made another call in an earlier, skipped step, that message
+  // instead. Throws LaneError for invalid contents.
   const Header* peek(int rank);
   // Of what was peeked. Null: by lane.
   const std::byte* payload(int rank) const { return peers_[static_cast<size_t>(rank)]->payload; }
 
-  // This rank has read all that it will. `fingerprint`: its call.
+  // This rank has finished reading. `fingerprint`: its call.
   void end_step(uint64_t fingerprint);
 
  private:
@@ -80,8 +79,8 @@ class Board {
   std::vector<Peer*> local_peers_;
   std::vector<Message> messages_;
   uint64_t step_ = 1;                             // the one under way
-  uint64_t ended_by_all_ = 0;                     // as far as was looked
-  uint64_t awaited_ = 0;                          // the step whose end the next post waits for
+  uint64_t ended_by_all_ = 0;                     // as far as checked
+  uint64_t awaited_ = 0;                          // the next post waits for the end of this step
   std::array<uint64_t, post_buffers> used_in_{};  // the step in which a buffer was written last
   size_t next_buffer_ = 0;
   std::array<uint64_t, post_entries> fingerprints_{};  // of the last steps

@@ -4,12 +4,12 @@
 // Where they are, a payload travels faster through memory than from cache to cache: its writer has
 // to take every line back that a reader of the payload before has in its cache. On an EPYC, 64 KiB
 // were written in 29 us between two groups of cores and in 7 within one; past the caches in 2.6,
-// and read in 3.9 at most. So a rank times the begin of some payloads. The time of a single line
-// would not do: once ranks share cores, it may come from any cache. Threads and whole virtual
-// machines move, so the timing never ends.
+// and read in at most 3.9. So a rank times the begin of some payloads. A single line would not
+// suffice: if ranks share cores, it may come from any cache. Threads and virtual machines move, so
+// the timing never ends.
 //
-// One verdict holds for all peers. A few far ones among them decide it, since one slow write costs
-// as much as several fast ones save.
+// One decision applies to all peers. A few far ones suffice, because one slow write costs as much
+// as several fast ones save.
 #pragma once
 
 #include <algorithm>
@@ -26,10 +26,10 @@ namespace hccl {
 // Of a communicator or a queue pair; only its driving thread touches it.
 class Distance {
  public:
-  // Below, a copy past the caches takes longer than it saves.
+  // Below this, a copy past the caches costs more than it saves.
   static constexpr size_t min_bytes = 2048;
 
-  // Copies a payload to where peers read it, past the caches if the mode or the distance says so.
+  // Copies a payload to where peers read it, past the caches depending on mode and distance.
   void copy_there(std::byte* to, std::span<const std::byte> payload, CopyMode mode) {
     size_t num_bytes = payload.size();
     if (num_bytes >= min_bytes && mode != CopyMode::sender_streamed && --writes_to_timing_ == 0) {
@@ -47,7 +47,7 @@ class Distance {
   bool streams(size_t num_bytes, CopyMode mode) const {
     return num_bytes >= min_bytes && (mode == CopyMode::sender_streamed || is_far());
   }
-  // Votes by how long a write of `num_bytes` through the caches took.
+  // Votes by the time of a write of `num_bytes` through the caches.
   void note(std::chrono::nanoseconds took, size_t num_bytes) {
     bool is_slow = took > most_per_line * (num_bytes / line_bytes);
     votes_ = std::clamp(votes_ + (is_slow ? slow_votes : -1), -most_votes, most_votes);

@@ -37,8 +37,8 @@ size_t pieces_of(const JointMessage& message) {
 }
 static_assert(max_long_bytes / joint_piece_bytes < Word::ended);
 
-// Of so many pieces that nobody has taken, how many the receiver takes at once. A sender that is
-// there from the start takes the other half.
+// Number of untaken pieces that the receiver takes at once. A sender that is there from the start
+// takes the other half.
 size_t share_of(size_t num_pieces) { return std::max<size_t>(1, num_pieces / 2); }
 
 struct Part {
@@ -91,8 +91,7 @@ JointReader::Outcome JointReader::copy(const JointMessage& message, const Remote
 
 void JointReader::end_message() { word(number_, Word::ended).store(mine_.reads); }
 
-// After end_message(): whether the sender has taken pieces, and has not said yet whether it wrote
-// them.
+// After end_message(): whether the sender has taken pieces, and has not confirmed them yet.
 bool JointReader::is_writing() const {
   return is_of(Word::load(theirs_.takes), number_) && !is_of(Word::load(theirs_.wrote), number_);
 }
@@ -120,7 +119,7 @@ bool JointWriter::take(const JointMessage& message) {
 void JointWriter::write(const JointMessage& message, const std::byte* source,
                         const RemoteMemory& memory) {
   size_t end = pieces_of(message), written = end;
-  // The receiver may have gone on to its next message since take() looked.
+  // The receiver may have moved to its next message after take().
   Word reads = Word::load(theirs_.reads);
   if (is_of(reads, number_) && reads.piece != Word::ended) {
     Part part = part_of(message, taken_, end);

@@ -1,11 +1,10 @@
-// A long message that both its ends copy: the receiver reads it out of the sender's process from
-// the front, half of what is left at a time. A sender that would only wait writes into the
-// receiver's process all that the receiver has not taken: when both begin together, each copies
-// half in one call of the kernel.
+// A long message that both ends copy: the receiver reads it from the sender's process from the
+// front, half of the rest at a time. A sender that would only wait writes the untaken rest into the
+// receiver's process: if both begin together, each copies half in one system call.
 //
-// Each end stores what it takes in a JointEntry (segment.h) and then loads what the other end took,
-// both seq_cst. Of two ends that take the same piece at least one sees that. A piece that both copy
-// gets the same bytes twice.
+// Each end stores the pieces that it takes in a JointEntry (segment.h) and then loads the other
+// end's, both seq_cst. If two ends take the same piece, at least one sees that. A piece that both
+// copy gets the same bytes twice.
 //
 // Nothing may be written once the receiver has its message or has given it up. So at its end the
 // receiver stores `ended` and then loads `takes`. If `takes` names this message, the receiver waits
@@ -25,7 +24,7 @@ namespace hccl {
 inline constexpr size_t joint_piece_bytes = 32 << 10;
 inline constexpr size_t min_joint_bytes = 2 * joint_piece_bytes;
 
-// A message of one lane that lies in its sender's memory.
+// A message of one lane in its sender's memory.
 struct JointMessage {
   uint64_t number;  // of its entry, from 1
   size_t num_bytes;
@@ -40,8 +39,8 @@ class JointReader {
   // or abandon().
   Outcome copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source,
                std::byte* destination);
-  // Returns when the sender will write nothing any more. A sender that was stopped while it wrote,
-  // or has died, is waited for one second.
+  // Returns when the sender cannot write any more; waits at most one second for a sender that was
+  // stopped or died while it wrote.
   void abandon();
 
  private:
@@ -54,7 +53,7 @@ class JointReader {
   const RemoteMemory* memory_ = nullptr;
   uint64_t source_ = 0;
   std::byte* destination_ = nullptr;
-  uint64_t number_ = 0;  // of the message under way; 0: none
+  uint64_t number_ = 0;  // of the current message; 0: none
   size_t num_read_ = 0;  // pieces, from the front
 };
 
@@ -62,10 +61,10 @@ class JointWriter {
  public:
   JointWriter(JointEntry& mine, const JointEntry& theirs) : mine_(mine), theirs_(theirs) {}
 
-  // Takes what is left of the message, once, if its receiver has begun to read it and has not
-  // ended. True: call write().
+  // Takes the rest of the message, once, if its receiver has begun to read it and has not ended.
+  // True: call write().
   bool take(const JointMessage& message);
-  // Writes what was taken, unless the receiver has ended meanwhile.
+  // Writes the taken pieces, unless the receiver has ended.
   void write(const JointMessage& message, const std::byte* source, const RemoteMemory& memory);
 
  private:

@@ -1,4 +1,4 @@
-// The slots of one channel in a rank's segment, and who still reads them.
+// The slots of one channel in a rank's segment, and the number of their readers.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace hccl {
 
 class ShmLane;
 
-// One free slot stays reserved for every lane that holds no slot of its own, so a slow reader can
-// never starve another lane: each lane always has room for one message.
+// One free slot stays reserved for every lane without a slot, so that a slow reader can never
+// starve another lane: each lane always has room for one message.
 class Outbox {
  public:
   Outbox(std::shared_ptr<Segment> segment, int channel, std::shared_ptr<Distance> distance);
 
   void add_lane(ShmLane* lane) { lanes_.push_back(lane); }
-  // Takes back every slot that its readers are done with; call it before write().
+  // Frees every slot whose readers are done; call it before write().
   void reclaim();
   // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
   // that holds no other slot.

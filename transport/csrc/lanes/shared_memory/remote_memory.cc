@@ -15,7 +15,7 @@ bool read_process(pid_t process, uint64_t address, std::byte* to, size_t num_byt
 
 std::optional<RemoteMemory> RemoteMemory::open(pid_t process, const Segment& theirs) {
   RemoteMemory memory(process);
-  // The right process has there what it wrote into the segment.
+  // The right process has the same value there as in the segment.
   const SegmentHeader& header = theirs.header();
   uint64_t address = header.owner_address.load(std::memory_order_acquire), found = 0;
   if (!memory.read(address, reinterpret_cast<std::byte*>(&found), sizeof found)) {

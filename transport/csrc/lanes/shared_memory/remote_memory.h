@@ -1,5 +1,5 @@
-// Memory of another process of this host, which the kernel copies from there in one go: one copy of
-// a large payload instead of two, and nobody waits for a slot.
+// Memory of another process of this host, which the kernel copies directly: one copy of a large
+// payload instead of two, without a wait for slots.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ class RemoteMemory {
   // forbid it, and a process of another PID namespace has another number there.
   static std::optional<RemoteMemory> open(pid_t process, const Segment& theirs);
 
-  // False: that process is gone, or has nothing there any more.
+  // False: that process is gone, or the memory is not mapped any more.
   bool read(uint64_t address, std::byte* to, size_t num_bytes) const;
   bool write(uint64_t address, const std::byte* from, size_t num_bytes) const;
 

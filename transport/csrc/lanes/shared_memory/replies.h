@@ -1,8 +1,8 @@
-// Messages that are written straight to where their receiver wants them.
+// Messages that are written directly to their destination.
 //
-// A message that stays in its sender's memory may ask for a reply: that its receiver writes one of
-// its own later messages there. So a rank that reduces a chunk leaves the result in the memory of
-// the others while it is in the cache, and nobody reads it from another core.
+// A message that stays in its sender's memory may request a reply: its receiver then writes one of
+// its later messages there. So a rank that reduces a chunk writes the result to the others' memory
+// while it is in the cache, and no rank reads it from another core.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ struct Reply {
   uint64_t fingerprint = 0;  // of the call that both messages belong to
   std::byte* address = nullptr;
   size_t num_bytes = 0;
-  bool is_remote = false;  // in ordinary memory of who asked, where only the kernel can write
+  bool is_remote = false;  // in ordinary memory of the requester, where only the kernel can write
 };
 
-// The replies that one end of a lane has to write, or waits for, by the number of their message.
+// The replies that one end of a lane must write, or waits for, by message number.
 class Replies {
  public:
-  // False: there is no room, or it does not come after all others. Then that message travels as
-  // others do.
+  // False: there is no room, or it is not later than all others. That message is then sent as
+  // usual.
   bool add(const Reply& reply) {
     if (pending_.size() == most || (!pending_.empty() && pending_.back().number >= reply.number)) {
       return false;
@@ -31,12 +31,12 @@ class Replies {
     pending_.push_back(reply);
     return true;
   }
-  // Messages up to `number` have passed.
+  // Drops replies up to message `number`.
   void forget(uint64_t number) {
     while (!pending_.empty() && pending_.front().number <= number) pending_.pop_front();
   }
   void clear() { pending_.clear(); }
-  // After forget(number - 1): the reply that this message is; null: it is none.
+  // After forget(number - 1): the reply of this message; null: none.
   const Reply* find(uint64_t number, uint64_t fingerprint, size_t num_bytes) const {
     if (pending_.empty()) return nullptr;
     const Reply& next = pending_.front();

@@ -41,9 +41,9 @@ size_t size_of(const SegmentShape& s) {
 
 #ifdef __SANITIZE_THREAD__
 
-// ThreadSanitizer knows memory by its address, so it cannot see that two mappings are the same
-// memory, and reports races that there are not. In its tests both ends of a process share one
-// mapping, which is not read-only.
+// ThreadSanitizer identifies memory by address, so it does not recognise two mappings of the same
+// memory, and reports false races. In its tests both ends of a process share one mapping, which is
+// not read-only.
 class Mappings {
  public:
   void add(const std::shared_ptr<Segment>& segment) {

@@ -1,7 +1,7 @@
-// Memory that the ranks of a node share, and the bell that wakes its owner.
+// Memory that the ranks of a node share, and the eventfd that wakes its owner.
 //
 // Every rank owns one segment and is the only one that writes to it; its peers map it read-only.
-// A segment holds what the rank says to others:
+// A segment holds the rank's messages to others:
 //   - per (peer, channel) a ring of entries: one message each, a tiny payload right in the entry;
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
@@ -36,8 +36,8 @@ inline constexpr size_t post_entries = 256;
 inline constexpr size_t post_buffers = 8;
 inline constexpr size_t post_buffer_bytes = 16384;
 
-// Where a payload lies that takes no slot: in the entry, in the sender's arena, already at its
-// destination, of a post in messages by lane, or elsewhere in the sender's memory.
+// The place of a payload without a slot: in the entry, in the sender's arena, already at its
+// destination, in a post by lane, or elsewhere in the sender's memory.
 enum Place : int32_t { in_entry = -1, announced = -2, written = -3, by_lane = -4, remote = -5 };
 
 // The payload of an announced or remote entry.
@@ -51,7 +51,7 @@ struct alignas(128) RingEntry {
   // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the
   // sleeper.
   std::atomic<uint32_t> sequence;
-  int32_t slot;  // of the outbox, or a Place
+  int32_t slot;  // in the outbox, or a Place
   Header header;
   std::byte payload[inline_bytes];
 };
@@ -62,7 +62,7 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint64_t> count;
   // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once.
   std::atomic<uint32_t> maps_arena;
-  // Whether the receiver can read all of the sender's memory. Stored once.
+  // Whether the receiver can read the sender's whole memory. Stored once.
   std::atomic<uint32_t> reads_process;
   // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst
   // before it looks at SegmentHeader::withdrawn, and after it has written. A sender whose call
@@ -82,26 +82,27 @@ struct alignas(64) JointEntry {
 };
 
 // How many steps the owner has ended. Stored seq_cst by Board::end_step; pairs with the load before
-// what was posted is overwritten, and with `starved` as ConsumedCounter::count does.
+// a post is overwritten, and with `starved` like ConsumedCounter::count.
 struct alignas(64) StepCounter {
   std::atomic<uint64_t> ended;
 };
 
 struct alignas(64) SegmentHeader {
-  // How many threads of the owner sleep, or are about to: raised before their last look at the
-  // lanes. Pairs with RingEntry::sequence, and where `starved` says so with ConsumedCounter::count.
+  // Number of threads of the owner that sleep or are about to: raised before their last check of
+  // the lanes. Pairs with RingEntry::sequence, and where `starved` says so with
+  // ConsumedCounter::count.
   std::atomic<uint32_t> sleepers;
-  // Counts sleeps; stored before `sleepers`, loaded after it. One ring per sleep is enough.
+  // Counts sleeps; stored before `sleepers`, loaded after it. One wake-up per sleep is enough.
   std::atomic<uint32_t> sleeps;
-  // Whether a sleeper waits for its readers to free slots, not only for messages.
+  // Whether a sleeper also waits for its readers to free slots.
   std::atomic<uint32_t> starved;
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
-  // Whether a call of the owner failed, so that its announced memory may hold something else.
+  // Whether a call of the owner failed, so that its announced memory may have other contents.
   // Stored seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of
   // it, and with ConsumedCounter::writes_reply.
   std::atomic<uint32_t> withdrawn;
-  // Where the owner has this very word, for peers that can read its memory. Stored once.
+  // Address of this word in the owner, for peers that can read its memory. Stored once.
   std::atomic<uint64_t> owner_address;
 };
 
@@ -115,7 +116,7 @@ class Segment final : public SleepFlag {
   int fd() const { return memory_.get(); }  // of its owner; others only map it
   const SegmentShape& shape() const { return shape_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
-  // Before a sleep of the owner; `starved`: something of ours waits for space.
+  // Before a sleep of the owner; `starved`: a message of the owner waits for space.
   void note_starved(bool starved) { header().starved.store(starved, std::memory_order_seq_cst); }
   void raise(Sleeper) override {
     header().sleeps.fetch_add(1, std::memory_order_seq_cst);
@@ -143,7 +144,7 @@ class Segment final : public SleepFlag {
   std::byte* base_;
 };
 
-// The bell of one peer, shared by all lanes to it; rung by the driver only.
+// The doorbell of one peer, shared by all lanes to it; rung by the driver only.
 class Doorbell {
  public:
   // `event`: the peer's eventfd.

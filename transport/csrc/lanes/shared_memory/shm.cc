@@ -14,7 +14,7 @@ namespace {
 // Header::kind of a message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
 
-// Below, a copy by the kernel costs more than two.
+// Below this, one copy by the kernel costs more than two others.
 constexpr size_t min_single_bytes = 8192;
 
 bool stays(int slot) { return slot == announced || slot == remote; }
@@ -82,7 +82,7 @@ bool ShmLane::flush() {
   return help_to_copy() || QueuedLane::flush() || num_announced_ < before || sent_ != sent_before;
 }
 
-// The message that the peer receives next.
+// Helps with the message that the peer receives next.
 bool ShmLane::help_to_copy() {
   if (reclaimed_ == sent_ || !their_memory_) return false;
   const Sent& next = sent_slots_[reclaimed_ % ring_entries];
@@ -95,7 +95,7 @@ bool ShmLane::help_to_copy() {
 }
 
 void ShmLane::detach() {
-  // An announced payload stays where it is until the peer has read it.
+  // An announced payload stays in place until the peer has read it.
   if (num_announced_ > 0) return reclaim();
   QueuedLane::detach();
 }
@@ -114,8 +114,8 @@ void ShmLane::abandon() {
   if (is_remote) wait_for_replies();
 }
 
-// Waits, after the segment was withdrawn, until the peer no longer writes into the memory of calls:
-// one second at most, because the peer may have died or been stopped while it wrote.
+// Waits, after the segment was withdrawn, until the peer no longer writes into the memory of calls;
+// at most one second, because the peer may have died or been stopped while writing.
 void ShmLane::wait_for_replies() {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0 &&
@@ -124,14 +124,14 @@ void ShmLane::wait_for_replies() {
   }
 }
 
-// Announced memory may hold anything once a call of its owner failed.
+// Announced memory may have any contents once a call of its owner failed.
 void ShmLane::check_valid() const {
   if (ends_.theirs->is_withdrawn()) {
     throw LaneError(peer(), "its call failed while its memory was in use");
   }
 }
 
-// Where the payload lies in the arena, if it is to be announced.
+// The payload's offset in the arena, if it is to be announced.
 std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte* payload) const {
   if (header.length < min_announced_bytes_ || header.kind == always_copied || !arena_ ||
       their_consumed_.maps_arena.load(std::memory_order_acquire) == 0) {
@@ -177,13 +177,13 @@ bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
   return true;
 }
 
-// Where the next message is to be written; null: nowhere.
+// The destination of the next message; null: none.
 const Reply* ShmLane::reply_for(const Header& header) {
   promised_.forget(sent_);
   return promised_.find(sent_ + 1, header.fingerprint, header.length);
 }
 
-// False: the kernel cannot write there, and the message has to travel as others do.
+// False: the kernel cannot write there, and the message must be sent as usual.
 bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
   if (!reply.is_remote) {
     check_valid();
@@ -292,12 +292,12 @@ void ShmLane::offer_reply(uint64_t number, std::byte* address) {
               .is_remote = slot_ == remote};
 }
 
-// Returns the request that the peeked message replies to; null: it is no reply.
+// Returns the request that the peeked message replies to; null: it is not a reply.
 const Reply* ShmLane::asked_for() const {
   return asked_.find(received_ + 1, header_.fingerprint, header_.length);
 }
 
-// Where the payload of an announced or written message lies; nullptr if it lies nowhere.
+// The payload of an announced or written message; nullptr if the place is invalid.
 std::byte* ShmLane::find_payload(const RingEntry& entry) {
   offered_ = {};
   if (slot_ == written) {

@@ -1,15 +1,15 @@
 // Lanes in memory that two ranks share: the provider for ranks of one node, and for threads.
 //
-// segment.h says how the memory is laid out and who writes what.
+// segment.h defines the layout of the memory and the writer of each part.
 //
-// A payload travels in one of four ways. A tiny one lies in the entry, a larger one in a slot
-// (eager), one that is longer than a slot in several, each with an entry, that the receiver takes
-// one after the other. One of 16 KiB or more in registered memory is announced (rendezvous): the
-// entry says where it lies, the receiver reads it there, and the sender may not change it before
-// the receiver has released it. One whose call is in CopyMode::single stays in ordinary memory in
-// the same way until the receiver has had the kernel copy it (remote). A long one whose sender only
-// waits is copied by both (joint_copy.h). A payload that stays may ask for a reply: the receiver
-// writes one of its later messages there (replies.h).
+// A payload is sent in one of four ways. A tiny one is in the entry, a larger one in a slot
+// (eager), one longer than a slot in several, each with an entry, which the receiver takes in turn.
+// One of 16 KiB or more in registered memory is announced (rendezvous): the entry has its address,
+// the receiver reads it there, and the sender must not change it before the receiver has released
+// it. One whose call is in CopyMode::single stays in ordinary memory in the same way until the
+// receiver has had the kernel copy it (remote). A long one whose sender only waits is copied by
+// both (joint_copy.h). A payload that stays in place may request a reply: the receiver writes one
+// of its later messages there (replies.h).
 #pragma once
 
 #include <memory>
@@ -39,9 +39,9 @@ class ShmLane final : public QueuedLane {
 
   ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
 
-  // From now on messages in `mine` are announced if the peer maps it, and those in `theirs` are
-  // read. Before the first message; either may be nullptr. Below `min_announced_bytes`, the copy
-  // costs less than the wait until the receiver has read the payload.
+  // Messages in `mine` are then announced if the peer maps it, and messages in `theirs` are read.
+  // Before the first message; either may be nullptr. Below `min_announced_bytes`, the copy costs
+  // less than the wait until the receiver has read the payload.
   void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
                   size_t min_announced_bytes = 16384);
 
@@ -66,7 +66,7 @@ class ShmLane final : public QueuedLane {
   bool receive(std::byte* destination) override;
   void release() override;
 
-  // Takes back the slots that the peer has read.
+  // Frees the slots that the peer has read.
   void reclaim();
   bool holds_slot() const { return own_slots_ > 0; }
 
@@ -78,7 +78,7 @@ class ShmLane final : public QueuedLane {
   struct Sent {
     int slot;
     bool shared;
-    uint64_t number;                    // as post_send returned it; of a shared slot nobody asks
+    uint64_t number;                    // as post_send returned it; unused for a shared slot
     const std::byte* source = nullptr;  // of a remote payload
     size_t num_bytes = 0;               // 0: the sender does not help to copy it
   };
@@ -120,18 +120,18 @@ class ShmLane final : public QueuedLane {
   uint64_t received_ = 0;
   // Of a message in several slots, how much was sent, and received.
   size_t pushed_bytes_ = 0, taken_bytes_ = 0;
-  // The peeked message as it was when it was looked at: what the peer does to its entry later must
-  // not reach beyond what was checked.
+  // A copy of the peeked message: later changes of its entry by the peer must not bypass the
+  // checks.
   uint64_t peeked_ = 0;  // its number, while there is one
   Header header_;
   int slot_ = -1;
-  int own_slots_ = 0;  // slots that this lane alone holds
+  int own_slots_ = 0;  // slots that only this lane holds
   Sent sent_slots_[ring_entries];
 
-  std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
+  std::shared_ptr<Arena> arena_;  // nullptr: nothing is announced
   size_t min_announced_bytes_ = 0;
   std::shared_ptr<ArenaWindow> their_arena_;
-  int num_announced_ = 0;         // messages, remote ones too, that the peer has still to release
+  int num_announced_ = 0;         // messages, remote ones included, that the peer has not released
   std::byte* payload_ = nullptr;  // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
   JointReader joint_reader_;
@@ -140,7 +140,7 @@ class ShmLane final : public QueuedLane {
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message
   Replies asked_;                // where the peer writes some of its messages
-  Reply offered_;                // where the peeked message asks us to write one of ours
+  Reply offered_;                // destination that the peeked message offers for one of ours
   Replies promised_;             // the same, of messages that were released
 };
 

@@ -1,5 +1,5 @@
-// The sending half of LaneOverQueuePair, and its completions. Receiving stands in lane_receive.cc,
-// what happens when a device fails in lane_paths.cc.
+// The sending half of LaneOverQueuePair, and its completions. lane_receive.cc has the receiving
+// half, lane_paths.cc the failure of a device.
 #include "verbs/lane/lane_over_queue_pair.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr uint64_t other_id = probe_id - 1;
 // Header::kind of a collective's message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
 
-// Whether a queue pair that fails so says something of its path, and nothing of the peer's doing.
+// Whether this failure of a queue pair is caused by its path, not by the peer.
 bool is_of_path(Status status) {
   switch (status) {
     case Status::flushed:
@@ -120,7 +120,7 @@ void LaneOverQueuePair::probe() {
                .remote_address = slots_->their_address()});
     ++num_probes_;
   } catch (const QueueFull&) {
-    is_probing_ = false;  // the requests that fill it are probes enough
+    is_probing_ = false;  // the requests that fill it serve as probes
   }
 }
 
@@ -129,10 +129,11 @@ void LaneOverQueuePair::throw_if_failed() const {
 }
 
 void LaneOverQueuePair::poll() {
-  // A peer that has gone on to another path says so there, and an end that waits is about to sleep.
+  // A peer that has switched paths advertises it on the new one; check before an end that waits
+  // sleeps.
   if (std::exchange(looks_at_all_, false)) {
     for (Path& each : usable_paths()) poll(each);
-    // Without another path it is worth while to wait for this one.
+    // Without another path, wait for this one.
     std::string trouble = next_path() ? path().ways[0].pair->trouble() : std::string();
     if (!trouble.empty()) refuse(trouble);
   } else {
@@ -165,7 +166,7 @@ void LaneOverQueuePair::take(Path& polled, Way& way, const Completion& completio
     if (!problem.empty()) fail(std::move(problem));
     wanted_path_ = std::max(wanted_path_, static_cast<size_t>(&polled - slots_->paths().data()));
   } else if (is_recv) {
-    // A stopped queue pair still delivers the messages that came before.
+    // A stopped queue pair still delivers earlier messages.
     if (&polled == &path() && !is_leaving_ && !polled.has_failed) post_recv(way);
     take_immediate(completion.imm, completion.byte_len);
   } else if (completion.wr_id == probe_id) {
@@ -200,7 +201,7 @@ void LaneOverQueuePair::take_immediate(uint32_t imm, size_t length) {
   while (arrived_ < released_ + num_slots && is_here_[arrived_ % num_slots]) ++arrived_;
 }
 
-// Whether everything has left, or never will.
+// Whether all messages have left, or never will.
 bool LaneOverQueuePair::has_ended_all() const {
   if (!failure_.empty()) return true;
   if (is_leaving_ || !is_resumed_) return false;
@@ -225,8 +226,8 @@ bool LaneOverQueuePair::has_room() const {
          (sent_ < slots_->num_out() || has_ended(sent_ + 1 - slots_->num_out()));
 }
 
-// The completion of one says that all before it on the same queue pair have left: some are enough.
-// With another path, each is of interest: it could still be sent again.
+// A completion means that all earlier ones on the same queue pair have left, so some suffice. With
+// another path each is needed: the message could still be sent again.
 bool LaneOverQueuePair::must_signal(uint64_t number) const {
   if (slots_->paths().size() > 1) return true;
   size_t num_ways = path().ways.size();
@@ -234,8 +235,7 @@ bool LaneOverQueuePair::must_signal(uint64_t number) const {
   return ((number - 1) / num_ways + 1) % period == 0;
 }
 
-// With send_signaled, its completion means that all messages up to `number` that went over `way`
-// have left.
+// With send_signaled, its completion means that all messages up to `number` on `way` have left.
 void LaneOverQueuePair::write(Way& way, uint64_t number, std::span<const ScatterGather> pieces,
                               uint32_t flags, uint32_t imm) {
   SendRequest request{.wr_id = number,
@@ -277,7 +277,7 @@ void LaneOverQueuePair::refuse(const std::string& why) {
   if (!std::exchange(path().has_failed, true)) why_left_ = why;
 }
 
-// Ends after all messages that went over `way` before.
+// Completes after all earlier messages on `way`.
 void LaneOverQueuePair::write_credits(Way& way) { write(way, sent_, {}, send_signaled, 0); }
 
 std::optional<RegisteredMemory::Use> LaneOverQueuePair::registered(const std::byte* payload,
@@ -368,7 +368,7 @@ bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   return true;
 }
 
-// Ends what was lent and has come back.
+// Releases lent payloads that were returned.
 void LaneOverQueuePair::take_back() {
   if (num_lent_ == 0) return;
   uint64_t oldest = sent_ > num_slots ? sent_ - num_slots : 0;
@@ -401,7 +401,7 @@ bool LaneOverQueuePair::flush() {
 }
 
 void LaneOverQueuePair::detach() {
-  // A lent payload cannot be copied any more; it comes back without the caller.
+  // A lent payload cannot be copied any more; it is returned without the caller.
   if (num_lent_ > 0) return poll();
   QueuedLane::detach();
 }
@@ -409,8 +409,8 @@ void LaneOverQueuePair::detach() {
 void LaneOverQueuePair::abandon() {
   bool in_use = num_lent_ > 0 || asked_.number > released_ || reading_ == Reading::under_way;
   if (!in_use) return;
-  // Before the callers have their memory back: a peer must not take for the payload what they write
-  // there next, nor write to it.
+  // Before the callers get their memory back: a peer must neither read later contents as the
+  // payload, nor write to it.
   fail("its communicator failed while memory was in use");
   for (Path& each : slots_->paths()) stop(each);
   for (Lent& lent : lent_) lent = {};
@@ -419,13 +419,13 @@ void LaneOverQueuePair::abandon() {
   read_hold_.reset();
 }
 
-// Soft-RoCE destroys a queue pair only when what it sent has left, up to 50 s.
+// Soft-RoCE destroys a queue pair only when its messages have left, up to 50 s.
 void LaneOverQueuePair::stop(Path& stopped) {
   for (Way& way : stopped.ways) {
     try {
       way.pair->stop();
     } catch (const std::exception&) {
-      // It has ended already, or a signal handler interrupted it.
+      // It had already ended, or a signal handler interrupted it.
     }
   }
 }

@@ -1,20 +1,20 @@
 // A lane on queue pairs: how collectives run over RDMA. It also runs over software queue pairs, so
-// that it is tested where there is no such device.
+// that it can be tested without a device.
 //
 // Each end registers a ring of slots for the peer to write to, and advertises it by the first SEND.
 // After that a message is one RDMA_WRITE_WITH_IMM into the next slot. It takes one of four forms:
 //
 //   plain      header and payload, which the sender copied
 //   gathered   header, note and payload, which the device reads where the sender has it
-//   announced  header and note: the receiver reads the payload out of the sender's memory
+//   announced  header and note: the receiver reads the payload from the sender's memory
 //   (RDMA_READ) answered   header: the payload was written to where an earlier note of the receiver
 //   asked for it
 //
 // Only payloads in registered memory are gathered and announced. The receiver lends a plain or
 // gathered payload where it lies, and reads an announced one to where it is received if that is
 // registered, else into its slot. A payload that is only moved is announced: neither side copies
-// it. One that may be reduced is gathered, because the receiver reduces it out of its slot and
-// would only wait longer for a read.
+// it. A payload that may be reduced is gathered, because the receiver reduces it from its slot, and
+// a read would only take longer.
 //
 // The immediate has three parts:
 //
@@ -26,22 +26,22 @@
 // A sender has a credit for each slot, and gets credits back with each message of the peer, by an
 // empty write once half of the slots were released, and at once for an announced message, whose
 // payload is borrowed until then. So neither end ever waits for the other's last credit. Each end
-// has a RECV posted for everything that the peer can have under way: there is no receiver that is
-// not ready.
+// has a RECV posted for everything that the peer can have outstanding, so a receiver is always
+// ready.
 //
 // With several queue pairs, messages take turns on them. The immediate has the number of each;
-// credits that overtook others are the larger number.
+// of credits that arrive out of order the larger number counts.
 //
-// A queue pair notices that its peer is gone when a request gets no answer. An end that only waits
-// has none under way: before it sleeps it sends an empty RDMA_WRITE, a probe, if it heard nothing
-// for a while.
+// A queue pair detects a dead peer when a request gets no answer. An end that only waits has no
+// request: before it sleeps it sends an empty RDMA_WRITE, a probe, if it received nothing for a
+// while.
 //
-// With several paths, the lane goes on over the next one when a queue pair fails. Each end stops
+// With several paths, the lane continues over the next one when a queue pair fails. Each end stops
 // its queue pairs of the old path, waits until these have returned every RECV, so that nothing can
-// be written any more, and advertises its slots on the new path. The advertisement says which
-// messages have come. A message that did not come is sent again as a plain one: what was announced
-// and not read yet is copied first. There is a slot for each message that the peer has not
-// released, so all are there.
+// be written any more, and advertises its slots on the new path. The advertisement lists the
+// received messages. Other messages are sent again as plain ones; announced payloads that were not
+// read yet are copied first. Each message that the peer has not released has a slot, so all are
+// available.
 #pragma once
 
 #include <functional>
@@ -63,9 +63,9 @@ class LaneOverQueuePair final : public QueuedLane {
   // kind of message, as all payloads may be announced.
   enum class Traffic { collectives, transfers };
 
-  // Where registered memory is registered, by path.
+  // The registrations of registered memory, by path.
   using Memories = std::vector<std::shared_ptr<RegisteredMemory>>;
-  // Is told that the lane goes on over path `to`, and why.
+  // Called when the lane continues over path `to`, with the reason.
   using PathObserver = std::function<void(size_t from, size_t to, const std::string& why)>;
 
   // The queue pairs of `slots` are connected. Throws InvalidVerb.
@@ -73,8 +73,8 @@ class LaneOverQueuePair final : public QueuedLane {
   // Waits a moment for messages that have left to reach the peer.
   ~LaneOverQueuePair() override;
 
-  // From now on payloads in these memories are not copied; below `min_bytes` the copy costs less.
-  // The queue pairs of a path are of its memory's protection domain. Before the first message.
+  // Payloads in these memories are not copied from `min_bytes` on; below, the copy costs less. The
+  // queue pairs of a path are in its memory's protection domain. Before the first message.
   void set_registered(Memories memories, Traffic traffic, size_t min_bytes = 16384);
   // Before the first message.
   void set_observer(PathObserver observer) { observer_ = std::move(observer); }
@@ -132,7 +132,7 @@ class LaneOverQueuePair final : public QueuedLane {
   }
   // The path in use and the later ones. Messages of a path that was left come too late.
   std::span<Path> usable_paths() { return std::span(slots_->paths()).subspan(path_); }
-  // Whether messages can go: both ends use the path, and this one does not leave it.
+  // Whether messages can be sent: both ends use the path, and this end is not leaving it.
   bool is_open() const { return path().is_complete() && !is_leaving_; }
   void poll();
   void poll(Path& polled);
@@ -191,7 +191,7 @@ class LaneOverQueuePair final : public QueuedLane {
   uint64_t arrived_ = 0;   // all up to this one, and some after it
   uint64_t released_ = 0;
   uint64_t returned_ = 0;    // of these, what the peer knows
-  bool is_awaited_ = false;  // the peer waits to hear of the latest of these
+  bool is_awaited_ = false;  // the peer waits for the release of the latest of these
 
   Form sent_forms_[num_slots] = {};  // by slot, as what follows
   Lent lent_[num_slots];
@@ -202,7 +202,7 @@ class LaneOverQueuePair final : public QueuedLane {
   bool is_here_[num_slots] = {};
   size_t lengths_[num_slots] = {};
   Form forms_[num_slots] = {};
-  // The peeked message as it was when it was looked at: the peer can write to its slot again.
+  // A copy of the peeked message, because the peer can overwrite its slot.
   Header header_;
   bool is_awaited_again_ = false;  // it was announced over a path that failed
   Note note_;
@@ -219,13 +219,13 @@ class LaneOverQueuePair final : public QueuedLane {
   bool is_resumed_ = true;   // what the peer lacked was sent over this path
   VerbsClock::time_point left_at_{};
   std::string why_left_;
-  bool looks_at_all_ = false;  // the next poll() looks at the paths that are not used too
+  bool looks_at_all_ = false;  // the next poll() also checks unused paths
 
   bool is_starved_ = false;  // since the last sleep a caller found no message or no room
   bool is_probing_ = false;
   size_t num_probes_ = 0;
   uint64_t heard_ = 0;     // completions
-  uint64_t heard_at_ = 0;  // of these, when it last looked whether there was any
+  uint64_t heard_at_ = 0;  // of these, at the last check
   VerbsClock::time_point silent_since_ = VerbsClock::now();
 };
 

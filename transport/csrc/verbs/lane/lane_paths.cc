@@ -1,4 +1,4 @@
-// How a lane over queue pairs goes on over its next path when one fails.
+// A lane over queue pairs continues over its next path when one fails.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -9,7 +9,7 @@ namespace hccl {
 
 namespace {
 
-// For queue pairs that were stopped to return their RECVs. A device that is gone returns none.
+// Time for stopped queue pairs to return their RECVs. A lost device returns none.
 constexpr auto draining_time = std::chrono::seconds(1);
 
 }  // namespace
@@ -38,7 +38,7 @@ std::optional<size_t> LaneOverQueuePair::next_path() const {
 }
 
 void LaneOverQueuePair::leave() {
-  // Later errors of its stopped queue pairs are no cause.
+  // Later errors of its stopped queue pairs are not the cause.
   if (!std::exchange(path().has_failed, true)) why_left_ = "the peer has left it";
   if (!next_path()) return fail(why_left_);
   is_leaving_ = true;
@@ -63,7 +63,7 @@ void LaneOverQueuePair::arrive() {
   why_left_.clear();
   is_resumed_ = is_probing_ = false;
   forget_unread();
-  // The keys of the path that failed are of no use.
+  // The keys of the failed path are invalid.
   reply_ = {};
   note_.reply = 0;
   returned_ = released_;
@@ -86,7 +86,7 @@ void LaneOverQueuePair::forget_unread() {
     if (forms_[slot] == announced && !is_read) is_here_[slot] = false;
     if (!is_here_[slot]) continue;
     if (number == arrived_) ++arrived_;
-    // Its note asks for an answer by a key of the path that failed.
+    // Its note requests an answer by a key of the failed path.
     if (forms_[slot] == gathered) std::memset(slots_->in(number) + sizeof header_, 0, sizeof note_);
   }
   is_awaited_again_ = peeked_ && !is_here_[released_ % num_slots];
@@ -103,7 +103,7 @@ LaneSlots::Progress LaneOverQueuePair::progress() const {
   return progress;
 }
 
-// Both ends use the path now: what the peer lacks goes out again, in order.
+// Both ends now use the path: messages that the peer lacks are sent again, in order.
 void LaneOverQueuePair::resume() {
   const LaneSlots::Progress& theirs = path().theirs;
   is_resumed_ = true;
@@ -117,12 +117,12 @@ void LaneOverQueuePair::resume() {
     if ((theirs.whole >> (number - theirs.released - 1) & 1) == 0) send_again(number);
   }
   if (sent_ == 0 || !failure_.empty()) return;
-  // When they have ended, so have all messages, also those that did not go out again.
+  // When they complete, all messages have, even ones that were not sent again.
   for (Way& way : path().ways) write_credits(way);
 }
 
-// As a plain one, whatever it was: keys of the path that failed are of no use. Its slot is this
-// side's until the peer has released it.
+// Always as a plain message, because keys of the failed path are invalid. Its slot stays this
+// side's until the peer releases the message.
 void LaneOverQueuePair::send_again(uint64_t number) {
   size_t index = (number - 1) % num_slots;
   std::byte* slot = slots_->out(number - 1);
@@ -135,7 +135,7 @@ void LaneOverQueuePair::send_again(uint64_t number) {
   } else if (sent_forms_[index] == answered) {
     payload += sizeof(Note);
   } else if (sent_forms_[index] != plain) {
-    // The peer's device has confirmed it, and its owner has the memory back.
+    // The peer's device has confirmed it, and its owner has reused the memory.
     return fail("a message that its device had confirmed did not come");
   }
   if (header.length > 0) std::memmove(slot + sizeof header, payload, header.length);
@@ -148,7 +148,7 @@ void LaneOverQueuePair::send_again(uint64_t number) {
   device_.retries.add(1);
 }
 
-// The peeked message has come again, the same as it was.
+// The peeked message was received again, unchanged.
 void LaneOverQueuePair::parse_again() {
   Header before = header_;
   parse();

@@ -18,7 +18,7 @@ size_t up_to(size_t unit, size_t size) { return (size + unit - 1) / unit * unit;
 
 std::byte* new_pages(size_t num_bytes) {
   auto* pages = new (page) std::byte[num_bytes];
-  std::memset(pages, 0, num_bytes);  // the peer may read what nobody has written
+  std::memset(pages, 0, num_bytes);  // the peer may read unwritten parts
   return pages;
 }
 
@@ -28,13 +28,13 @@ void LaneSlots::FreePages::operator()(std::byte* pages) const { ::operator delet
 
 QueuePairAttributes LaneSlots::attributes() {
   QueuePairAttributes attributes;
-  // A message may take two requests, and its release one. Besides: the advertisement, a read, a
-  // probe, the last write.
+  // A message may take two requests, and its release one. Also: the advertisement, a read, a probe,
+  // the last write.
   attributes.max_send_wr = 4 * num_slots + 4;
   attributes.max_recv_wr = num_recvs + 1;
   attributes.max_sge = 2;
   attributes.max_inline = 0;
-  // A peer that is silent is the communicator's to judge: its calls have deadlines.
+  // The communicator handles a silent peer: its calls have deadlines.
   attributes.retry_count = std::numeric_limits<int>::max();
   return attributes;
 }

@@ -1,5 +1,5 @@
 // One end of a lane over queue pairs before it can send: its queue pairs, the slots that the peer
-// writes to, and a RECV for everything that may come.
+// writes to, and a RECV for everything that may arrive.
 //
 // It is made before the queue pairs are connected: RECVs are posted from INIT on, so the first
 // message of a peer finds one. The queue pairs of one device are a path. The lane uses the first
@@ -18,9 +18,9 @@
 
 namespace hccl {
 
-// Stands in a slot behind the header of a message whose payload is not copied.
+// Follows the header in the slot of a message whose payload is not copied.
 struct Note {
-  uint64_t address = 0;  // of the payload; the answer that `reply` asks for is to be written there
+  uint64_t address = 0;  // of the payload; the destination of the answer that `reply` requests
   uint64_t reply = 0;    // number of the message of the receiver's that answers; 0: none
   uint32_t rkey = 0;
   uint32_t unused[3] = {};
@@ -36,7 +36,7 @@ class LaneSlots {
   static constexpr size_t max_pairs = 16;  // of a path
   using Pairs = std::vector<std::shared_ptr<QueuePairInterface>>;
 
-  // A queue pair, and what has gone over it. Messages take turns: message n, counted from 1, goes
+  // A queue pair, and its messages. Messages take turns: message n, counted from 1, goes
   // over queue pair (n - 1) mod their number.
   struct Way {
     std::shared_ptr<QueuePairInterface> pair;
@@ -48,7 +48,7 @@ class LaneSlots {
     size_t num_recvs = 0;     // posted, and not completed
     uint64_t ended = 0;       // this side's messages up to this number that it carries have left
   };
-  // How far the end of a lane has come that begins to use a path.
+  // The progress of a lane's end when it starts to use a path.
   struct Progress {
     uint64_t released = 0;  // messages of the other end
     uint64_t whole = 0;  // of the following ones, which are here: bit i is message released + 1 + i
@@ -64,11 +64,11 @@ class LaneSlots {
     bool is_complete() const { return num_open == ways.size(); }
   };
 
-  // Attributes that each queue pair has to be made with.
+  // Required attributes of each queue pair.
   static QueuePairAttributes attributes();
 
-  // The queue pairs of each path, as many of each. Nothing was posted to them, and they are in INIT
-  // at least. Throws InvalidVerb, RdmaError.
+  // The queue pairs of each path, equally many. They are in INIT or later, without posted requests.
+  // Throws InvalidVerb, RdmaError.
   LaneSlots(std::vector<Pairs> paths, size_t slot_bytes);
 
   // Drops all paths but the first ones. Before the first message.
@@ -84,15 +84,15 @@ class LaneSlots {
   // may have to go again, when the peer has released it.
   size_t num_out() const { return num_out_; }
 
-  // Tells the peer where its messages go and which ones are here, over each queue pair of a path;
-  // these are in RTS.
+  // Sends the peer the addresses of its slots and the received messages, over each queue pair of a
+  // path; these are in RTS.
   void advertise(Path& path, const Progress& ours);
-  // Takes the peer's advertisement, of `length` bytes; returns what is wrong with it.
+  // Accepts the peer's advertisement, of `length` bytes; returns its problem, if any.
   std::string take_advertisement(Path& path, Way& way, size_t length);
   uint64_t their_address() const { return their_address_; }
 
  private:
-  // Where the peer's messages go. It travels in the first SEND of each queue pair.
+  // The peer's slots, sent in the first SEND of each queue pair.
   struct Advertisement {
     uint64_t magic;
     uint64_t address;

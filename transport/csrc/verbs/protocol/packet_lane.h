@@ -19,25 +19,24 @@ enum class PacketKind : uint8_t {
   write = 3,
   write_with_imm = 4,
   read = 5,
-  more = 6,  // a further fragment of the message that is under way
+  more = 6,  // a further fragment of the current message
   // Answers.
   read_response = 7,
   acknowledge = 8,
-  receiver_not_ready = 9,  // message `number` and all after it are to be sent again
-  // Nothing follows: the sender is closed or in ERROR. `imm` is 0, or the status of the oldest
-  // request
-  // that it did not carry out.
+  receiver_not_ready = 9,  // message `number` and all later ones must be sent again
+  // The last packet: the sender is closed or in ERROR. `imm` is 0, or the status of its oldest
+  // failed request.
   goodbye = 10,
 };
 
-// Field for field a Header, whose kind stays 0: the lane may announce a payload in registered
+// Field for field a Header, whose kind stays 0: so the lane may announce a payload in registered
 // memory instead of copying it.
 struct Packet {
   uint64_t remote_address = 0;
-  uint16_t acked = 0;  // how many of the receiver's messages were carried out; modulo 2^16
+  uint16_t acked = 0;  // number of executed messages of the receiver; modulo 2^16
   PacketKind kind = PacketKind::acknowledge;
   uint8_t last : 1 = 0;       // the message ends here
-  uint8_t wants_ack : 1 = 0;  // nothing follows soon: answer now
+  uint8_t wants_ack : 1 = 0;  // no packet follows soon: answer now
   uint8_t unused : 6 = 0;
   uint32_t imm = 0;
   uint32_t size = 0;  // of the whole message
@@ -70,8 +69,8 @@ struct PacketLane {
   uint64_t posted = 0;          // number of the last message on the lane
   QueuePairStatistics statistics = {};
 
-  // Posts one packet; the payload stays borrowed until lane->completed() reaches `posted`. To be
-  // called only while the lane is flushed, but for packets without a payload.
+  // Posts one packet; the payload stays borrowed until lane->completed() reaches `posted`. Packets
+  // with a payload may be posted only while the lane is flushed.
   void send(Packet packet, const std::byte* payload = nullptr);
   // Moves the payload of the peeked message to `offset` of a scatter list.
   Delivery deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length,

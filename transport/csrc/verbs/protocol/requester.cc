@@ -178,7 +178,7 @@ bool Requester::take_response(const Packet& packet) {
 void Requester::complete() {
   while (head_ != tail_) {
     PendingRequest& oldest = request_at(head_);
-    // Its own failure shows once all before it has ended, whether it was acknowledged or not.
+    // Its failure is reported once all earlier requests have ended, acknowledged or not.
     if (oldest.problem != Status::success) throw Fault{.send = oldest.problem};
     if (head_ == acked_ || packets_.lane->completed() < oldest.last_on_lane) return;
     packets_.statistics.messages.add(1);

@@ -1,4 +1,4 @@
-// The sending half of a queue pair: requests on their way until the peer has carried them out.
+// The sending half of a queue pair: requests until the peer has executed them.
 //
 //   head_ ... acked_ ... next_ ... tail_
 //   done, the lane may still borrow | sent, not acknowledged | waits to be sent
@@ -22,23 +22,23 @@ class Requester {
   // Takes a request; throws InvalidVerb or QueueFull.
   void post(const SendRequest& request);
 
-  // Sends what the lane takes now. True if anything moved.
+  // Sends as much as the lane accepts. True if anything moved.
   bool transmit();
-  // The peer has carried out so many requests, modulo 2^16. Throws Fault.
+  // The peer has executed `acked` requests, modulo 2^16. Throws Fault.
   void acknowledge(uint16_t acked);
   // The peer has no RECV for message `number`. Throws Fault.
   void not_ready(uint16_t number, std::chrono::microseconds timer);
-  // Takes the peeked fragment of a read's answer. False: not all of it is there. Throws Fault.
+  // Accepts the peeked fragment of a read's answer. False: it is incomplete. Throws Fault.
   bool take_response(const Packet& packet);
-  // Reports what has ended. Throws Fault for a request that failed on this side.
+  // Reports completed requests. Throws Fault for a request that failed on this side.
   void complete();
-  // Throws Fault for a peer that owes an answer and is silent for too long.
+  // Throws Fault if the peer owes an answer for too long.
   void check_silence(VerbsClock::time_point now);
   void received() { has_received_ = true; }
   VerbsClock::time_point next_timer() const;
   // Ends everything: the oldest unacknowledged request with `status`, later ones with FLUSHED.
   void flush(Status status);
-  // Forgets everything without a completion.
+  // Drops all requests without completions.
   void clear();
 
  private:

@@ -41,7 +41,7 @@ bool Responder::take(const Packet& packet) {
     try {
       fragment_dropped_ = !begin(packet);
     } catch (const Fault&) {
-      // Reads that came before are answered before this request is rejected.
+      // Earlier reads are answered before this request is rejected.
       if (!reads_.empty()) return false;
       throw;
     }
@@ -55,13 +55,13 @@ bool Responder::take(const Packet& packet) {
     bytes_since_ack_ += packet.length;
     if (packet.last) finish();
   }
-  // An end that takes a RECV usually answers: the answer carries the acknowledgement.
+  // An end that consumes a RECV usually answers, and the answer carries the acknowledgement.
   wants_ack_ |= packet.wants_ack && !consumes_recv(message_.kind);
   fragment_begun_ = false;
   return true;
 }
 
-// False: the fragment is to be dropped, because it will be sent again.
+// False: drop the fragment, which will be sent again.
 bool Responder::begin(const Packet& packet) {
   bool is_first = packet.kind != PacketKind::more;
   bool is_read = packet.kind == PacketKind::read;
@@ -133,7 +133,7 @@ void Responder::finish() {
   queue_.push(completion);
 }
 
-// A read is carried out when its answer has left, and acknowledgements are in order.
+// A read is executed when its answer has left, and acknowledgements are in order.
 void Responder::count_up() {
   packets_.to_acknowledge = reads_.empty() ? executed_ : reads_.front().number;
 }

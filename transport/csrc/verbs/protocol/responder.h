@@ -1,4 +1,4 @@
-// The receiving half of a queue pair: carries out what the peer requests, in order, once.
+// The receiving half of a queue pair: executes the peer's requests, in order and once.
 #pragma once
 
 #include <deque>
@@ -17,13 +17,12 @@ class Responder {
   // Takes a RECV; throws InvalidVerb or QueueFull.
   void post(const RecvRequest& request);
 
-  // Takes the peeked fragment of a request. False: not all of it is there, or it has to wait.
-  // Throws Fault.
+  // Accepts the peeked fragment of a request. False: it is incomplete, or must wait. Throws Fault.
   bool take(const Packet& packet);
-  // Sends the answers to reads that the lane takes now. True if anything moved. Throws Fault.
+  // Sends as many answers to reads as the lane accepts. True if anything moved. Throws Fault.
   bool answer_reads();
-  // Acknowledges what was carried out, if the peer waits for that and no other packet did so.
-  // `idle`: nothing came for a while.
+  // Acknowledges executed requests, if the peer waits for that and no other packet did so. `idle`:
+  // nothing was received for a while.
   bool acknowledge(bool idle);
   // RECVs that were reported.
   uint64_t num_received() const { return recv_head_; }
@@ -32,7 +31,7 @@ class Responder {
 
   // Ends every RECV: the oldest with `status`, the rest with FLUSHED.
   void flush(Status status);
-  // Forgets everything without a completion.
+  // Drops all RECVs without completions.
   void clear();
 
  private:
@@ -56,11 +55,11 @@ class Responder {
   uint64_t recv_head_ = 0, recv_tail_ = 0;
 
   uint16_t executed_ = 0;        // requests carried out; reads count as soon as they are understood
-  bool fragment_begun_ = false;  // the peeked fragment was looked at, but is not all there
+  bool fragment_begun_ = false;  // the peeked fragment was checked, but is incomplete
   bool fragment_dropped_ = false;
-  bool receiving_ = false;    // a message is under way:
+  bool receiving_ = false;    // in the middle of a message:
   Packet message_;            // its first packet
-  size_t offset_ = 0;         // its bytes that are in place
+  size_t offset_ = 0;         // its received bytes
   std::deque<Packet> reads_;  // that the peer waits for
   uint32_t answered_ = 0;     // bytes of the oldest of them
   uint64_t last_answer_ = 0;

@@ -1,4 +1,4 @@
-// The numbers by which InfiniBand writes times, sizes and results.
+// InfiniBand's codes for times, sizes and results.
 #pragma once
 
 #include "verbs/verbs.h"

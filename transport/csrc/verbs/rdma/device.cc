@@ -49,8 +49,8 @@ void throw_rdma_error(const std::string& what, int error) {
 
 RdmaDevice::RdmaDevice(const std::string& name, const RdmaRoute& route, const IbVerbs& verbs)
     : verbs_(verbs), name_(name), route_(route) {
-  // Kernels before 5.12 give a forked child's copy of registered memory to the wrong process; later
-  // ones need nothing, and then this does nothing.
+  // Kernels before 5.12 give a forked child's copy of registered memory to the wrong process; on
+  // later ones this does nothing.
   verbs_.fork_init();
   context_ = open_named(verbs_, name);
   ibv::PortAttr port{};
@@ -71,7 +71,7 @@ void RdmaDevice::take_events() {
   std::lock_guard lock(events_mutex_);
   ibv::AsyncEvent event;
   while (verbs_.get_async_event(context_, &event) == 0) {
-    // The others show in the completions of those that they concern.
+    // Completions report the other events.
     bool is_of_port = event.element.port_num == route_.port;
     if (event.event_type == ibv::event_device_fatal) {
       lost_.store(true, std::memory_order_relaxed);

@@ -43,13 +43,13 @@ class RdmaDevice {
 
   // Readable when the device has an event.
   int event_fd() const { return context_->async_fd; }
-  // Takes events that are there; never blocks.
+  // Reads pending events; never blocks.
   void take_events();
-  // Says where the port is not active now; empty where it is. For people.
+  // Describes a port that is not active; empty if it is. For messages.
   std::string port_trouble() const;
-  // The device is gone: nothing posted to it will ever complete.
+  // The device is lost: posted requests will never complete.
   bool lost() const { return lost_.load(std::memory_order_relaxed); }
-  // By its events. It may come back.
+  // By its events. It may become active again.
   bool port_down() const { return port_down_.load(std::memory_order_relaxed); }
 
  private:
@@ -61,7 +61,7 @@ class RdmaDevice {
   size_t mtu_ = 0;
   uint16_t lid_ = 0;
   std::mutex events_mutex_;
-  // Hints: whoever reads them has nothing to order.
+  // Hints, without ordering.
   std::atomic<bool> lost_{false};
   std::atomic<bool> port_down_{false};
 };
@@ -77,7 +77,7 @@ class RdmaDomain {
 
   RdmaDevice& device() const { return *device_; }
   ibv::Pd* pd() const { return pd_; }
-  // Throws InvalidVerb; RdmaError where the device or the limit of locked memory refuses.
+  // Throws InvalidVerb; RdmaError if the device or the limit of locked memory prevents it.
   MemoryRegion register_memory(uint64_t address, uint64_t length, uint32_t access);
   void deregister_memory(uint32_t lkey);
 

@@ -1,10 +1,9 @@
-// The used part of libibverbs, as its binary interface lays it out.
+// The used part of libibverbs' binary interface.
 //
-// Declared here, so that nothing of rdma-core is needed to build: the library is opened at run
-// time. The interface has been stable since libibverbs 1.1 (2006): structures only grow at their
-// end, and the library never reads past what its caller knows.
-// tests/transport/csrc/verbs/test_ibverbs.cc compares every field with <infiniband/verbs.h> where
-// that is installed.
+// Declared here, so that the build does not need rdma-core: the library is opened at run time. The
+// interface has been stable since libibverbs 1.1 (2006): structures only grow at their end, and the
+// library never reads beyond its caller's structures. tests/transport/csrc/verbs/test_ibverbs.cc
+// compares every field with <infiniband/verbs.h> where that is installed.
 #pragma once
 
 #include <cstddef>

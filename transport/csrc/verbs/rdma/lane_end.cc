@@ -6,7 +6,7 @@ namespace hccl {
 
 namespace {
 
-// Less than every device offers; a larger message gains nothing from it.
+// Less than every device offers; larger messages gain nothing.
 constexpr size_t inline_bytes = 128;
 
 }  // namespace

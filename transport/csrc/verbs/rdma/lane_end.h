@@ -1,4 +1,4 @@
-// One end of a communicator's lane over an RDMA device, until the communicator has it.
+// One end of a communicator's lane over an RDMA device, before the communicator owns it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace hccl {
 
 class RdmaLaneEnd {
  public:
-  // How long a queue pair waits for an answer, and how often it asks again: a device cannot ask for
+  // How long a queue pair waits for an answer, and how often it retries: a device cannot retry for
   // ever.
   struct Patience {
     VerbsClock::duration timeout;
@@ -21,7 +21,7 @@ class RdmaLaneEnd {
 
   using Registrations = std::vector<std::shared_ptr<RdmaRegistrations>>;
 
-  // On each device whose registrations these are `num_pairs` queue pairs, which are in INIT. The
+  // Makes `num_pairs` queue pairs in INIT on the device of each registration. The
   // lane uses the first device, and the next one when that fails. Throws InvalidVerb, RdmaError.
   RdmaLaneEnd(Registrations devices, size_t num_pairs, size_t slot_bytes, const Patience& patience);
 
@@ -29,7 +29,7 @@ class RdmaLaneEnd {
   const std::vector<std::shared_ptr<RdmaQueuePair>>& pairs() const { return pairs_; }
   // By device.
   const Registrations& registrations() const { return registrations_; }
-  // Drops all devices but the first ones: the peer has no more.
+  // Drops all devices but the first ones, if the peer has fewer.
   void keep(size_t num_devices);
   // Once.
   std::unique_ptr<LaneSlots> take_slots() { return std::move(slots_); }

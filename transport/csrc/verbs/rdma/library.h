@@ -8,13 +8,13 @@
 
 namespace hccl {
 
-// The RDMA device, its driver or its library cannot do what was asked for; says what to do.
+// The RDMA device, its driver or its library cannot do it; the text says what to do.
 class RdmaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Its functions. The library stays open: drivers have threads and exit handlers of their own.
+// Its functions. The library stays open: drivers have their own threads and exit handlers.
 struct IbVerbs {
   // Throws RdmaError.
   static IbVerbs load(const char* file = "libibverbs.so.1");

@@ -152,7 +152,7 @@ void RdmaQueuePair::modify(QueuePairState to) {
     if (to == state_) return;
   }
   if (to == QueuePairState::rtr && peer_.mtu == 0) throw InvalidVerb("RTR needs a connection");
-  // The kernel knows no step from RESET to ERROR.
+  // The kernel has no step from RESET to ERROR.
   if (to == QueuePairState::error && state_ == QueuePairState::reset) step(QueuePairState::init);
   step(to);
   state_ = to;
@@ -175,7 +175,7 @@ void RdmaQueuePair::step(QueuePairState to) {
     case QueuePairState::init:
       to_set.qp_state = ibv::qps_init;
       to_set.port_num = route.port;
-      to_set.qp_access_flags = all_access;  // the regions say what may be done with each
+      to_set.qp_access_flags = all_access;  // each region limits its access
       mask |= ibv::qp_pkey_index | ibv::qp_port | ibv::qp_access_flags;
       break;
     case QueuePairState::rtr: {
@@ -222,7 +222,7 @@ void RdmaQueuePair::step(QueuePairState to) {
 }
 
 void RdmaQueuePair::forget() {
-  // Completions of what was posted before must not be taken for those of what follows.
+  // Completions of earlier requests must not be mistaken for later ones'.
   ibv::Wc dropped[completions_per_drive];
   while (queue_->context->ops.poll_cq(queue_, completions_per_drive, dropped) > 0) {
   }
@@ -232,17 +232,17 @@ void RdmaQueuePair::forget() {
   reason_.clear();
 }
 
-// The device has moved it there.
+// The device has moved it to ERROR.
 void RdmaQueuePair::enter_error() {
   if (std::exchange(state_, QueuePairState::error) != QueuePairState::error) flush();
 }
 
-// Soft-RoCE has no doorbell for RECVs: those posted after its ERROR end only when it is told of
-// ERROR again. Other devices take the same step for nothing.
+// Soft-RoCE has no doorbell for RECVs: RECVs posted in ERROR end only when ERROR is set again. For
+// other devices the step has no effect.
 void RdmaQueuePair::flush() {
   ibv::QpAttr to_set{};
   to_set.qp_state = ibv::qps_err;
-  // An error here means that the device is gone, which the next poll says.
+  // An error here means that the device is lost, which the next poll reports.
   verbs_.modify_qp(pair_, &to_set, ibv::qp_state);
 }
 
@@ -277,7 +277,7 @@ void RdmaQueuePair::post_send(const SendRequest& request) {
   wr.rdma = {request.remote_address, request.rkey};
   ibv::SendWr* bad = nullptr;
   int error = pair_->context->ops.post_send(pair_, &wr, &bad);
-  // Its ring is full, although its completions were not taken for lack of room elsewhere.
+  // Its ring is full, because its completions were not taken for lack of room elsewhere.
   if (error == ENOMEM) throw QueueFull("the device has no room for another request");
   if (error != 0) throw InvalidVerb("the device refused a send: " + std::string(strerror(error)));
   sends_[sends_posted_++ % sends_.size()] = {request.wr_id, request.opcode,

@@ -1,7 +1,7 @@
-// A reliable connection of an RDMA device, with a completion queue of its own.
+// A reliable connection of an RDMA device, with its own completion queue.
 //
 // The device's queue holds a completion for everything that can be posted, so it never overflows.
-// The records of what was posted give completions what a device leaves out: the request's own
+// The records of posted requests complete what a device leaves out: the request's own
 // wr_id, its opcode after an error, and the length of a send.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace hccl {
 
-// The other end, as it described itself over an authenticated connection.
+// The peer's description, received over an authenticated connection.
 struct RdmaPeer {
   std::array<uint8_t, 16> gid{};
   uint32_t qp_num = 0;
@@ -41,7 +41,7 @@ class RdmaQueuePair final : public QueuePairInterface, public DrivenPair {
   uint32_t number() const { return number_; }
   // Random, of its first packet.
   uint32_t psn() const { return psn_; }
-  // As the device has it.
+  // The device's state.
   QueuePairState state();
   std::string reason() override;
   std::string trouble() override;
@@ -98,7 +98,7 @@ class RdmaQueuePair final : public QueuePairInterface, public DrivenPair {
   const Descriptor event_fd_;  // of the device; each queue pair watches a descriptor of its own
   QueuePairStatistics statistics_;
 
-  std::mutex mutex_;  // all below; taken after the lock of a completion queue's pairs
+  std::mutex mutex_;  // guards all below; taken after the lock of a completion queue's pairs
   ibv::CompChannel* channel_ = nullptr;
   ibv::Cq* queue_ = nullptr;
   ibv::Qp* pair_ = nullptr;  // nullptr: closed

@@ -81,12 +81,12 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
   auto holds = [&](const Other& other) { return other.holds(begin, num_bytes); };
   if (std::any_of(others_.begin(), others_.end(), holds)) return;
   if (!was_seen(begin, num_bytes)) return;
-  // Parts of it that calls used before.
+  // Parts of it that earlier calls used.
   for (size_t i = others_.size(); i-- > 0;) {
     bool is_part = others_[i].begin >= begin && others_[i].begin < begin + num_bytes;
     if (is_part) drop(others_.begin() + static_cast<long>(i));
   }
-  // First the watch: what goes while it is registered is noticed too.
+  // First the watch, to detect memory that is unmapped during registration.
   std::optional<size_t> range = watch_->watch(begin, num_bytes);
   if (!range) return see({begin, num_bytes, true});
   if (RegistrationPtr made = make(begin, num_bytes)) {
@@ -103,7 +103,7 @@ void RdmaRegistrations::expect(const std::byte* address, size_t num_bytes) {
   }
 }
 
-// Memory that one call uses and then frees is not worth it: it is registered when it comes again.
+// Memory of a single call is not worth registering: it is registered at its second use.
 bool RdmaRegistrations::was_seen(const std::byte* begin, size_t num_bytes) {
   auto is_same = [&](const Seen& one) { return one.begin == begin && one.num_bytes == num_bytes; };
   auto found = std::find_if(seen_.begin(), seen_.end(), is_same);
@@ -152,7 +152,7 @@ void RdmaRegistrations::make_room(size_t num_bytes) {
   }
 }
 
-// Drops what has gone.
+// Drops registrations of unmapped memory.
 void RdmaRegistrations::sweep() {
   if (others_.empty() || watch_->num_gone() == num_gone_) return;
   num_gone_ = watch_->num_gone();

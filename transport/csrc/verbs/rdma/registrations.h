@@ -1,13 +1,12 @@
-// Memory as an RDMA device knows it: registered tensors, and other memory that calls use again and
-// again.
+// Registrations of memory with an RDMA device: registered tensors, and memory that calls use
+// repeatedly.
 //
-// To register costs the kernel a look at each page, and keeps it in memory. A piece of the arena is
-// registered whole when a message first touches it. Other memory is registered when a second call
-// uses it, and without the pages at its ends that it does not fill, because these have other owners
-// too; MemoryWatch tells when it goes.
+// Registering makes the kernel pin each page. A piece of the arena is registered whole when a
+// message first touches it. Other memory is registered when a second call uses it, and without
+// partial pages at its ends, which have other owners too; MemoryWatch detects when it is unmapped.
 //
-// A registration ends when its memory goes, or when others need the room: no more than `max_bytes`
-// are registered at a time, and what was used least recently makes room first.
+// A registration ends when its memory is unmapped, or when others need the room: at most
+// `max_bytes` are registered at a time, and the least recently used is dropped first.
 #pragma once
 
 #include <array>
@@ -27,7 +26,7 @@ namespace hccl {
 // Thread-safe. Results of find() must not outlive it.
 class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
  public:
-  // Of other memory: less is copied, and more pieces are not registered at a time.
+  // For other memory: smaller pieces are copied, and the number of pieces is limited.
   static constexpr size_t min_other_bytes = 256 << 10;
   static constexpr size_t max_others = 64;
 
@@ -37,15 +36,15 @@ class RdmaRegistrations final : public RegisteredMemory, public ArenaObserver {
                                                    size_t max_bytes);
 
   const std::shared_ptr<RdmaDomain>& domain() const { return domain_; }
-  // None too where the device or the limit of locked memory refuses.
+  // None also if the device or the limit of locked memory prevents it.
   std::optional<Use> find(const std::byte* address, size_t num_bytes) override;
   void expect(const std::byte* address, size_t num_bytes) override;
   void released(const std::byte* allocated) override;
-  // Of all that is registered now, besides what is on its way out. Forgets what has gone.
+  // All registered bytes, except registrations that are ending. Drops unmapped memory.
   size_t num_bytes();
 
  private:
-  // Ended when the last message that uses it has dropped it too.
+  // Ends when the last message that uses it has dropped it.
   struct Registration {
     Registration(RdmaDomain& domain, const std::byte* begin, size_t num_bytes);
     ~Registration() { domain.deregister_memory(region.lkey); }

@@ -8,10 +8,10 @@ namespace hccl {
 
 namespace {
 
-// Without a message for so many turns, an acknowledgement goes by itself.
+// Turns without a message after which an acknowledgement is sent by itself.
 constexpr int turns_until_ack = 16;
 constexpr int turns_per_check = 64;
-// How long a queue pair is driven by no thread before the progress thread takes it over.
+// Time without a driving thread after which the progress thread drives a queue pair.
 constexpr auto takeover_time = std::chrono::milliseconds(2);
 
 std::atomic<uint32_t> next_number{1};  // relaxed: only unique
@@ -21,7 +21,7 @@ QueuePairAttributes checked(const QueuePairAttributes& attributes) {
   return attributes;
 }
 
-// How the progress thread drives a queue pair: if no other thread has done so since its last turn.
+// The progress thread's part: drives a queue pair if no other thread has since its last turn.
 class Card final : public Drivable {
  public:
   explicit Card(std::weak_ptr<QueuePair> pair) : pair_(std::move(pair)) {}
@@ -37,7 +37,7 @@ class Card final : public Drivable {
     auto pair = pair_.lock();
     if (!pair) return true;
     if (pair->num_drives() != num_drives_ || pair->has_caller()) {
-      // Another thread drives it: enough to come back now and then.
+      // Another thread drives it: check again later.
       sleep.limit(VerbsClock::now() + takeover_time);
       num_drives_ = pair->num_drives();
       return true;
@@ -52,7 +52,7 @@ class Card final : public Drivable {
     try {
       moved = turn();
     } catch (const LaneInterrupted&) {
-      // The queue pair is in ERROR by now, and signals are for other threads.
+      // The queue pair is now in ERROR, and signals are for other threads.
     }
     num_drives_ = pair.num_drives();
     return moved;
@@ -204,7 +204,7 @@ void QueuePair::post_send(const SendRequest& request) {
       // Only the oldest is sent here: a thread that waits sends the rest.
       requester_->transmit();
     } catch (const LaneError&) {
-      // The next turn meets it too, and receives first what the peer said before.
+      // The next turn has the same error, after it has received the peer's earlier messages.
     } catch (const LaneInterrupted&) {
       interrupted();
     }
@@ -234,7 +234,7 @@ void QueuePair::interrupted() {
   std::rethrow_exception(interruption);
 }
 
-// Called from a catch: to ERROR, for what the protocol or the lane threw.
+// Called from a catch: moves to ERROR, for an exception of the protocol or the lane.
 void QueuePair::fail_by_exception() {
   try {
     throw;
@@ -273,7 +273,7 @@ bool QueuePair::turn() {
 void QueuePair::check_timers(VerbsClock::time_point now) {
   underlying_->tend();
   requester_->check_silence(now);
-  // Messages that the peer sent before it went are still received, then the queue pair fails.
+  // Messages that the peer sent before it ended are still received, then the queue pair fails.
   if (underlying_->peer_has_ended() && !receive()) {
     throw LaneError(0, "the peer's process has ended");
   }
@@ -282,7 +282,7 @@ void QueuePair::check_timers(VerbsClock::time_point now) {
 bool QueuePair::receive() {
   bool moved = false;
   uint64_t num_received = responder_->num_received();
-  // A further peek may be a system call, and a thread waits for the message that came.
+  // A further peek may be a system call, and a thread waits for the received message.
   for (int i = 0; i < packets_per_turn && responder_->num_received() == num_received; ++i) {
     const Header* header = packets_.lane->peek();
     if (header == nullptr) break;

@@ -1,9 +1,9 @@
 // A queue pair: a reliable connection with verbs' semantics, in software over any lane.
 //
-// requester.h is its sending half, responder.h its receiving half, packet_lane.h what travels;
-// queue_pair_end.cc has what happens at its end. A thread that polls a completion queue drives its
-// queue pairs. The progress thread plays the network card for those that no thread polls: a peer
-// can read and write our memory, and gets its answers, while this process computes.
+// requester.h is its sending half, responder.h its receiving half, packet_lane.h its packets;
+// queue_pair_end.cc has its end. A thread that polls a completion queue drives its queue pairs. The
+// progress thread acts as the network card for queue pairs that no thread polls: a peer can access
+// this process's memory, and gets answers, while this process computes.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class QueuePair final : public QueuePairInterface,
             std::shared_ptr<CompletionQueue> send_queue,
             std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
   ~QueuePair() override;  // closes it
-  // One in RTS over `lane`, with a protection domain and a completion queue of its own.
+  // Makes one in RTS over `lane`, with its own protection domain and completion queue.
   static std::shared_ptr<QueuePair> connected(std::shared_ptr<ProgressThread> progress,
                                               std::shared_ptr<UnderlyingLane> lane,
                                               const QueuePairAttributes& attributes);
@@ -42,7 +42,7 @@ class QueuePair final : public QueuePairInterface,
   // Why it is in ERROR; empty otherwise.
   std::string reason() override;
 
-  // Gives it its connection; in INIT only.
+  // Sets its connection; in INIT only.
   void attach(std::shared_ptr<UnderlyingLane> lane);
   // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb for other
   // steps, and for RTR without a connection.
@@ -71,9 +71,10 @@ class QueuePair final : public QueuePairInterface,
 
   const QueuePairStatistics& statistics() const { return packets_.statistics; }
 
-  // For who replaces the connections of its lane: calls `use` under the lock, unless it is gone.
+  // For the replacement of its lane's connections: calls `use` under the lock, unless the lane is
+  // gone.
   void with_lane(const std::function<void(Lane&)>& use);
-  // Has its drivers look at the lane again.
+  // Makes its drivers check the lane again.
   void wake();
 
   // For the progress thread.
@@ -86,7 +87,7 @@ class QueuePair final : public QueuePairInterface,
  private:
   static constexpr int packets_per_turn = 64;
 
-  // Takes the lock for a caller that a spinning driver has to make room for.
+  // Takes the lock for a caller, before which a spinning driver must give way.
   std::unique_lock<std::mutex> lock();
   bool receive();
   bool take(const Packet& packet);
@@ -109,7 +110,7 @@ class QueuePair final : public QueuePairInterface,
   const std::shared_ptr<CompletionQueue> recv_queue_;
 
   std::mutex mutex_;
-  // Posters that wait for the lock: a driver that spins must let them in. Pairs with drive().
+  // Posters that wait for the lock: a spinning driver must let them in. Pairs with drive().
   std::atomic<int> num_posters_{0};
   // Written under the lock.
   std::atomic<QueuePairState> state_{QueuePairState::reset};

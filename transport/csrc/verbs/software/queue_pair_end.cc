@@ -1,4 +1,4 @@
-// How a queue pair ends: errors, goodbyes, and memory that has to be given back first.
+// The end of a queue pair: errors, goodbyes, and memory that must be returned first.
 #include "verbs/software/queue_pair.h"
 
 namespace hccl {
@@ -7,7 +7,7 @@ namespace {
 
 // How long a queue pair that has failed or closes waits for its last packet to leave.
 constexpr auto parting_time = std::chrono::milliseconds(500);
-constexpr int longest_sleep_ms = 1;  // the end of an announcement rings no bell
+constexpr int longest_sleep_ms = 1;  // the end of an announcement wakes no sleeper
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void QueuePair::notify_peer(Status rejection) {
   }
 }
 
-// A turn in ERROR: the last packet leaves, what the peer still sends is discarded.
+// A turn in ERROR: the last packet leaves, and the peer's packets are discarded.
 bool QueuePair::drain() {
   bool moved = false;
   if (underlying_) {
@@ -63,7 +63,7 @@ bool QueuePair::drain() {
   return true;
 }
 
-// Ends all borrowing: nothing of the lane is left.
+// Drops the lane, which ends all borrowing.
 void QueuePair::drop_lane() {
   packets_.lane = nullptr;
   underlying_.reset();
@@ -112,8 +112,8 @@ bool QueuePair::wait_until(Done done) {
   }
 }
 
-// The next fragment of such a read is rejected. Those on the lane have to leave, or to be read by
-// the peer where they were announced.
+// The next fragment of such a read is rejected. Fragments on the lane must leave, or be read by the
+// peer if they were announced.
 void QueuePair::release_region() {
   if (wait_until([this] {
         return !underlying_ || packets_.lane->completed() >= responder_->last_answer();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr SegmentShape shm_shape{
     .num_local_ranks = 2, .num_channels = 1, .num_slots = 8, .slot_bytes = 65536};
-// A sender of requests has others to post meanwhile.
+// A sender of requests has other requests to post meanwhile.
 constexpr size_t min_announced_bytes = 4096;
 constexpr size_t tcp_slot_bytes = 262144;
 
@@ -41,7 +41,7 @@ class ShmUnderlyingLane final : public UnderlyingLane {
   void lower(Sleeper sleeper) override {
     mine_->lower(sleeper);
     clear_event(doorbell_);
-    // The peer may have rung for another sleeper, which has not been scheduled yet.
+    // The peer's wake-up may have been for another sleeper, which was not scheduled yet.
     if (mine_->header().sleepers.load(std::memory_order_seq_cst) != 0) signal_event(doorbell_);
   }
 

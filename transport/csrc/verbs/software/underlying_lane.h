@@ -13,7 +13,7 @@
 
 namespace hccl {
 
-// A lane with descriptors of its own, such as one that a Python provider implements. A sleep on it
+// A lane with its own descriptors, such as a Python provider's. A sleep on it
 // keeps it alive, and with it the descriptors that the sleeper watches.
 class UnderlyingLane : public SleepFlag {
  public:
@@ -24,16 +24,16 @@ class UnderlyingLane : public SleepFlag {
   Lane& lane() const { return *lane_; }
   // Bytes that one message can take.
   size_t slot_bytes() const { return slot_bytes_; }
-  // Readable when something came, writable when the lane can send.
+  // Readable when something arrived, writable when the lane can send.
   virtual std::vector<int> descriptors() const { return lane_->descriptors(); }
   virtual void watch(Sleep& sleep);
   // Called with the lock of the queue pair held.
   void raise(Sleeper) override {}
   // Thread-safe.
   void lower(Sleeper) override {}
-  // Whether the peer's process has ended. Messages that it sent before are still to be received.
+  // Whether the peer's process has ended. Its earlier messages are still to be received.
   virtual bool peer_has_ended() { return false; }
-  // To be called every 100 ms or so, with the lock of the queue pair held.
+  // Called about every 100 ms, with the lock of the queue pair held.
   virtual void tend() {}
 
  private:
@@ -67,7 +67,7 @@ class ShmEndpoint {
 };
 
 // Over a TCP or Unix stream socket: connected, authenticated and non-blocking. With an observer its
-// connection is replaced when it breaks. `peer`: for what the lane reports.
+// connection is replaced when it breaks. `peer`: for the lane's reports.
 std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket, int peer = 0,
                                                     TcpOptions options = {});
 
