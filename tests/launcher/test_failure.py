@@ -70,11 +70,6 @@ def test_first_failure_is_never_a_rank_that_was_stopped() -> None:
     assert first_failure([STOPPED]) == STOPPED
 
 
-def test_shell_code_of_a_signal_is_128_and_its_number() -> None:
-    assert VANISHED.shell_code == 128 + signal.SIGSEGV
-    assert RAISED.shell_code == 1
-
-
 def test_render_puts_the_first_failure_last_and_whole() -> None:
     same = RAISED._replace(rank=5, at_s=101.0)
     lost = RAISED._replace(rank=0, at_s=102.0, kind="DistBackendError", message="lost")

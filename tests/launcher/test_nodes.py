@@ -77,6 +77,7 @@ def test_failure_on_one_node_ends_the_other_with_one_report(
     assert re.fullmatch(rf"{title} \(node 0 at 127.0.0.1:\d+ has the report\)\n", errors[1])
 
 
+@pytest.mark.nightly("launchers")
 def test_all_nodes_restart_or_none(port: int, script: Callable[[str], Path]) -> None:
     path = script(
         f"""
@@ -99,7 +100,9 @@ if attempt == "0":
     assert "restart 1 of 1: all ranks start again" in outputs[0][1]
 
 
-@pytest.mark.parametrize(("stopped", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("stopped", "number"), [(1, signal.SIGTERM), *by_night("launchers", (0, signal.SIGINT))]
+)
 def test_signal_on_one_node_ends_both(
     port: int, script: Callable[[str], Path], stopped: int, number: signal.Signals
 ) -> None:
@@ -117,9 +120,8 @@ def test_signal_on_one_node_ends_both(
 @pytest.mark.parametrize(
     ("process", "killed"),
     [
-        ("supervisor", 0),
         ("agent", 1),
-        *by_night("launchers", ("supervisor", 1), ("agent", 0)),
+        *by_night("launchers", ("supervisor", 0), ("supervisor", 1), ("agent", 0)),
     ],
 )
 def test_killed_launcher_ends_every_process_of_every_node(
@@ -233,6 +235,7 @@ def test_node_with_another_secret_is_not_let_in(
     assert not {"3f9c", "77ab"} & set("".join(errors + first_errors).split())
 
 
+@pytest.mark.nightly("launchers")
 def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(
     port: int, script: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -252,6 +255,7 @@ def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(
     assert codes == [0, 0], errors
 
 
+@pytest.mark.nightly("launchers")
 def test_node_takes_the_coordinator_over_from_a_process_that_was_about_to_end(
     port: int, script: Callable[[str], Path]
 ) -> None:

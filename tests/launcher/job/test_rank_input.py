@@ -106,18 +106,6 @@ def test_rank_0_reads_standard_input_and_the_others_have_none(
     assert sorted(done.stdout.splitlines()) == ["0 end", "0 read one", "0 read two", "1 end"]
 
 
-def test_rank_0_reads_the_terminal(script: Script) -> None:
-    path = script("import sys\nif rank == 0: say(f'read {input()}, {sys.stdin.isatty()}')")
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "--nproc", "2", str(path)]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
-        os.close(theirs)
-        os.write(ours, b"typed\n")
-        assert process.stdout is not None
-        assert process.stdout.read() == "read typed, True\n"
-    os.close(ours)
-
-
 def test_what_is_typed_for_the_shell_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     in_background, received, loop = [True, True, False], [], JobLoop()

@@ -68,20 +68,6 @@ def test_flush_ends_at_its_deadline() -> None:
         os.close(descriptor)
 
 
-def test_reader_that_leaves_is_noticed_and_the_rest_dropped() -> None:
-    reader, writer = os.pipe()
-    before = Console(writer)
-    os.close(reader)
-    after = Console(writer)
-    for screen in (before, after):
-        screen.write(LINE)
-        assert screen.is_lost
-        screen.write(LINE)
-        assert not screen.is_waiting
-    for descriptor in {writer, before.fileno(), after.fileno()}:
-        os.close(descriptor)
-
-
 def test_status_stays_below_the_lines_and_leaves_nothing() -> None:
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 11, 0, 0))
