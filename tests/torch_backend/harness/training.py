@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -43,15 +43,17 @@ def train(
     world_size: int,
     *,
     optimizer: torch.optim.Optimizer | None = None,
-    steps: int = STEPS,
+    after: Callable[[Iterator[nn.Parameter]], object] | None = None,
 ) -> list[torch.Tensor]:
-    """Train on this rank's part of every batch and return the parameters."""
+    """Train on this rank's part of every batch and return the parameters; `after` each step."""
     optimizer = optimizer or sgd(network)
-    for inputs, targets in batches(steps):
+    for inputs, targets in batches():
         optimizer.zero_grad()
         outputs = network(part_of(inputs, rank, world_size))
         nn.functional.mse_loss(outputs, part_of(targets, rank, world_size)).backward()
         optimizer.step()
+        if after is not None:
+            after(network.parameters())
     return parameters_of(network)
 
 

@@ -13,34 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
     powerSGD_hook,
 )
 from torch.nn.parallel import DistributedDataParallel
+from training import model, train, trained_alone
 
 SECTION = "DistributedDataParallel"
-STEPS, BATCH = 4, 8
 BF16 = 1e-1
 """How much rounding every gradient may show after the steps."""
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-
-
-def train(network: nn.Module, rank: int, world_size: int, after: Any = None) -> list[torch.Tensor]:
-    """Return the parameters after some steps, each on this rank's part of a batch."""
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    random = torch.Generator().manual_seed(1)
-    for _ in range(STEPS):
-        data = torch.randn(BATCH, 9, generator=random).chunk(world_size)[rank]
-        optimizer.zero_grad()
-        nn.functional.mse_loss(network(data[:, :6]), data[:, 6:]).backward()
-        optimizer.step()
-        if after is not None:
-            after(network.parameters())
-    return [parameter.detach().clone() for parameter in network.parameters()]
-
-
-def trained_alone(world_size: int) -> list[list[torch.Tensor]]:
-    return [train(model(), 0, 1)] * world_size
 
 
 def over_buckets() -> DistributedDataParallel:
