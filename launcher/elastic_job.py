@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts.settings import bind
 from hccl_py.launcher.placement.binding import Bind, place
 from hccl_py.launcher.placement.topology import framework_variables, read_machine
-from hccl_py.launcher.processes import children, takes
-from hccl_py.launcher.signals import WARNINGS
+from hccl_py.launcher.processes import children, freeze, takes, thaw
+from hccl_py.launcher.signals import RESUME, SUSPEND, WARNINGS
 from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 
 _PROBE_S = 2.0
@@ -58,6 +59,8 @@ def run(options: JobOptions, folder: Path, words: Sequence[str]) -> int:
     """
     for number in WARNINGS:
         signal.signal(number, _pass_on)
+    signal.signal(SUSPEND, partial(_suspend, os.getppid()))
+    signal.signal(RESUME, lambda *_: thaw([*children(os.getpid())]))
     args = parser().parse_args(words)
     try:
         if args.rdzv_backend in _BY_PLACE:
@@ -210,3 +213,8 @@ def _pass_on(number: int, _frame: object) -> None:
         if takes(pid, number):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _suspend(supervisor: int, *_: object) -> None:
+    freeze([*children(os.getpid())])
+    os.kill(supervisor, signal.SIGTSTP)

@@ -11,12 +11,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PAUSE_S = 0.01
+_PAUSE_S, _FREEZE_S = 0.01, 1.0
 _libc = ctypes.CDLL(None)
 
 
@@ -55,6 +55,32 @@ def tree(pid: int) -> Iterator[int]:
     yield pid
     for child in children(pid):
         yield from tree(child)
+
+
+def freeze(found: Sequence[int]) -> None:
+    """Stop children of this process, and what is below them; return once the children stand."""
+    _signal_trees(found, signal.SIGSTOP)
+    end_s = time.monotonic() + _FREEZE_S
+    while not all(map(_stands, found)) and time.monotonic() < end_s:
+        time.sleep(_PAUSE_S)
+
+
+def thaw(found: Sequence[int]) -> None:
+    """Continue what `freeze` stopped."""
+    _signal_trees(found, signal.SIGCONT)
+
+
+def _signal_trees(roots: Sequence[int], number: signal.Signals) -> None:
+    for pid in [pid for root in roots for pid in tree(root)]:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _stands(child: int) -> bool:
+    with suppress(ChildProcessError):
+        options = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, child, options) is not None
+    return True
 
 
 def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:

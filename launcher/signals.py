@@ -7,6 +7,10 @@ from typing import NoReturn
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGPWR, signal.SIGALRM)
 """Signals that schedulers and users send to running programs: for the ranks."""
 
+SUSPEND, RESUME = signal.SIGRTMIN, signal.SIGRTMIN + 1
+"""The supervisor sends them to its agent at Ctrl-Z and afterwards. The kernel drops pending stop
+signals when it continues a process, and each signal of the supervisor continues the agent."""
+
 
 def end(number: int, _frame: object = None) -> NoReturn:
     """Handle a signal by ending this process, in one line.

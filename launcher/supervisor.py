@@ -24,7 +24,7 @@ from hccl_py.launcher.processes import (
     thaw_at_end_of,
 )
 from hccl_py.launcher.scratch import make, remove
-from hccl_py.launcher.signals import WARNINGS
+from hccl_py.launcher.signals import RESUME, SUSPEND, WARNINGS
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # A program such as `timeout` sends its signal twice, to the process and to its group.
@@ -56,6 +56,8 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     # SIGCHLD reports a frozen child: its byte on the pipe thaws the child. If a shell ignored that
     # signal, the kernel would keep no exit code.
     handled = (*stop_signals(), *WARNINGS, signal.SIGCHLD)
+    if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:  # a shell has job control
+        handled += (signal.SIGTSTP,)
     before = {number: signal.signal(number, lambda *_: None) for number in handled}
     pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
@@ -104,6 +106,8 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number in stop_signals():
             signal.signal(number, partial(_end_child, parent, folder))
+        signal.signal(SUSPEND, lambda *_: os.kill(parent, signal.SIGTSTP))  # no rank runs yet
+        signal.signal(RESUME, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         adopt_orphans()
         os.close(signals[1])
@@ -135,7 +139,7 @@ def _end_child(parent: int, folder: Path, number: int, _frame: object) -> None:
 
 def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
     """Wait for the end of the child; return the signal that stopped it, 0 without one."""
-    stopped_by, stopped_s, end_s = 0, 0.0, 0.0
+    stopped_by, stopped_s, end_s, suspends = 0, 0.0, 0.0, False
     while True:
         left_s = max(0.0, end_s - time.monotonic()) if stopped_by else None
         ready, _, _ = select([ended, signals], [], [], left_s)
@@ -146,9 +150,21 @@ def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
         for number in os.read(signals, 64):
             if number in WARNINGS:
                 os.kill(pid, number)
+            elif number == signal.SIGTSTP:
+                if suspends:  # the agent has stopped the ranks, or the user repeats Ctrl-Z
+                    _suspend_here()
+                os.kill(pid, RESUME if suspends else SUSPEND)
+                suspends = not suspends
             elif number != signal.SIGCHLD and not stopped_by:
                 stopped_by, stopped_s = number, time.monotonic()
                 end_s = stopped_s + stop_s
                 os.kill(pid, number)
             elif number in _IMPATIENT and time.monotonic() - stopped_s > _SAME_S:
                 return stopped_by
+
+
+def _suspend_here() -> None:
+    """Stop until the shell continues this process; the kernel skips it where no shell would."""
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, handler)

@@ -20,7 +20,7 @@ from hccl_py.launcher.job.streams import JobOutput
 from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
-from hccl_py.launcher.signals import WARNINGS
+from hccl_py.launcher.signals import RESUME, SUSPEND, WARNINGS
 from hccl_py.launcher.supervisor import stop_signals
 from hccl_py.schedulers.ports import free_port
 
@@ -220,14 +220,16 @@ def watch_signals(
     """
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    for number in (*stop_signals(), *WARNINGS):
+    for number in (*stop_signals(), *WARNINGS, SUSPEND, RESUME):
         signal.signal(number, lambda *_: None)
     supervisor = os.getppid()
 
     def take() -> None:
         for number in os.read(readable, 64):
-            if number in WARNINGS:
+            if number in (*WARNINGS, SUSPEND, RESUME):
                 on_warning(number)
+                if number == SUSPEND:  # no rank reads the terminal any more
+                    os.kill(supervisor, signal.SIGTSTP)
             elif os.getppid() != supervisor:
                 on_stop("killed", AGENT_KILLED)
             elif number in stop_signals():

@@ -18,8 +18,9 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.streams import JobOutput
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.placement.binding import Place, bound_to
-from hccl_py.launcher.processes import kill_descendants, takes
+from hccl_py.launcher.processes import freeze, kill_descendants, takes, thaw
 from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
+from hccl_py.launcher.signals import RESUME, SUSPEND
 
 _PR_SET_PDEATHSIG, _PR_SET_PTRACER = 1, 0x59616D61
 _KILL_S = 3.0
@@ -130,8 +131,14 @@ class HostRanks:
         return next(pids, None)
 
     def warn(self, number: int) -> list[int]:
-        """Send a signal to the ranks that handle it; return the other ranks."""
+        """Send a signal to the ranks that handle it; return the other ranks.
+
+        SUSPEND stops all ranks, and RESUME continues them.
+        """
         running = [rank for rank in self._ranks if rank.exit_code is None]
+        if number in (SUSPEND, RESUME):
+            (freeze if number == SUSPEND else thaw)([rank.process.pid for rank in running])
+            return []
         spared = [rank for rank in running if not takes(rank.process.pid, number)]
         for rank in running:
             if rank not in spared:

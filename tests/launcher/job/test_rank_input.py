@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from launching import COMMAND, run
 from quiet_clock import HANG_S
+from tiers import by_night
 
 from hccl_py.launcher.job import rank_input
 from hccl_py.launcher.job.loop import JobLoop
@@ -124,6 +125,40 @@ def test_what_is_typed_for_the_shell_is_not_read(monkeypatch: pytest.MonkeyPatch
     assert (received, in_background) == ([b"typed\n"], [])
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--nproc 2", *by_night("launchers", "", "--hosts 127.0.0.1:2", "--role x --nproc 2")],
+)
+def test_ctrl_z_stops_the_ranks_and_leaves_the_terminal_to_the_shell(
+    script: Script, options: str
+) -> None:
+    path = script("if rank == 0: say('hello ' + input('your ' + 'name? '))")
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+    printed = b""
+
+    def answer_to(question: bytes, text: bytes) -> None:
+        nonlocal printed
+        while question not in printed:
+            assert (chunk := _read(ours)), printed
+            printed += chunk
+        printed = printed.partition(question)[2]
+        os.write(ours, text)
+
+    command = f"{' '.join(COMMAND[:3])} {options} {path}\n"
+    os.write(ours, command.encode())
+    answer_to(b"your name? ", b"\x1a")
+    answer_to(b"Stopped", b"echo shell $((6 * 7))\n")
+    answer_to(b"shell 42", b"fg\n")
+    answer_to(b"launcher.main", b"Ada\n")
+    answer_to(b"hello Ada", b"exit $?\n")
+    while _read(ours):
+        pass
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(ours)
 
 
 _JOB_CONTROL = """
