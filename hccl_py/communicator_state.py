@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hccl_py.algorithms.shared import Shared
-from hccl_py.algorithms.tuner import Cores
-from hccl_py.algorithms.tuning import tuning_of
+from hccl_py.algorithms.choice.shared import Shared
+from hccl_py.algorithms.choice.tuner import Cores
+from hccl_py.algorithms.choice.tuning import tuning_of
 from hccl_py.compression import GainCheck
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.reporter import Reporter

@@ -5,9 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, write_plan
-from hccl_py.algorithms.tuner import (
+from hccl_py.algorithms.choice.tuner import (
     UNKNOWN_CORES,
     VARIABLE,
     Cores,
@@ -15,7 +13,9 @@ from hccl_py.algorithms.tuner import (
     min_message_bytes,
     size_class,
 )
-from hccl_py.algorithms.tuning import Tuning
+from hccl_py.algorithms.choice.tuning import Tuning
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, write_plan
 from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from hccl_py.algorithms.choice.tuner import UNKNOWN_SIZE, size_class
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import Algorithm, write_plan
-from hccl_py.algorithms.tuner import UNKNOWN_SIZE, size_class
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.explain import explain
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError

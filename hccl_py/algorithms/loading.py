@@ -6,9 +6,9 @@ from functools import lru_cache
 from importlib import util
 from pathlib import Path
 
+from hccl_py.algorithms.choice.tuner import VARIABLE, items, overrides
 from hccl_py.algorithms.custom import PLANS, CustomAlgorithm
 from hccl_py.algorithms.plan_file import loaded_plans
-from hccl_py.algorithms.tuner import VARIABLE, items, overrides
 from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 

@@ -11,11 +11,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hccl_py.algorithms.shared import REPRODUCIBLE, Shared, is_reproducible
-from hccl_py.algorithms.tuner import VARIABLE as ALGORITHM
-from hccl_py.algorithms.tuner import items, names_a_file, overrides
-from hccl_py.algorithms.tuning import VARIABLE as TUNING
-from hccl_py.algorithms.tuning import read_for_all_ranks
+from hccl_py.algorithms.choice.shared import REPRODUCIBLE, Shared, is_reproducible
+from hccl_py.algorithms.choice.tuner import VARIABLE as ALGORITHM
+from hccl_py.algorithms.choice.tuner import items, names_a_file, overrides
+from hccl_py.algorithms.choice.tuning import VARIABLE as TUNING
+from hccl_py.algorithms.choice.tuning import read_for_all_ranks
 from hccl_py.compression import VARIABLE as COMPRESSION
 from hccl_py.compression import default_compression
 from hccl_py.diagnosis.stall import warning_from_environment

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_shapes import nodes_by
 
+from hccl_py.algorithms.choice.tuner import Cores, choose
 from hccl_py.algorithms.table import ALGORITHMS, plans_for, verify_algorithm
-from hccl_py.algorithms.tuner import Cores, choose
 from hccl_py.compression import MIN_BYTES
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contribution

@@ -18,10 +18,10 @@ from thread_ranks import ThreadRanks
 from tiers import by_night
 
 from hccl_py import Communicator
-from hccl_py.algorithms.cost import NUMBERS, cost_of, product
+from hccl_py.algorithms.choice.cost import NUMBERS, cost_of, product
+from hccl_py.algorithms.choice.tuner import UNKNOWN_SIZE, choose
+from hccl_py.algorithms.choice.tuning import FORMAT, VARIABLE, Tuning, read_for_all_ranks
 from hccl_py.algorithms.table import ALGORITHMS, names_for
-from hccl_py.algorithms.tuner import UNKNOWN_SIZE, choose
-from hccl_py.algorithms.tuning import FORMAT, VARIABLE, Tuning, read_for_all_ranks
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
 from hccl_py.bench.tuning.main import chosen_against_best, document, text_of, tuning_from

@@ -13,7 +13,7 @@ from stores import MemoryStore
 from thread_ranks import ThreadRanks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
-from hccl_py.algorithms.shared import Shared, is_reproducible
+from hccl_py.algorithms.choice.shared import Shared, is_reproducible
 from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport.types import Compression, DType, ReduceOp

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hccl_py.algorithms.shared import REPRODUCIBLE
-from hccl_py.algorithms.tuner import VARIABLE as ALGORITHM
+from hccl_py.algorithms.choice.shared import REPRODUCIBLE
+from hccl_py.algorithms.choice.tuner import VARIABLE as ALGORITHM
 from hccl_py.bench.collective.contender import Contender, Endpoint, Open
 from hccl_py.bench.collective.options import Options
 from hccl_py.compression import VARIABLE as COMPRESSION

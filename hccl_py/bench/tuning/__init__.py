@@ -4,5 +4,5 @@
     sweep   what every rank does: measures, with agreement on how often
     fit     numbers of the cost model from measurements, by least squares
 
-`hccl_py/algorithms/tuning.py` reads the file, `hccl_py/algorithms/cost.py` has the model.
+In `hccl_py/algorithms/choice/`, `tuning.py` reads the file and `cost.py` has the model.
 """

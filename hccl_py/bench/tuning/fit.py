@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.algorithms.cost import NUMBERS, Cost, cost_of, cost_of_plans
+from hccl_py.algorithms.choice.cost import NUMBERS, Cost, cost_of, cost_of_plans
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, Shape, data

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.algorithms.tuner import Cores, choose
-from hccl_py.algorithms.tuning import FORMAT, Tuning, parse
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuner import Cores, choose
+from hccl_py.algorithms.choice.tuning import FORMAT, Tuning, parse
 from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.job_ranks import is_rank, rank_of_job
 from hccl_py.bench.collective.options import Options

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hccl_py.algorithms.choice.tuner import UNKNOWN_SIZE
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
-from hccl_py.algorithms.tuner import UNKNOWN_SIZE
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import calls_of_round
 from hccl_py.bench.collective.oracle import Call

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.algorithms.tuning import Tuning, read
+from hccl_py.algorithms.choice.tuning import Tuning, read
 from hccl_py.command_line import parse_seconds
 from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import COSTS, Costs, LinkCosts, written

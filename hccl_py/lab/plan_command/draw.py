@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from hccl_py.algorithms.cost import share_of
+from hccl_py.algorithms.choice.cost import share_of
 from hccl_py.command_line import parse_size
 from hccl_py.lab.plan_command.arguments import add_algorithm, add_costs, add_nodes, chosen
 from hccl_py.lab.plan_command.drawing import Drawing, page

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuning import read
 from hccl_py.algorithms.json_file import read_json
-from hccl_py.algorithms.tuning import read
 from hccl_py.lab._lab import Wiring
 from hccl_py.transport.arguments import measure, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError

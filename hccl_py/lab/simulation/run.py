@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from hccl_py.algorithms.tuner import min_message_bytes
+from hccl_py.algorithms.choice.tuner import min_message_bytes
 from hccl_py.lab._lab import Move, VirtualTime
 from hccl_py.lab.simulation.costs import Costs, costs_of
 from hccl_py.lab.simulation.folding import fold_of, whole

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from recorded import job
 
-from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuning import FORMAT
 from hccl_py.lab.plan_command.main import main
 from hccl_py.lab.simulation.costs import PRESETS
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from thread_ranks import ThreadRanks
 
-from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuning import FORMAT
 from hccl_py.algorithms.table import names_for
-from hccl_py.algorithms.tuning import FORMAT
 from hccl_py.lab.plan_command.main import main
 from hccl_py.lab.plan_command.predict import _hopeless
 from hccl_py.lab.simulation.costs import PRESETS, costs_from

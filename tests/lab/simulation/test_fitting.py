@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
-from hccl_py.algorithms.cost import NUMBERS
-from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuning import FORMAT
 from hccl_py.lab.plan_command.main import main
 from hccl_py.lab.simulation.costs import costs_from
 from hccl_py.lab.simulation.fitting import Sample, fit

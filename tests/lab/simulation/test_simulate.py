@@ -14,9 +14,9 @@ from node_shapes import one_node
 from thread_ranks import ThreadRanks
 
 from hccl_py import Costs, LinkCosts, Topology, simulate
+from hccl_py.algorithms.choice.tuner import min_message_bytes
 from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import names_for, plans_for
-from hccl_py.algorithms.tuner import min_message_bytes
 from hccl_py.lab.simulation.costs import COSTS as COSTS_KEY
 from hccl_py.lab.simulation.costs import PRESETS, Wiring, costs_from, written
 from hccl_py.plan.language import Plan, PlanBuilder, PlanError, Shape, data

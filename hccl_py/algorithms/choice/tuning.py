@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.algorithms.cost import NUMBERS, Row, cost_of, product
+from hccl_py.algorithms.choice.cost import NUMBERS, Row, cost_of, product
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError

@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 from node_shapes import nodes_by, one_node
 
-from hccl_py.algorithms import tuner
-from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.choice import tuner
+from hccl_py.algorithms.choice.cost import NUMBERS
+from hccl_py.algorithms.choice.tuner import TABLE, Cores, min_message_bytes, size_class
+from hccl_py.algorithms.choice.tuning import Tuning
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.algorithms.tuner import TABLE, Cores, min_message_bytes, size_class
-from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from node_shapes import nodes_by
 
-from hccl_py.algorithms.cost import cost_of_plans
+from hccl_py.algorithms.choice.cost import cost_of_plans
 from hccl_py.algorithms.table import ALGORITHMS, plans_for
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Buffer, OpKind, Plan
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "algorithms.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "internals" / "algorithms.md"
 RANK_COUNTS = (2, 8, 16)
 
 
