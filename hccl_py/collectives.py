@@ -3,7 +3,7 @@
 Each call ends in `submit.py`. Nothing is sent before all arguments of a call have been checked.
 
 A call of an `entering` method goes to the engine without a Python frame if its arguments are plain
-memory and valid numbers (`csrc/bindings/call_entry.cc`). The methods below take all other calls:
+memory and valid numbers (`csrc/bindings/calls/call_entry.cc`). The methods below take all others:
 wrong arguments, subclasses, read-only memory, objects for `memory/exporters.py`, ops that are not
 numbers, compression per call, groups, captures, a closed communicator, HCCL_DEBUG=1.
 """

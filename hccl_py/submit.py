@@ -1,6 +1,6 @@
 """Submits calls that Python has checked to the engine, blocking or in the background.
 
-`csrc/bindings/call_entry.cc` makes most calls instead, without a Python frame.
+`csrc/bindings/calls/call_entry.cc` makes most calls instead, without a Python frame.
 """
 
 from collections.abc import Callable, Sequence

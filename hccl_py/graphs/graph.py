@@ -97,7 +97,7 @@ class Graph:
                 for each other (`async_op`), or a capture() or group() is open.
             CommunicatorError: a call failed, or its communicator had failed or was closed before.
         """
-        # A replay without these cases takes the fast path in bindings/call_entry.cc.
+        # A replay without these cases takes the fast path in bindings/calls/call_entry.cc.
         self._check()
         if not flag("async_op", async_op):
             self._issue(self._native.run)

@@ -1,10 +1,10 @@
 """The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
 Ranks are the group's. A Python frame costs as much as a small call in the engine, so calls on plain
-tensors go to the communicator from C++ (`_plain`, `csrc/bindings/torch_calls.cc`). The methods take
-all others: invalid arguments, tensor subclasses, timeouts per call, torch's instruments and older
-overloads. A method checks torch's arguments (`arguments.py`) and submits the communicator's method
-of the same meaning (`submit.py`).
+tensors go to the communicator from C++ (`_plain`, `csrc/bindings/calls/torch_calls.cc`). The
+methods take others: invalid arguments, tensor subclasses, timeouts per call, torch's instruments
+and older overloads. A method checks torch's arguments (`arguments.py`) and submits the
+communicator's method of the same meaning (`submit.py`).
 
 Older callers pass the root, operation or timeout instead of options (`older`). If torch has two
 names for an argument (`tensors`, `tensor`), both work.

@@ -37,7 +37,7 @@ CSRC_ORDER = (
     *("base", "progress", "lanes", "lanes/shared_memory"),
     *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
     *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
-    *("engine/graph", "simulation", "emulation", "bindings", "perftest"),
+    *("engine/graph", "simulation", "emulation", "bindings", "bindings/calls", "perftest"),
 )
 """The same for C++: the folders below `csrc`."""
 

@@ -23,21 +23,27 @@ using Counts = nanobind::typed<nanobind::dict, nanobind::str, uint64_t>;
 
 inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// calls.cc: Plan, Prepared, Work and UnsubmittedCall, which `communicator` makes and runs.
+// calls/calls.cc: Plan, Prepared, Work and UnsubmittedCall, which `communicator` makes and runs.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
-// torch_calls.cc: plain_call(), which has methods of a torch process group enter by a CallEntry.
+// calls/plan_cache.cc: PlanCache.
+void bind_plan_cache(nanobind::module_& module);
+// calls/call_entry.cc: CallEntry, and entering(), which has methods of a communicator enter by it.
+// Returns the type of such methods.
+nanobind::object bind_call_entry(nanobind::module_& module);
+// calls/torch_calls.cc: plain_call(), which has methods of a torch process group enter by a
+// CallEntry.
 void bind_torch_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
-// graph.cc: Graph, whose calls are replayed.
+// calls/graph.cc: Graph, whose calls are replayed.
 void bind_graph(nanobind::module_& module);
 // Replays a Graph to its end; false if Python code has to look at it first.
 bool replay(nanobind::handle graph);
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 
-// memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
+// calls/memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
 void bind_memory(nanobind::module_& module);
 
-// overlap.cc: find_overlap, which of a call's blocks must not share memory and do.
+// calls/overlap.cc: find_overlap, which of a call's blocks must not share memory and do.
 void bind_overlap(nanobind::module_& module);
 
 // python_lanes.cc: Stream, and the exceptions of signal handlers inside lanes of Python.

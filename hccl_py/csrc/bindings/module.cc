@@ -1,5 +1,5 @@
 // The Python interface of the engine, one-to-one with the headers. No logic lives here. How calls
-// become requests stands in calls.cc. Numbers, not enums, cross this border: DType and ReduceOp as
+// become requests stands in calls/. Numbers, not enums, cross this border: DType and ReduceOp as
 // in transport/types.py, addresses as int.
 #include "bindings/bindings.h"
 
@@ -13,9 +13,7 @@
 
 #include "base/fork_copies.h"
 #include "base/signal_bell.h"
-#include "bindings/call_entry.h"
 #include "bindings/system_errors.h"
-#include "bindings/wrapped_method.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
@@ -166,9 +164,7 @@ NB_MODULE(_core, module) {
   bind_calls(module, communicator);
   bind_plan_cache(module);
   bind_graph(module);
-  nb::object wrapper_type = make_wrapper_type();
-  bind_call_entry(module, wrapper_type);
-  bind_torch_calls(module, wrapper_type);
+  bind_torch_calls(module, bind_call_entry(module));
   bind_communicator(communicator);
 
   module.def("address_of", &address_of);

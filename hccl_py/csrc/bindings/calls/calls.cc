@@ -1,4 +1,4 @@
-#include "bindings/requests.h"
+#include "bindings/calls/requests.h"
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-#include "bindings/plan_cache.h"
+#include "bindings/calls/plan_cache.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "bindings/requests.h"
+#include "bindings/calls/requests.h"
 
 namespace nb = nanobind;
 

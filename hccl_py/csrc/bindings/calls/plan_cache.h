@@ -70,6 +70,4 @@ class PlanCache {
   const std::pair<const Key, nanobind::object>* last_ = nullptr;  // found last, without a hash
 };
 
-void bind_plan_cache(nanobind::module_& module);
-
 }  // namespace hccl

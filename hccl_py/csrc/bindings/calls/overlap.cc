@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "bindings/requests.h"
+#include "bindings/calls/requests.h"
 
 namespace nb = nanobind;
 

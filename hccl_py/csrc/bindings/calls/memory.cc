@@ -1,7 +1,7 @@
 // Registered memory in Python: the arena of the process, and pieces of it that live as long as what
 // is made of them. And where arrays, tensors and DLPack capsules have their memory.
-#include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/calls/arrays.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

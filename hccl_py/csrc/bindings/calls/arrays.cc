@@ -1,4 +1,4 @@
-#include "bindings/arrays.h"
+#include "bindings/calls/arrays.h"
 
 #include <array>
 #include <stdexcept>

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/arrays.h"
-#include "bindings/call_entry.h"
-#include "bindings/requests.h"
+#include "bindings/calls/arrays.h"
+#include "bindings/calls/call_entry.h"
+#include "bindings/calls/requests.h"
 #include "engine/graph/graph.h"
 
 namespace nb = nanobind;

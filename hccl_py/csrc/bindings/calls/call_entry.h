@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 
-#include "bindings/arrays.h"
-#include "bindings/plan_cache.h"
-#include "bindings/requests.h"
+#include "bindings/calls/arrays.h"
+#include "bindings/calls/plan_cache.h"
+#include "bindings/calls/requests.h"
 
 namespace hccl {
 
@@ -60,7 +60,5 @@ struct CallEntry {
                                     double timeout_s) const;
   void compare(Collective collective, const GivenCall& given, const Request& request) const;
 };
-
-void bind_call_entry(nanobind::module_& module, const nanobind::object& wrapper_type);
 
 }  // namespace hccl

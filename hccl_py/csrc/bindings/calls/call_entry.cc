@@ -1,4 +1,4 @@
-#include "bindings/call_entry.h"
+#include "bindings/calls/call_entry.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/wrapped_method.h"
+#include "bindings/calls/wrapped_method.h"
 
 namespace nb = nanobind;
 
@@ -384,7 +384,7 @@ nb::object EnteringMethod::answer(PyObject* const* arguments, size_t num_argumen
 
 }  // namespace
 
-void bind_call_entry(nb::module_& module, const nb::object& wrapper_type) {
+nb::object bind_call_entry(nb::module_& module) {
   nb::class_<EngineState>(module, "EngineState")
       .def(nb::init<nb::object, double>())
       .def_prop_rw(
@@ -403,6 +403,7 @@ void bind_call_entry(nb::module_& module, const nb::object& wrapper_type) {
   entry_type = reinterpret_cast<PyTypeObject*>(nb::type<CallEntry>().ptr());
   graph_type = reinterpret_cast<PyTypeObject*>(module.attr("Graph").ptr());
   module.attr("Method") = nb::type_var("Method");
+  nb::object wrapper_type = make_wrapper_type();
   module.def(
       "entering",
       [wrapper_type](nb::object method) {
@@ -410,6 +411,7 @@ void bind_call_entry(nb::module_& module, const nb::object& wrapper_type) {
         return wrap_method(wrapper_type, std::move(method), std::move(answer));
       },
       nb::arg("method"), nb::sig("def entering(method: Method) -> Method"));
+  return wrapper_type;
 }
 
 }  // namespace hccl

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/call_entry.h"
-#include "bindings/wrapped_method.h"
+#include "bindings/calls/call_entry.h"
+#include "bindings/calls/wrapped_method.h"
 
 namespace nb = nanobind;
 
