@@ -93,7 +93,7 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     here = [one for one in identities if one.host == identities[rank].host]
     num_threads = 1 if mesh.provider is None else 2  # that keep a core busy: a provider has its own
     core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
-    over_tcp = NetworkSettings.from_environment().transport == VERBS_OVER_TCP
+    settings = NetworkSettings.from_environment()
     sockets = OpenSockets()
     over_rdma = next((link.rdma_lanes for link in mesh.links if link.rdma_lanes), ())
     for registrations in {lane.registrations()[0] for lane in over_rdma}:  # of devices in use
@@ -111,11 +111,13 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
         elif link.rdma_lanes:
             (control,) = link.controls
             core.add_rdma_peer(link.rank, list(link.rdma_lanes), control)  # type: ignore[arg-type]
-        elif over_tcp:
+        elif settings.transport == VERBS_OVER_TCP:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
             thread, name = progress_thread(), link.paths[0]
             core.add_verbs_peer(thread, link.rank, first_paths, control, name)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
+    if settings.cores:
+        core.assume_cores(*settings.cores)
     return sockets

@@ -104,11 +104,13 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_SOCKET_IFNAME", "lo")
 
 
+DAILY = ("file", "", "", "", "env", "id", "", "file", "env")
 WRONG: list[tuple[dict[str, str], str]] = [
     ({"HCCL_ALGORITHM": "ring"}, "HCCL_ALGORITHM is not set on ranks 0, 1, 'ring' on rank 2"),
     ({"HCCL_TLS": "maybe"}, "HCCL_TLS: expected 0 or 1, got 'maybe'"),
     ({"HCCL_ALGORITHM": "rign"}, "HCCL_ALGORITHM: there is no 'rign'"),
     ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
+    ({"HCCL_CORES": "next"}, "HCCL_CORES: expected near or far or crowded, got 'next'"),
     ({"RANK": "7"}, "rank 7"),
     ({"RANK": "1"}, "two processes claim rank 1"),
     ({"RANK": "0"}, "two processes claim rank 0"),
@@ -121,7 +123,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     [
         pytest.param(door, *case, marks=() if door == daily else MORE)
         for door in DOORS
-        for case, daily in zip(WRONG, ("file", "", "", "", "id", "", "file", "env"), strict=True)
+        for case, daily in zip(WRONG, DAILY, strict=True)
     ],
 )
 def test_rank_with_a_wrong_setting_is_named_by_all(

@@ -16,6 +16,7 @@ EMULATED_NETWORK = "HCCL_EMULATED_NETWORK"
 _MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
 _SWITCH = {"0": False, "1": True}
+_CORES = {"near": (False, False), "far": (True, False), "crowded": (False, True)}
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class NetworkSettings:
         transport: HCCL_TRANSPORT: the provider of messages, see `transports.py`.
         checksum: HCCL_CHECKSUM: add a CRC32C to all traffic between nodes.
         emulated: HCCL_EMULATED_NETWORK: the process that emulates the network between nodes.
+        cores: HCCL_CORES: whether cores of a node are far apart, and whether ranks share them.
         store_host: host of the rendezvous store; used if MASTER_ADDR is a loopback address.
     """
 
@@ -48,6 +50,7 @@ class NetworkSettings:
     transport: str = AUTO
     checksum: bool = False
     emulated: str | None = None
+    cores: tuple[bool, bool] | None = None
     store_host: str | None = None
 
     @property
@@ -85,6 +88,7 @@ class NetworkSettings:
             transport=check_transport(given.get(VARIABLE, AUTO)),
             checksum=bool(_choice(given, "HCCL_CHECKSUM", _SWITCH)),
             emulated=given.get(EMULATED_NETWORK),
+            cores=_choice(given, "HCCL_CORES", _CORES),
         )
         if settings.has_paths:
             return settings

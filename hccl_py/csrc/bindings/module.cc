@@ -91,6 +91,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("set_checks", &Communicator::set_checks)
       .def("start_profile", &Communicator::start_profile)
       .def("set_ranks_on_host", &Communicator::set_ranks_on_host)
+      .def("assume_cores", &Communicator::assume_cores, nb::arg("is_far"), nb::arg("is_crowded"))
       .def("add_shm_peer", &add_shm_peer)
       .def("add_tcp_peer", &add_tcp_peer)
       .def("add_lanes", &add_python_lanes)

@@ -80,6 +80,12 @@ class Communicator final : public Drivable {
     collectives_.copy_table().set_crowded(ranks > cores);
     cores_.set_usable(cores);
   }
+  // How payloads are copied suits such cores, whatever is counted or measured. Before the first
+  // call.
+  void assume_cores(bool is_far, bool is_crowded) {
+    distance_->assume(is_far);
+    collectives_.copy_table().set_crowded(is_crowded);
+  }
   // For measurements, see Channel.
   void set_checks(bool checks) {
     for (Channel& channel : collectives_.channels()) channel.set_checks(checks);

@@ -22,7 +22,7 @@ constexpr int64_t tiles_by_step = 16;
 }  // namespace
 
 CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
-                                 std::shared_ptr<const Distance> distance, Recorder& recorder,
+                                 std::shared_ptr<Distance> distance, Recorder& recorder,
                                  Statistics& statistics)
     : slot_bytes_(slot_bytes),
       recorder_(recorder),
@@ -63,6 +63,7 @@ void CollectiveQueue::begin() {
     active_->tiling = Tiling(call, longest, static_cast<int>(channels_.size()));
   }
   expect(call);
+  distance_->review(active_->submitted);
   call.copy_mode = copy_table_.mode_of(call, distance_->is_far());
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);

@@ -21,8 +21,7 @@ class CollectiveQueue {
  public:
   // `distance`: of the cores of peers. `recorder` and `statistics` outlive this.
   CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
-                  std::shared_ptr<const Distance> distance, Recorder& recorder,
-                  Statistics& statistics);
+                  std::shared_ptr<Distance> distance, Recorder& recorder, Statistics& statistics);
 
   // Before the first request.
   std::deque<Channel>& channels() { return channels_; }
@@ -78,7 +77,7 @@ class CollectiveQueue {
   bool is_profiled_ = false;
   Stragglers stragglers_;
   CopyTable copy_table_;
-  const std::shared_ptr<const Distance> distance_;
+  const std::shared_ptr<Distance> distance_;
   std::deque<Channel> channels_;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
   std::deque<RequestPtr> waiting_;

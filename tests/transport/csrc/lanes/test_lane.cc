@@ -282,6 +282,36 @@ HCCL_TEST(long_payloads_pass_by_the_caches_where_cores_are_far) {
   }
 }
 
+HCCL_TEST(far_cores_are_timed_again_after_a_while) {
+  using std::chrono::milliseconds;
+  constexpr std::chrono::microseconds fast{1}, slow{4};
+  constexpr size_t size = 8192;
+  Distance distance;
+  for (int i = 0; i < 32; ++i) distance.note(slow, size);
+  Distance::Clock::time_point now = Distance::Clock::now();
+  distance.review(now);
+  CHECK(!distance.is_far());
+  distance.note(slow, size);
+  CHECK(distance.is_far());
+  distance.review(now + milliseconds(50));
+  CHECK(distance.is_far());
+  distance.review(now + milliseconds(150));
+  for (int i = 0; i < 8; ++i) distance.note(fast, size);
+  distance.note(slow, size);
+  CHECK(!distance.is_far());
+}
+
+HCCL_TEST(an_assumed_distance_is_never_timed) {
+  std::vector<std::byte> from(65536), to(from.size());
+  for (bool is_far : {false, true}) {
+    Distance distance;
+    distance.assume(is_far);
+    distance.review(Distance::Clock::now());
+    for (int i = 0; i < 100; ++i) distance.copy_there(to.data(), from, CopyMode::cached);
+    CHECK(distance.num_timed() == 0 && distance.is_far() == is_far);
+  }
+}
+
 HCCL_TEST(a_part_of_the_long_writes_is_timed) {
   constexpr unsigned num_writes = 6600;
   std::vector<std::byte> from(65536), to(from.size());
