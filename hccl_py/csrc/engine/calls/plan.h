@@ -86,7 +86,7 @@ struct Span {
 struct Call {
   const Plan* plan = nullptr;
   Span data;
-  // Out of place: each tile of `data` begins as a copy of what lies here. Null: in place.
+  // Out of place: what `data` holds until the call writes it. Only read. Null: in place.
   const std::byte* source = nullptr;
   std::vector<Span> input;   // one per rank, or one
   std::vector<Span> output;  // one per rank, or one

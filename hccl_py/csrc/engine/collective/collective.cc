@@ -21,6 +21,9 @@ void add_phases(const Plan& plan, std::vector<size_t>& ends) {
   }
 }
 
+// Below, the copy of a tile is faster than the record of what is written.
+constexpr size_t min_unread_bytes = 16 << 10;
+
 }  // namespace
 
 Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
@@ -52,6 +55,10 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   window_ = window;
   tile_ = index_;
   item_size_ = size_of(call.dtype);
+  // An average and an encoding change what is sent.
+  reads_input_ = call.source != nullptr && !call.divide && call.compression == Compression::none &&
+                 call.data.count * item_size_ >= min_unread_bytes;
+  unwritten_.resize(reads_input_ ? static_cast<size_t>(window * plan.data_chunks) : 0);
   open_window();
   ready_ = 0;
   sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
@@ -87,7 +94,12 @@ void Channel::open_window() {
 
 void Channel::begin_tile() {
   if (call_->source == nullptr) return;
-  Span to = tiling_->tile_of(call_->data, tile_);
+  if (!reads_input_) return copy_input(tiling_->tile_of(call_->data, tile_));
+  ChunkRef whole{Buffer::data, 0, call_->plan->data_chunks};
+  std::fill_n(unwritten_in(whole), whole.end, uint8_t{1});
+}
+
+void Channel::copy_input(const Span& to) {
   if (to.count == 0) return;
   Timed timed(profile_, &Profile::copy_ns);
   copy(to.address, call_->source + (to.address - call_->data.address), to.count * item_size_);
@@ -116,6 +128,7 @@ bool Channel::end_step() {
 // divides.
 bool Channel::end_phase() {
   bool is_last = phase_ + 1 == phase_ends_.size();
+  if (is_last && reads_input_) bring_input({Buffer::data, 0, call_->plan->data_chunks});
   if (call_->divide && is_last) {
     bool has_data = call_->plan->data_chunks > 0;
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);

@@ -86,6 +86,10 @@ class Channel {
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
   const std::byte* part_of(const Op& op, const Span& destination);
+  const std::byte* readable(const ChunkRef& chunk, const Span& span);
+  uint8_t* unwritten_in(const ChunkRef& chunk);
+  void bring_input(const ChunkRef& chunk);
+  void note_written(const ChunkRef& chunk);
   void reduce_sources(const Op& op, const Span& span, uint16_t mine_scaled);
   bool reduce_group(const Op& op, const Span& span, const Group& group, bool mine_is_scaled,
                     size_t done);
@@ -106,6 +110,7 @@ class Channel {
   void begin_steps(const Call& call, bool on_board);
   void open_window();
   void begin_tile();
+  void copy_input(const Span& to);
   size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
   size_t phase_end() const { return phase_ends_[phase_]; }
   bool is_on_board() const { return steps_ == &over_board_; }
@@ -152,6 +157,10 @@ class Channel {
   int64_t window_ = 1, window_begin_ = 0, window_end_ = 0, tile_ = 0;
   std::vector<size_t> phase_ends_;
   size_t phase_ = 0, next_op_ = 0;
+  // Out of place: whether ops read a chunk of `data` from the input until they write it. By tile of
+  // the window and chunk: not written yet.
+  bool reads_input_ = false;
+  std::vector<uint8_t> unwritten_;
   size_t item_size_ = 1;
   bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
   int ready_ = 0;              // recv_reduce: peers whose payload is known to be there

@@ -40,6 +40,40 @@ Span Channel::resolve(const ChunkRef& chunk) {
   return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
 }
 
+// By chunk from its first one, in this tile: whether this rank has not written it yet. Null: of a
+// call that does not read its input, and of other buffers.
+uint8_t* Channel::unwritten_in(const ChunkRef& chunk) {
+  if (!reads_input_ || chunk.buffer != Buffer::data || chunk.scratch >= 0) return nullptr;
+  int64_t tile = (tile_ - window_begin_) / num_channels_;
+  return &unwritten_[static_cast<size_t>(tile * call_->plan->data_chunks + chunk.begin)];
+}
+
+// Where the elements of a chunk are: out of place, in the input until this rank writes them.
+const std::byte* Channel::readable(const ChunkRef& chunk, const Span& span) {
+  const uint8_t* unwritten = unwritten_in(chunk);
+  if (unwritten == nullptr) return span.address;
+  auto num_unwritten = std::count(unwritten, unwritten + (chunk.end - chunk.begin), 1);
+  if (num_unwritten == chunk.end - chunk.begin) {
+    return call_->source + (span.address - call_->data.address);
+  }
+  if (num_unwritten > 0) bring_input(chunk);
+  return span.address;
+}
+
+// Copies from the input what this rank has not written.
+void Channel::bring_input(const ChunkRef& chunk) {
+  uint8_t* unwritten = unwritten_in(chunk);
+  for (int i = chunk.begin; unwritten != nullptr && i < chunk.end; ++i, ++unwritten) {
+    if (*unwritten != 0) copy_input(resolve({Buffer::data, i, i + 1}));
+    *unwritten = 0;
+  }
+}
+
+void Channel::note_written(const ChunkRef& chunk) {
+  uint8_t* unwritten = unwritten_in(chunk);
+  if (unwritten != nullptr) std::fill_n(unwritten, chunk.end - chunk.begin, uint8_t{0});
+}
+
 // Which of the next messages of the peer is the reply: in a window, each step brings one for each
 // tile.
 uint16_t Channel::rendezvous_of(const Op& op) const {
@@ -54,7 +88,10 @@ bool Channel::run_send(const Op& op) {
   if (!is_told(span)) return true;
   uint16_t scaled = 0;
   if (!scaled_groups(op.source, span, scaled)) return false;
-  const std::byte* payload = span.address;
+  // Where the peer writes its reply, the result has to be.
+  bool takes_reply = op.rendezvous > 0 && call_->copy_mode == CopyMode::single;
+  if (takes_reply) bring_input(op.source);
+  const std::byte* payload = readable(op.source, span);
   if (is_compressed(op, 0) && span.count > 0) {
     payload = encode_source(op, span);
     if (payload == nullptr) return false;
@@ -66,8 +103,8 @@ bool Channel::run_send(const Op& op) {
   header.scaled = scaled;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = rendezvous_of(op);
-  header.wants_reply =
-      op.rendezvous > 0 && !is_on_board();  // messages on the board have no numbers
+  // Messages on the board have no numbers.
+  header.wants_reply = op.rendezvous > 0 && !is_on_board() && payload == span.address;
   header.is_only_moved = !call_->plan->reduces;
   header.sender_waits = sender_waits_;
   header.copy_mode = call_->copy_mode;
@@ -164,6 +201,7 @@ bool Channel::run_recv(const Op& op) {
                              : !steps_->receive(peer, span.address)) {
     return false;  // an empty block may have no address
   }
+  note_written(op.destination);
   note_scaled(op.destination, span, scaled);
   steps_->release(peer);
   return true;
@@ -201,11 +239,13 @@ bool Channel::run_recv_reduce(const Op& op) {
   uint16_t mine_scaled = 0;
   if (!scaled_groups(mine, resolve(mine), mine_scaled)) return false;
   if (span.count > 0) {
-    const std::byte* part = op.source.is_given() ? part_of(op, span) : span.address;
+    const std::byte* part =
+        op.source.is_given() ? part_of(op, span) : readable(op.destination, span);
     // Rank order, so that every rank which reduces these same operands gets the same bits.
     sources_.insert(sources_.begin() + place_of_mine(peers), part);
     Timed timed(profile_, &Profile::reduce_ns);
     reduce_sources(op, span, mine_scaled);
+    note_written(op.destination);
   }
   for (int peer : peers) steps_->release(peer);
   ready_ = 0;
@@ -230,6 +270,8 @@ bool overlap(const Span& a, const Span& b, size_t item_size) {
 const std::byte* Channel::part_of(const Op& op, const Span& destination) {
   Span source = resolve(op.source);
   require_same_length(source, destination);
+  const std::byte* part = readable(op.source, source);
+  if (part != source.address) return part;
   if (!overlap(source, destination, item_size_)) return source.address;
   std::memmove(destination.address, source.address, source.count * item_size_);
   return destination.address;
@@ -241,6 +283,8 @@ bool Channel::run_copy(const Op& op) {
   require_same_length(source, destination);
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
+  bring_input(op.source);
+  note_written(op.destination);
   Timed timed(profile_, &Profile::copy_ns);
   size_t num_bytes = source.count * item_size_;
   move_scaled(source.address, destination.address, num_bytes);
