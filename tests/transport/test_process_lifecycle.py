@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hccl_py.communicator  # noqa: F401  # registers its steps
 from hccl_py.transport.process_lifecycle import LifecycleStage, exit_steps, forked_child_steps
 
@@ -46,11 +48,8 @@ def test_step_that_raises_does_not_stop_the_others() -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_script_that_closes_nothing_ends_without_a_thread_of_ours() -> None:
-    # A thread that still ran while the interpreter ended would be killed inside of the engine.
-    script = """
-import atexit, threading
-atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+SCRIPTS = {
+    "communicators that nobody closes": """
 import hccl_py
 from hccl_py import Communicator
 id, made = hccl_py.get_unique_id(), []
@@ -61,17 +60,10 @@ for one in ranks:
     one.start()
 for one in ranks:
     one.join()
-print(len(made))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("2\n['MainThread']\n", "")
-
-
-def test_store_that_ends_at_exit_ends_the_thread_first() -> None:
+assert len(made) == 2
+""",
     # The control thread may lose its core at any line; here it does before it lets go.
-    script = """
-import atexit, threading, time
-atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+    "a store that ends at exit": """
 import hccl_py
 from hccl_py.transport.bootstrap import unique_id_store
 release = unique_id_store.release
@@ -80,15 +72,8 @@ def release_late(plane):
     release(plane)
 unique_id_store.release = release_late
 id = hccl_py.get_unique_id()
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("['MainThread']\n", "")
-
-
-def test_thread_that_listens_to_sigusr2_has_ended_before_the_process() -> None:
-    script = """
-import atexit, os, threading, time
-atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+""",
+    "a thread that listens to SIGUSR2": """
 read = os.eventfd_read
 def read_late(descriptor):
     value = read(descriptor)
@@ -99,6 +84,16 @@ os.eventfd_read = read_late
 from hccl_py.observe.dump_signal import BELL
 BELL.hold(lambda: None)
 BELL.release()
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("['MainThread']\n", "")
+""",
+}
+
+
+@pytest.mark.parametrize("what", SCRIPTS)
+def test_process_ends_without_a_thread_of_ours(what: str) -> None:
+    """One that still ran while the interpreter ended would be killed inside of the engine."""
+    script = "import atexit, os, threading, time\n"
+    script += "atexit.register(lambda: print(*(one.name for one in threading.enumerate())))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script + SCRIPTS[what]], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("MainThread\n", "")
