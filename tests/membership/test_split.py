@@ -25,27 +25,24 @@ def part(comm: Communicator, color: int | None, key: int | None = None) -> tuple
         return made.rank, old_ranks.tolist()
 
 
-def test_split_makes_one_communicator_for_every_color(ranks: ThreadRanks) -> None:
-    assert ranks.run(lambda comm: part(comm, comm.rank % 2)) == [
-        (0, [0, 2, 4]),
-        (0, [1, 3]),
-        (1, [0, 2, 4]),
-        (1, [1, 3]),
-        (2, [0, 2, 4]),
-    ]
-
-
-def test_split_sorts_by_key_then_by_rank(ranks: ThreadRanks) -> None:
-    keys = [5, -1, 5, np.int32(-7), 0]
-    results = ranks.run(lambda comm: part(comm, 3, keys[comm.rank]))
-    assert [old for _, old in results] == [[3, 1, 4, 0, 2]] * 5
-    assert [new for new, _ in results] == [3, 1, 4, 0, 2]
-
-
-def test_split_without_a_color_returns_none(ranks: ThreadRanks) -> None:
-    results = ranks.run(lambda comm: part(comm, None if comm.rank in (0, 3) else -9))
-    assert results == [(-1, []), (0, [1, 2, 4]), (1, [1, 2, 4]), (-1, []), (2, [1, 2, 4])]
-    assert ranks.run(lambda comm: comm.split(None)) == [None] * 5
+@pytest.mark.parametrize(
+    ("colors", "keys", "parts"),
+    [
+        ([0, 1, 0, 1, 0], None, [[0, 2, 4], [1, 3]]),
+        ([3] * 5, [5, -1, 5, np.int32(-7), 0], [[3, 1, 4, 0, 2]]),  # by key, then by rank
+        ([None, -9, -9, None, -9], None, [[1, 2, 4]]),
+        ([None] * 5, None, []),
+    ],
+)
+def test_split_makes_one_communicator_for_every_color(
+    ranks: ThreadRanks, colors: list[int | None], keys: list[Any] | None, parts: list[list[int]]
+) -> None:
+    expected = [(-1, list[int]())] * 5
+    for members in parts:
+        for new, old in enumerate(members):
+            expected[old] = new, members
+    key_of = keys or [None] * 5
+    assert ranks.run(lambda comm: part(comm, colors[comm.rank], key_of[comm.rank])) == expected
 
 
 def test_split_again_and_of_a_part(ranks: ThreadRanks) -> None:

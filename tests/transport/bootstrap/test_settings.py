@@ -85,11 +85,6 @@ def test_settings_that_make_no_sense_are_named(
         NetworkSettings.from_environment()
 
 
-def test_secret_unset_is_none() -> None:
-    assert read_secret({}) is None
-    assert weakness(None) == ""
-
-
 @pytest.mark.parametrize("empty", ["", " ", "\n"])
 def test_secret_empty_is_refused(monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
     with pytest.raises(InvalidArgumentError, match="HCCL_SECRET: expected .* got an empty one"):
@@ -102,6 +97,7 @@ def test_secret_empty_is_refused(monkeypatch: pytest.MonkeyPatch, empty: str) ->
 def test_secret_of_any_bytes_is_read() -> None:
     secret = b"\xff\xfe caf\xc3\xa9"
     assert read_secret({"HCCL_SECRET": os.fsdecode(secret)}) == secret
+    assert read_secret({}) is None and weakness(None) == ""
 
 
 @pytest.mark.parametrize("secret, is_weak", [(b"x", True), (b"y" * 15, True), (b"y" * 16, False)])
