@@ -42,6 +42,10 @@ def join(uid: Any, rank: int, world_size: int, timeout_s: float = TIMEOUT_S) -> 
         return data.tolist()
 
 
+def num_open() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def attempts(
     uid: Any, places: Sequence[tuple[int, int]], timeout_s: float = TIMEOUT_S
 ) -> list[str]:
@@ -208,17 +212,12 @@ def test_id_whose_ranks_did_not_all_come_leaves_no_descriptor_and_no_port(
     def fail() -> int:
         (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.2)
         assert "rank 1 of 2 did not arrive" in told
-        return len(os.listdir("/proc/self/fd"))
+        return num_open()
 
     first = [fail() for _ in range(2)][-1]
-    deadline = time.monotonic() + TIMEOUT_S
     for _ in range(4):
         fail()
-    while len(os.listdir("/proc/self/fd")) > first + 2:
-        assert time.monotonic() < deadline, (
-            f"{len(os.listdir('/proc/self/fd'))} open, {first} before"
-        )
-        time.sleep(0.05)
+    wait_until(lambda: num_open() <= first + 2, "descriptors go")
 
 
 def meet_with_a_secret(rank: int, world_size: int, secrets: list[str | None], by_id: bool) -> str:
@@ -273,12 +272,9 @@ def test_secret_of_one_rank_that_differs_is_named_by_all(
 
 def test_id_to_which_no_rank_comes_is_freed_after_its_timeout() -> None:
     kept = get_unique_id()  # and with it what a process has once
-    first = len(os.listdir("/proc/self/fd"))
+    first = num_open()
     ids = [get_unique_id(timeout_s=0.3) for _ in range(10)]
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(os.listdir("/proc/self/fd")) > first:
-        assert time.monotonic() < deadline, f"{len(os.listdir('/proc/self/fd'))} open, {first}"
-        time.sleep(0.05)
+    wait_until(lambda: num_open() <= first, "descriptors go")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ids[0].address.port))
     assert join(kept, 0, 1) == [1.0] * 5
