@@ -172,12 +172,14 @@ def store_of_unique_id(
 def report_by_another_process(problem: str, content: bytes = b"", name: str = "default") -> None:
     """Report the problem that keeps this rank from dialling to the other ranks, by another process.
 
-    A process without descriptors, for example, cannot dial, but can start another process.
+    A process without descriptors cannot dial, but can start another one, which starts no third.
     """
+    if _REPORTED_TO in os.environ:
+        return
     program = (
         f"import os, sys{', torch' * bool(sys.modules.get('torch'))}; "
         "from hccl_py.membership.environment import report; "
-        f"report(sys.argv[1], bytes.fromhex(os.environ.pop('{_REPORTED_TO}')) or None, sys.argv[2])"
+        f"report(sys.argv[1], bytes.fromhex(os.environ['{_REPORTED_TO}']) or None, sys.argv[2])"
     )
     environ = {**os.environ, _REPORTED_TO: bytes(content).hex()}
     deadline = Deadline(_REPORT_S)

@@ -22,6 +22,7 @@ from thread_ranks import wait_until
 from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
+from hccl_py.membership import unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap import unique_id_store
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
@@ -348,3 +349,14 @@ def test_ranks_meet_while_their_connections_with_the_store_are_reset() -> None:
         assert [one.result() for one in sums] == [[6.0] * 5] * 3
         ends.set()
         storm.result()
+
+
+def test_process_that_reports_for_another_starts_none_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have no descriptor either, and each would start the next without end."""
+    started: list[Any] = []
+    monkeypatch.setattr(os, "posix_spawn", lambda *given: started.append(given))
+    monkeypatch.setenv(unique_id._REPORTED_TO, "")
+    unique_id.report_by_another_process("no descriptor is left")
+    assert not started
