@@ -3,8 +3,10 @@
 C++ starts the engine's threads in the same way.
 """
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -56,9 +58,9 @@ def in_users_code() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def call_interruptibly(function: Callable[[], T]) -> T:
+def call_interruptibly(function: Callable[[], T], limit_s: float = math.inf) -> T:
     """Call a function that waits in C++; signal handlers run meanwhile, and their exceptions end
-    the wait. The call then continues on a thread of its own.
+    the wait, as does TimeoutError after `limit_s`. The call then continues on a thread of its own.
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
@@ -76,7 +78,10 @@ def call_interruptibly(function: Callable[[], T]) -> T:
         start_without_signals(Thread(target=run, name="hccl-call", daemon=True))
     except BootstrapError:  # no further thread is allowed: call directly
         return function()
+    until_s = time.monotonic() + limit_s
     while not done.done():
+        if time.monotonic() >= until_s:
+            raise TimeoutError(f"no answer in {limit_s:g} s")
         wait([done], SIGNAL_SLICE_S)
     return done.result()
 

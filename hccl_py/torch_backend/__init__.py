@@ -29,6 +29,8 @@ ALIAS = "hccl_py"
 """Always registered: Habana's and Ascend's plug-ins register `NAME` too, and the last one wins."""
 
 
+_FEW_DESCRIPTORS = 64  # torch's store needs about twenty, and says only that it failed
+_STORE_GRACE_S = 1.0  # torch's own error comes first, where it is in time
 _STARTED_BY = (
     *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID"),
     *("JOB_COMPLETION_INDEX", "PET_NODE_RANK", "NODE_RANK", "GROUP_RANK"),
@@ -74,18 +76,38 @@ def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -
 
 
 def let_signals_interrupt_rendezvous() -> None:
-    """Torch waits for the store and the other ranks in C++, where no signal handler runs. `import
-    torch` applies this patch, because the group's backend is known only afterwards.
+    """Torch waits for the store and the other ranks in C++, where no signal handler runs, and for
+    up to twice its timeout where nobody serves the store. `import torch` applies this patch,
+    because the group's backend is known only afterwards.
     """
     # In `torch.distributed` its name is also a function's.
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     original = rendezvous._create_c10d_store
 
     @functools.wraps(original)
-    def create(*arguments: Any, **options: Any) -> Any:
-        from hccl_py.transport.threads import call_interruptibly
+    def create(
+        host: str, port: int, rank: int, size: int, timeout: Any, *rest: Any, **options: Any
+    ) -> Any:
+        from hccl_py.transport.network.system_calls import descriptor_limits
+        from hccl_py.transport.threads import call_interruptibly, is_of_signal_handler
 
-        return call_interruptibly(lambda: original(*arguments, **options))
+        arguments = (host, port, rank, size, timeout, *rest)
+        try:
+            limit_s = timeout.total_seconds() + _STORE_GRACE_S
+            return call_interruptibly(lambda: original(*arguments, **options), limit_s)
+        except TimeoutError as error:
+            if is_of_signal_handler(error):
+                raise
+            raise importlib.import_module("torch.distributed").DistNetworkError(
+                f"rank {rank}: the store at {host}:{port} (MASTER_ADDR:MASTER_PORT): {error}: "
+                "rank 0 did not come, or failed before it served it; look at its output first"
+            ) from None
+        except RuntimeError as error:
+            limit = descriptor_limits()[0]
+            if limit > _FEW_DESCRIPTORS or is_of_signal_handler(error):
+                raise
+            text = f"rank {rank}: {error}: ulimit -n is {limit}; raise it there"
+            raise type(error)(text) from error
 
     rendezvous._create_c10d_store = create
 

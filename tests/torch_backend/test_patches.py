@@ -6,9 +6,11 @@ does the right thing asks for the patch to be removed from `hccl_py/torch_backen
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import subprocess
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from quiet_clock import HANG_S
 from ranks import run_ranks
 from torch import nn
 from torch.distributed import distributed_c10d as c10d
@@ -26,8 +29,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from hccl_py.torch_backend import let_signals_interrupt_rendezvous
 from hccl_py.torch_backend.patches import AT_IMPORT, PATCHES, main
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network import system_calls
 
 
 def original(name: str) -> Any:
@@ -291,3 +296,27 @@ def make_groups_after_uneven_ones(rank: int, world_size: int) -> None:
 
 def test_members_of_a_later_group_derive_one_name() -> None:
     run_ranks(make_groups_after_uneven_ones, 4, backend="hccl", timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("torchs_error", "limit", "text"),
+    [(None, 1024, "rank 0 did not come"), (RuntimeError("uv loop"), 8, "uv loop: ulimit -n is 8")],
+)
+def test_store_that_cannot_be_had_is_an_error_in_time_that_says_what_to_look_at(
+    monkeypatch: pytest.MonkeyPatch, torchs_error: Exception | None, limit: int, text: str
+) -> None:
+    """Torch waits longer than its timeout, and does not say that no descriptor is left."""
+    ended = threading.Event()
+
+    def create(*_arguments: Any) -> None:
+        if torchs_error is not None:
+            raise torchs_error
+        ended.wait(HANG_S)
+
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(rendezvous, "_create_c10d_store", create)
+    monkeypatch.setattr(system_calls, "descriptor_limits", lambda: (limit, limit))
+    let_signals_interrupt_rendezvous()
+    with pytest.raises(RuntimeError, match=text):
+        rendezvous._create_c10d_store("127.0.0.1", 1, 1, 2, timedelta(seconds=0.1))
+    ended.set()
