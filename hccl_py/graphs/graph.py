@@ -74,9 +74,9 @@ class Graph:
             for one in recording.steps
         ]
         calls = [one.native for one in recording.calls]
-        detours: list[dict[Any, Any]] = [CALLS, CAPTURES, UNISSUED]
+        overrides: list[dict[Any, Any]] = [CALLS, CAPTURES, UNISSUED]
         engines = [state.calls for state in states]
-        native = _core.Graph(engines, calls, steps, detours, READER)
+        native = _core.Graph(engines, calls, steps, overrides, READER)
         self._communicators = [state.owner() for state in states if state.owner is not None]
         self._unwatched = list(_watch(native, recording))
         self._calls, self._native = recording.calls, native

@@ -1,5 +1,5 @@
-// What the files of this folder offer each other. Each binds the header of its name, one-to-one.
-// No logic lives here. All of it is called with the GIL held.
+// The functions that the files of this folder share. Each file binds the header of its name,
+// one-to-one, without logic. All are called with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -35,9 +35,9 @@ nanobind::object bind_call_entry(nanobind::module_& module);
 void bind_torch_calls(nanobind::module_& module, const nanobind::object& wrapper_type);
 // calls/graph.cc: Graph, whose calls are replayed.
 void bind_graph(nanobind::module_& module);
-// Replays a Graph to its end; false if Python code has to look at it first.
+// Replays a Graph to its end; false if Python must check it first.
 bool replay(nanobind::handle graph);
-// Lets signal handlers run; throws what they raise.
+// Runs signal handlers; throws their exceptions.
 void check_signals();
 
 // calls/memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
@@ -56,11 +56,11 @@ std::shared_ptr<UnderlyingLane> python_underlying_lane(const nanobind::object& p
                                                        const nanobind::object& lane);
 // Takes a descriptor over, or shares a Stream.
 std::shared_ptr<Stream> stream_of(nanobind::handle connection);
-// Throws what a signal handler raised on this thread while a Stream of Python's was at work.
+// Throws the exception of a signal handler on this thread within a Python Stream.
 void rethrow_stream_interruption();
 
-// reports.cc: Cause, Failure and what they hold, the exception CommunicatorFailed, and the entries
-// of `communicator` that tell of failures, past calls and counters.
+// reports.cc: Cause, Failure and their fields, the exception CommunicatorFailed, and the entries of
+// `communicator` for failures, past calls and counters.
 void bind_reports(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
 // The CommunicatorFailed of Python.
 nanobind::object python_exception(const CommunicatorFailed& error);

@@ -24,7 +24,7 @@ using namespace hccl;
 
 namespace {
 
-using Connections = std::vector<nb::object>;  // each a descriptor, which is taken over, or a Stream
+using Connections = std::vector<nb::object>;  // each an owned descriptor, or a Stream
 using BrokenPaths = std::vector<std::tuple<int, int, int>>;  // peer, index, path: see BrokenPath
 
 std::shared_ptr<Communicator> make_communicator(std::shared_ptr<ProgressThread> progress, int rank,
@@ -52,7 +52,7 @@ void add_shm_peer(Communicator& engine, int peer, int segment_fd, int doorbell_f
   try {
     if (engine.options().arena) window = engine.options().arena->open_peer(std::move(memory));
   } catch (const std::system_error&) {
-    // A peer whose registered memory cannot be mapped here is a peer all the same.
+    // A peer whose registered memory cannot be mapped is still usable.
   }
   engine.add_shm_peer(peer, std::move(theirs), std::move(doorbell), std::move(control),
                       std::move(window));
@@ -134,8 +134,8 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
           nb::arg("error") = "", Released());
 }
 
-// The address of a C-contiguous buffer, writable if it has to be. Throws what becomes ValueError or
-// BufferError for others.
+// The address of a C-contiguous buffer, writable if required. Throws ValueError or BufferError for
+// others.
 uint64_t address_of(nb::handle buffer, bool writable) {
   Py_buffer view;
   int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
@@ -169,7 +169,7 @@ NB_MODULE(_core, module) {
   bind_communicator(communicator);
 
   module.def("address_of", &address_of);
-  // For a forked child: what belongs to its parent must not say goodbye in the parent's name.
+  // For a forked child: the parent's objects must not say goodbye in its name.
   module.def("leak", [](nb::object object) { object.inc_ref(); });
   module.def(
       "multiply",

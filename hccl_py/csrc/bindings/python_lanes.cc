@@ -1,5 +1,5 @@
-// What Python code does for the engine: Streams, as for TLS, and the lanes of a provider, which
-// transport/providers/interface.py describes.
+// Python code called by the engine: Streams, for example for TLS, and the lanes of a provider
+// (transport/providers/interface.py).
 #include "bindings/bindings.h"
 
 #include <poll.h>
@@ -24,8 +24,8 @@ namespace hccl {
 
 namespace {
 
-// What a signal handler raised while a stream's own code ran, and on which thread: it belongs to
-// the call that this thread makes, not to the connection. Guarded by the GIL.
+// The exception of a signal handler within a stream's code, and its thread: it belongs to that
+// thread's call, not to the connection. Guarded by the GIL.
 std::exception_ptr interruption;
 unsigned long interrupted_thread = 0;
 
@@ -35,7 +35,7 @@ void keep_interruption(const nb::python_error& error) {
   interrupted_thread = PyThread_get_thread_ident();
 }
 
-// Its release() raises BufferError if Python still holds a part of what is the caller's again.
+// Its release() raises BufferError if Python still holds a part of the caller's memory.
 nb::object memory_view(const void* address, size_t num_bytes, int access) {
   char* memory = static_cast<char*>(const_cast<void*>(address));
   auto size = static_cast<Py_ssize_t>(num_bytes);
@@ -69,7 +69,7 @@ class PyStream final : public Stream {
     try {
       nb_trampoline.base().attr("close")();
     } catch (const nb::python_error& error) {
-      // Nobody can use it any more, closed or not.
+      // It is unusable, closed or not.
       keep_interruption(error);
     }
   }
@@ -77,7 +77,7 @@ class PyStream final : public Stream {
  private:
   static constexpr int unknown = -2;
 
-  // Part by part until one was not moved whole.
+  // Part by part, until one is incomplete.
   size_t move(const char* method, std::span<const iovec> parts, int access) {
     if (failed_) throw StreamError(why_failed_, how_failed_);
     nb::gil_scoped_acquire gil;
@@ -92,12 +92,12 @@ class PyStream final : public Stream {
         if (now < part.iov_len) break;
       }
     } catch (const nb::python_error& error) {
-      // For good: it is unknown how many bytes the call that raised this had moved.
+      // Permanently: it is unknown how many bytes the failed call had moved.
       failed_ = true;
       if (error.matches(PyExc_EOFError)) how_failed_ = StreamEnd::closed;
       why_failed_ = error.what();
       keep_interruption(error);
-      // The bytes that came before count; the next call returns the rest.
+      // The bytes received before count; the next call returns the rest.
       if (moved > 0 && access == PyBUF_WRITE) return moved;
       throw StreamError(why_failed_, how_failed_);
     }
@@ -114,12 +114,12 @@ constexpr size_t python_slot_bytes = 131072;  // as transport/providers/interfac
 
 // A lane whose work is done by a Python object.
 //
-// The only lane that takes the GIL, and only when its descriptor says that there is something to
-// ask: every other turn of the driver costs one poll.
+// The only lane that takes the GIL, and only when its descriptor is readable: every other turn of
+// the driver costs one poll.
 class PythonLane final : public QueuedLane {
  public:
-  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: closed after
-  // it.
+  // With the GIL held. Throws nb::python_error if the object is not a lane. `provider`: closed
+  // after it.
   PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics,
              const nb::object& provider = {})
       : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
@@ -184,13 +184,13 @@ class PythonLane final : public QueuedLane {
   [[noreturn]] void fail(const nb::python_error& error);
 
   nb::object lane_, provider_, send_, receive_;
-  nb::object tend_, trouble_, end_, owes_;  // None where the lane has no such method
+  nb::object tend_, trouble_, end_, owes_;  // None: the lane has no such method
   const int fd_;
-  // What the object answered last; its descriptor becomes readable when that has changed.
+  // The object's last answers; its descriptor becomes readable when they change.
   bool full_ = false;     // send: no room
   bool drained_ = false;  // receive: nothing there
-  // The message that is lent. It is kept until the next one is received, because to release it
-  // takes the GIL; `view_` refers to no object where there is none.
+  // The lent message, kept until the next one is received, because releasing it takes the GIL;
+  // `view_` has no object if there is none.
   Py_buffer view_{};
   Header header_;
   bool has_message_ = false;
@@ -247,8 +247,8 @@ bool PythonLane::call_receive() {
   return true;
 }
 
-// Calls what a lane need not have, with the GIL held. Throws nothing: where a lane fails, its next
-// message does.
+// Calls an optional method, with the GIL held. Never throws: a failed lane fails at its next
+// message.
 nb::object PythonLane::ask(const nb::object& method) const {
   if (method.is_none()) return {};
   try {
@@ -318,19 +318,19 @@ std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provide
                                                        const nb::object& lane) {
   return std::make_shared<UnderlyingLane>(python_slot_bytes, [&](Statistics& statistics) {
     auto made = std::make_shared<PythonLane>(0, lane, python_slot_bytes, statistics, provider);
-    // No control link would say so later: a queue pair ends with the connection that it has now.
+    // A queue pair has no control link and ends with its current connection.
     made->peer_has_ended();
     return made;
   });
 }
 
 void bind_python_lanes(nb::module_& module) {
-  // Its methods are the subclass's own; base/stream.h says what they do. `send` and `receive` raise
-  // OSError when the connection broke, and EOFError at the end of the stream.
+  // Its methods are defined by the subclass, as described in base/stream.h. `send` and `receive`
+  // raise OSError when the connection broke, and EOFError at the end of the stream.
   nb::class_<Stream, PyStream>(module, "Stream").def(nb::init<>()).def("fd", [](Stream&) -> int {
     throw std::logic_error("a Stream without fd()");
   });
-  // A signal handler's exception leaves a lane as itself.
+  // A signal handler's exception passes through a lane unchanged.
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);

@@ -1,4 +1,4 @@
-// What the engine tells Python: failures, progress, the flight recorder and the counters.
+// The engine's reports to Python: failures, progress, the flight recorder and the counters.
 #include "bindings/bindings.h"
 
 #include <nanobind/stl/optional.h>
@@ -30,7 +30,7 @@ void raise_failure(const std::exception_ptr& pointer, void*) {
 
 using LoggedCall = std::tuple<uint64_t, uint64_t, uint64_t>;  // sequence, fingerprint, bytes
 
-// The calls still remembered, oldest first, in the order of `_Call` of observe/flight_recorder.py.
+// The recorded calls, oldest first, in the order of `Call` in observe/flight_recorder.py.
 nb::typed<nb::list, nb::typed<nb::tuple, nb::any, nb::ellipsis>> records(Communicator& engine) {
   std::vector<CallRecord> calls;
   {
@@ -47,7 +47,7 @@ nb::typed<nb::list, nb::typed<nb::tuple, nb::any, nb::ellipsis>> records(Communi
   return result;
 }
 
-// Of the collectives first..last that are still remembered.
+// The recorded ones of collectives first..last.
 std::vector<LoggedCall> call_log(Communicator& engine, uint64_t first, uint64_t last) {
   std::vector<LoggedCall> result;
   for (const CallRecord& call : engine.recorder().records()) {
@@ -96,7 +96,8 @@ nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t> profile(Communicator& engine)
   return nb::make_tuple(p.copy_ns.value(), p.reduce_ns.value(), p.wire_ns.value());
 }
 
-// Of all compressed calls: how many, bytes sent before and after encoding, nanoseconds of coding.
+// Of all compressed calls: their number, bytes sent before and after encoding, nanoseconds of
+// coding.
 nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t, uint64_t> compression(Communicator& engine) {
   const CompressionStatistics& c = engine.statistics().compression;
   return nb::make_tuple(c.calls.value(), c.raw_bytes.value(), c.sent_bytes.value(),

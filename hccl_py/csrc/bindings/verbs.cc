@@ -1,7 +1,7 @@
 // Bindings of verbs, one-to-one with verbs.h, queue_pair.h, completion_queue.h and rdma/.
 //
 // Everything that may take a queue pair's lock releases the GIL first: the holder of the lock may
-// need it for a lane that is written in Python.
+// need the GIL for a Python lane.
 #include "bindings/bindings.h"
 
 #include <nanobind/nanobind.h>
@@ -27,7 +27,7 @@ namespace hccl {
 
 namespace {
 
-// What travels with its envelope leaves whether it is awaited or not: longer than that.
+// Longer than an eager message, which leaves whether it is awaited or not.
 constexpr size_t min_fragment_bytes = PointToPoint::longest_eager_bytes + 1;
 
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
@@ -128,7 +128,7 @@ CompletionList poll(CompletionQueue& queue, size_t max_completions) {
 }
 
 CompletionList wait(CompletionQueue& queue, size_t max_completions, double timeout_s) {
-  // Until the GIL is held again: without an interpreter there is none to be had.
+  // Until the GIL is held again, which an ended interpreter never grants.
   CompletionQueue::Guest guest(queue);
   return completions(max_completions, [&](auto& out) {
     return queue.wait(out, VerbsClock::now() + duration_of(timeout_s), check_signals);
@@ -164,7 +164,7 @@ std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<ProgressThread> progr
   return {made, destroy_without_gil};
 }
 
-// What Python's QueuePair asks of either kind.
+// The methods of either kind for Python's QueuePair.
 template <class Pair>
 void bind_queue_pair(nb::class_<Pair>& pair) {
   pair.def("number", &Pair::number)
@@ -262,7 +262,7 @@ void bind_underlying_lanes(nb::module_& module) {
   module.def("loopback_underlying_lanes", &loopback_underlying_lanes);
 }
 
-// The lane under a queue pair: another thread sees its breaks, see Connections::LockedLane.
+// The lane under a queue pair: another thread detects its breaks, see Connections::LockedLane.
 class Replaced final : public PathObserver {
  public:
   void lane_wanted(const TcpLane&) override {}
@@ -270,7 +270,7 @@ class Replaced final : public PathObserver {
 };
 Replaced replaced;
 
-// Notes in the communicator, which outlives its lanes, that one goes on over another device.
+// Records in the communicator, which outlives its lanes, that a lane continues over another device.
 LaneOverQueuePair::PathObserver device_changes(Communicator& communicator, int peer,
                                                const RdmaLaneEnd::Registrations& devices) {
   std::vector<std::string> names;

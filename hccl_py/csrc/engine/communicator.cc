@@ -1,5 +1,5 @@
-// How threads come to drive a communicator, hand the driving on, ask the driver for something, and
-// close it. Its making stands in connection/connect.cc, the driver's own turns in driver/driver.cc.
+// How threads drive a communicator, pass the driving on, send requests to the driver, and close it.
+// connect.cc makes it; driver.cc has the driver's turns.
 #include "engine/communicator.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long the driver may take to say how far it has got.
+// How long the driver may take to report its progress.
 constexpr auto answer_time = milliseconds(20);
 // How long another thread's turn may take.
 constexpr auto turn_time = milliseconds(20);
@@ -40,7 +40,7 @@ void Communicator::finish_all(std::span<const RequestPtr> requests, Driving driv
     try {
       await_all(requests, interrupt);
     } catch (...) {
-      // The caller takes the buffers along, so the engine must be done with them.
+      // The caller reuses the buffers, so the engine must be done with them.
       abort(Cause::interrupted);
       await_all(requests, [] {});
       throw;
@@ -51,7 +51,7 @@ void Communicator::finish_all(std::span<const RequestPtr> requests, Driving driv
   }
 }
 
-// Until all have ended, well or not.
+// Waits until all have ended, successfully or not.
 void Communicator::await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
   for (const RequestPtr& request : requests) {
     try {
@@ -66,7 +66,7 @@ void Communicator::start(std::span<const RequestPtr> requests) {
   for (const RequestPtr& request : requests) request->in_background = true;
   Driving driving = submit(requests, Driving::As::turn);
   if (!driving) return;
-  // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
+  // Sends at once as much as possible: peers wait for it while the progress thread wakes up.
   progress_or_fail();
   if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
 }
@@ -97,7 +97,7 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
 }
 
 bool Communicator::finish_unawaited(Deadline deadline, const Interrupt& interrupt) {
-  // A signal handler, inside of a call: it cannot end before the handler does.
+  // A signal handler inside a call, which cannot end before the handler does.
   if (drives()) return true;
   submissions_.refuse();
   Request none;
@@ -111,7 +111,7 @@ bool Communicator::finish_unawaited(Deadline deadline, const Interrupt& interrup
         return Clock::now() < deadline;
       }
       case Submissions::Waited::time_out: return false;
-      case Submissions::Waited::slice_over:  // a thread drives a call of its own
+      case Submissions::Waited::slice_over:  // a thread drives its own call
         interrupt();
         asks_.fetch_or(ask_unawaited, std::memory_order_seq_cst);
         wake();
@@ -120,7 +120,7 @@ bool Communicator::finish_unawaited(Deadline deadline, const Interrupt& interrup
   return true;
 }
 
-// Whether a call goes on that no thread waits for, or it is open what has ended it.
+// Whether an unawaited call is running, or its failure is not diagnosed yet.
 bool Communicator::has_unawaited() const {
   auto unawaited = [](const RequestPtr& request) { return request->is_unawaited(); };
   return failures_.phase() == FailureState::Phase::reported || collectives_.has_unawaited() ||
@@ -130,7 +130,7 @@ bool Communicator::has_unawaited() const {
 
 void Communicator::kick_progress_thread() { progress_thread_->kick(self_.lock()); }
 
-// Wakes waiters if something has finished since the last time.
+// Wakes waiters if a request has ended since the last call.
 void Communicator::notify_waiters() {
   uint64_t num_finished = statistics_.collectives.value() + point_to_point_.num_finished();
   if (num_finished == num_finished_seen_) return;
@@ -143,7 +143,7 @@ void Communicator::wake() {
   signal_event(doorbell_);
 }
 
-// Answers what was asked on this thread, or wakes the one that drives.
+// Answers requests on this thread, or wakes the driving one.
 void Communicator::drive_once() {
   wake();
   if (Driving turn = try_turn()) progress_or_fail();
@@ -176,7 +176,7 @@ void Communicator::poll() {
   Driving turn = try_turn();
   if (!turn) return;
   check_connections();
-  // No call may be under way whose thread would see how it ends.
+  // No call may be running whose thread would observe its end.
   if (connections_.is_unsettled()) progress_thread_->start();
 }
 
@@ -191,7 +191,7 @@ bool Communicator::has_undelivered() {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  return true;  // another thread's turn, which may have lost its core
+  return true;  // another thread's turn, perhaps without a core
 }
 
 CallProgress Communicator::progress_made() {
@@ -217,7 +217,7 @@ CallProgress Communicator::progress_made() {
 std::vector<BrokenPath> Communicator::take_broken() {
   if (Driving turn = try_turn()) check_connections();
   std::vector<BrokenPath> broken = connections_.take_broken();
-  // A communicator that has failed still learns by its control links who ended, for shrink().
+  // A failed communicator still learns of ended ranks by its control links, for shrink().
   if (failures_.has_ended()) std::erase_if(broken, [](auto& path) { return path.index != 0; });
   return broken;
 }
@@ -243,7 +243,7 @@ void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<St
 Drivable::Turn Communicator::progress_turn() {
   Driving turn = turn_for_unawaited();
   if (!turn) return Turn::not_mine;
-  // Before a sleep it is done anyway, but busy neighbours may keep the thread awake.
+  // It is also done before a sleep, but busy neighbours may keep the thread awake.
   if ((++num_turns_ & 63) == 0) check_connections();
   bool moved = progress_or_fail();
   return !turn.stop() ? Turn::not_mine : moved ? Turn::moved : Turn::waiting;
@@ -252,7 +252,7 @@ Drivable::Turn Communicator::progress_turn() {
 bool Communicator::prepare_sleep(Sleep& sleep) {
   Driving turn = turn_for_unawaited();
   if (!turn) return false;
-  // Before the flag is up: what rings for this sleep must not be cleared here.
+  // Before the flag is raised: wake-ups for this sleep must not be cleared here.
   check_connections();
   announce_sleep(sleep);
   sleep.watch(connections_.epoll_fd());
@@ -265,14 +265,14 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
 
 void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   if (drives()) {
-    // A signal handler, inside the very call that it ends.
+    // A signal handler inside the call that it ends.
     close_afterwards_ = true;
     return ask_to_stop(observed(Cause::closed, options_.rank), ask_close);
   }
   for (;;) {
     Submissions::Closing closing = submissions_.try_close();
     if (closing == Submissions::Closing::closed_before) return;
-    if (closing == Submissions::Closing::drives) break;  // for ever: nobody gets the right again
+    if (closing == Submissions::Closing::drives) break;  // for ever: no thread gets the right again
     ask_to_stop(observed(Cause::closed, options_.rank), ask_close);
     wake();
   }
@@ -293,8 +293,8 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   if (interruption) std::rethrow_exception(interruption);
 }
 
-// Waits until the kernels of peers of other nodes have all that was sent, for a limited time: a
-// socket that is closed while the peer still writes to it takes back what is on its way.
+// Waits, for a limited time, until the kernels of peers on other nodes have all sent data: closing
+// a socket while the peer still writes to it discards data in flight.
 void Communicator::deliver_rest(const Interrupt& interrupt) {
   double limit_s = std::min(options_.path_timeout_s, longest_delivery_s);
   Deadline until = Clock::now() + duration_of(limit_s);

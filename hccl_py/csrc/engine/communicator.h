@@ -1,5 +1,4 @@
-// The engine of one communicator: made, connected rank by rank, then moved by whichever thread
-// waits.
+// The engine of one communicator: made, connected rank by rank, then driven by a waiting thread.
 //
 //   Submissions      requests on their way here, and which thread drives
 //   CollectiveQueue  collectives, one at a time     }
@@ -7,8 +6,8 @@
 //   Connections      peers: how they end, and paths }
 //   FailureState     what ends all of this
 //
-// A driver never blocks outside sleep(): what takes time is a state with a deadline, checked in
-// turn with those of the calls, with abort and close, and with the caller's signals.
+// A driver never blocks outside sleep(): operations that take time are states with deadlines,
+// checked along with the calls' deadlines, abort and close, and the caller's signals.
 #pragma once
 
 #include <atomic>
@@ -38,7 +37,7 @@
 
 namespace hccl {
 
-// Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
+// Called repeatedly by a waiting thread; throws to interrupt the wait (Ctrl-C).
 using Interrupt = std::function<void()>;
 inline constexpr auto signal_period = std::chrono::milliseconds(50);
 
@@ -51,12 +50,12 @@ struct CommunicatorOptions {
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
   std::shared_ptr<Arena> arena;  // of this process; nullptr: no registered memory
   bool checksum = false;         // of every frame between nodes; all ranks want the same
-  double path_timeout_s = 2;     // how long a connection may swallow bytes until it counts as cut
+  double path_timeout_s = 2;     // how long bytes may be unacknowledged until a path counts as cut
 };
 
 class Communicator final : public Drivable {
  public:
-  // Closes when its last owner drops it; the progress thread may drive it a moment longer.
+  // Closes when its last owner drops it; the progress thread may drive it slightly longer.
   static std::shared_ptr<Communicator> create(const CommunicatorOptions& options,
                                               std::shared_ptr<ProgressThread> progress);
 
@@ -72,8 +71,8 @@ class Communicator final : public Drivable {
     collectives_.add_memory(memory);
     point_to_point_.add_memory(memory);
   }
-  // All ranks of this host, other nodes' too, and the cores that they may use between them: with
-  // more ranks than cores a waiting rank yields instead of spinning.
+  // All ranks of this host, of all nodes, and their total cores: with more ranks than cores a
+  // waiting rank yields instead of spinning.
   void set_ranks_on_host(int ranks, int cores) {
     may_spin_ = ranks <= cores;
     moves_what_it_starts_ = may_spin_ && cores < 2 * ranks;
@@ -90,11 +89,11 @@ class Communicator final : public Drivable {
   void set_checks(bool checks) {
     for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
   }
-  // Times the parts of its collectives from now on. Before the first call.
+  // Enables timing of the parts of its collectives. Before the first call.
   void start_profile() { collectives_.start_profile(); }
 
-  // A request to be filled: the last one given back, if there is one, with its plan. Python's lock
-  // is held.
+  // A request to fill: the last returned one, if there is one, with its plan. Python's lock is
+  // held.
   RequestPtr take_request();
   void give_back(RequestPtr request);
 
@@ -102,19 +101,18 @@ class Communicator final : public Drivable {
   // Runs a request to its end on this thread, or waits for the one that drives. Throws
   // CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt) { run({&request, 1}, interrupt); }
-  // The same with several, submitted in their order and at once: throws the failure of the first
-  // that failed, when all have ended.
+  // The same for several, submitted in order and at once: throws the first one's failure when all
+  // have ended.
   void run(std::span<const RequestPtr> requests, const Interrupt& interrupt);
-  // Submits a request of little data and takes microseconds at most, so Python's lock may stay
-  // held. True: it has ended. Else finish() has to follow. Throws CommunicatorFailed.
+  // Submits a small request and takes at most microseconds, so Python's lock may stay held. True:
+  // it has ended. Otherwise finish() must follow. Throws CommunicatorFailed.
   bool run_briefly(const RequestPtr& request);
   void finish(const RequestPtr& request, const Interrupt& interrupt);
-  // Hands a request over; the buffers must live until it is done.
+  // Submits a request; its buffers must live until it is done.
   void start(const RequestPtr& request) { start({&request, 1}); }
   void start(std::span<const RequestPtr> requests);
-  // The same. But where a host has a core for each rank, and not two, the progress thread would
-  // take its rank's core: a collective is then driven here for as long as it mostly moves, for
-  // about 10 ms at most.
+  // The same. But if a host has one core for each rank, the progress thread would take its rank's
+  // core: a collective is then driven here while it mostly moves, for at most about 10 ms.
   void start_moving(const RequestPtr& request);
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
   bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
@@ -122,32 +120,31 @@ class Communicator final : public Drivable {
   void abort(Cause cause, std::string reason = {});
   // Ends every request by the diagnosis that failures() has adopted.
   void apply_diagnosis();
-  // Takes no request any more, and waits until all have ended that no thread waits for; false if
-  // `deadline` passed first.
+  // Rejects new requests, and waits until all unawaited ones have ended; false if `deadline` passed
+  // first.
   bool finish_unawaited(Deadline deadline, const Interrupt& interrupt);
-  // `error`: because of which this rank leaves, for peers that still wait for it. Idempotent.
-  // `interrupt` may throw while peers still receive; then it throws once all is closed.
+  // `error`: why this rank leaves, for peers that still wait for it. Idempotent. `interrupt` may
+  // throw while peers still receive; the exception is then thrown once all is closed.
   void close(const std::string& error = {}, const Interrupt& interrupt = [] {});
 
   // ---- peers, and connections between nodes that break and are replaced; any thread
   // Reads the control links if no call does.
   void poll();
-  // The connections that broke since the last call. Call it every second or so in any case: it
-  // checks the connections while no call does.
+  // The connections that broke since the last call. Call it about every second: it checks the
+  // connections while no call does.
   std::vector<BrokenPath> take_broken();
-  // Nobody listens any more where this peer of another node did.
+  // No process listens any more at the address of this peer of another node.
   void note_refusal(int peer);
-  // A lane to this peer cannot be made, although the peer lives.
+  // A lane to this peer cannot be made, although the peer is alive.
   void note_unreachable(int peer, const std::string& why);
-  // The driver takes it into use at its next turn; no other thread may touch it any more. Also the
-  // first connection that a lane wants.
+  // The driver uses it from its next turn; no other thread may touch it any more. Also for the
+  // first connection of a lane.
   void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
-  // Whether a peer of another node still lacks something that finished calls have sent: for as long
-  // connections that broke have to be brought back. Not if calls are under way that no thread
-  // awaits.
+  // Whether a peer of another node still lacks data of finished calls, so that broken connections
+  // must be replaced. False while unawaited calls are running.
   bool has_undelivered();
 
-  // ---- what is known of it; any thread
+  // ---- state; any thread
   const CommunicatorOptions& options() const { return options_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   int doorbell_fd() const { return doorbell_.get(); }
@@ -158,11 +155,11 @@ class Communicator final : public Drivable {
   const Recorder& recorder() const { return recorder_; }
   uint64_t sequence() const { return submissions_.sequence(); }  // collectives submitted
   Caller caller() const;
-  // Whether this thread is inside of a call that it drives: a signal handler is.
+  // Whether this thread is inside a call that it drives, as a signal handler may be.
   bool drives() const {
     return driver_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
-  // Of now, or of the moment at which a failure stopped it.
+  // The current progress, or the progress at the time of a failure.
   CallProgress progress_made();
 
   // ---- the progress thread
@@ -170,17 +167,17 @@ class Communicator final : public Drivable {
   bool prepare_sleep(Sleep& sleep) override;
 
  private:
-  // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
+  // Requests of a thread that does not drive. ask_close has no effect without a running call.
   enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4, ask_unawaited = 8 };
 
-  // The right to drive, which one thread has at most and every driver holds here. A waiter or the
-  // progress thread gets the remaining calls with the destructor, also where something throws:
-  // else no thread could drive again.
+  // The right to drive, which one thread has at most and every driver holds here. The destructor
+  // passes the remaining calls to a waiter or the progress thread, also after an exception:
+  // otherwise no thread could drive again.
   class Driving {
    public:
     enum class As { caller, turn };  // of a thread in its call, or for a turn between calls
 
-    // `has_right`: submissions_ has given it to this thread. Else this holds nothing.
+    // `has_right`: submissions_ has given it to this thread; otherwise this holds nothing.
     Driving(Communicator& driven, As as, bool has_right) : driven_(has_right ? &driven : nullptr) {
       if (as == As::caller && has_right) driven.note_driver(std::this_thread::get_id());
     }
@@ -189,7 +186,7 @@ class Communicator final : public Drivable {
       if (driven_ != nullptr) keep()->hand_over();
     }
     explicit operator bool() const { return driven_ != nullptr; }
-    // Gives the right back. Whether something is left that no other thread was woken for.
+    // Returns the right. True if work is left for which no other thread was woken.
     bool stop() { return keep()->stop_driving(); }
     // This thread keeps the right beyond this object.
     Communicator* keep() { return std::exchange(driven_, nullptr); }
@@ -235,7 +232,7 @@ class Communicator final : public Drivable {
   bool has_work() const;
   bool has_unawaited() const;
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
-  // For which no other thread was woken, if this one drives.
+  // Requests for which no other thread was woken, if this one drives.
   bool is_asked() const { return asked(~ask_close) || connections_.has_offers(); }
   void ask_to_stop(Failure failure, Ask how);
   void stop(Failure failure);
@@ -287,7 +284,7 @@ class Communicator final : public Drivable {
   // The driving thread's.
   Cores cores_;
   std::vector<RequestPtr> accepted_;
-  std::vector<RequestPtr> held_;     // that end with the failure
+  std::vector<RequestPtr> held_;     // requests that end with the failure
   uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()
   unsigned num_turns_ = 0;           // of the progress thread
   bool close_afterwards_ = false;    // close() was called inside an interrupt of the driver
@@ -296,13 +293,13 @@ class Communicator final : public Drivable {
   // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
   // turn, as in Submissions::submit().
   std::atomic<unsigned> asks_{0};
-  // What the driver answered last. Pairs with nothing: finish_unawaited() looks again and again.
+  // The driver's last answer. Pairs with nothing: finish_unawaited() polls.
   std::atomic<bool> has_unawaited_{false};
-  // In its call; none: the progress thread, or nobody drives. Pairs with nothing: a thread finds
-  // itself here only if it wrote that, and what others read may be out of date.
+  // The thread that drives in its call; none: the progress thread, or no thread. Pairs with
+  // nothing: a thread finds itself here only if it stored that; others may read old values.
   std::atomic<std::thread::id> driver_;
   std::mutex asks_mutex_;  // guards what follows
-  FailurePtr stop_;        // what ask_stop and ask_close end the calls with
+  FailurePtr stop_;        // the failure by which ask_stop and ask_close end the calls
   CallProgress progress_made_;
   uint64_t num_answers_ = 0;
   std::condition_variable answered_;

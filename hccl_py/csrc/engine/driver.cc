@@ -1,5 +1,5 @@
-// The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How
-// threads come to drive stands in communicator.cc.
+// The driving thread's turns: progress, checks, sleep and failure. communicator.cc has how threads
+// get to drive.
 #include "engine/communicator.h"
 
 #include <algorithm>
@@ -8,15 +8,16 @@ namespace hccl {
 
 namespace {
 
-// Without a core of our own every yield lets another rank run; after these it is asleep anyway.
+// Without a core of its own, every yield lets another rank run; after these the peer is asleep
+// anyway.
 constexpr int num_yields = 200;
 
-// Turns without progress, some microseconds: a peer that is in its call answers sooner. To give
-// Python's lock up and to take it again costs a tenth of a small call between two ranks.
+// Turns without progress, some microseconds: a peer in its call answers sooner. Releasing and
+// retaking Python's lock costs a tenth of a small call between two ranks.
 constexpr int brief_turns = 64;
 
-// How long start_moving() waits for peers at a time, and how much longer than it moves in all: many
-// times what ranks that train together differ by. And how long it may take.
+// Limits of start_moving(): a single wait for peers, the waits beyond the moving time (many times
+// the usual differences between training ranks), and the total.
 constexpr auto longest_wait = std::chrono::microseconds(300);
 constexpr auto longest_start = std::chrono::milliseconds(10);
 
@@ -50,7 +51,7 @@ bool Communicator::has_calls() const {
          failures_.phase() == FailureState::Phase::reported || submissions_.has_incoming();
 }
 
-// Also bytes of calls that have ended, and peers of which it is open how they end.
+// Also bytes of ended calls, and peers whose end is not decided yet.
 bool Communicator::has_work() const {
   return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
 }
@@ -83,7 +84,7 @@ bool Communicator::run_briefly(const RequestPtr& request) {
   bool is_first = is_collective && !failures_.has_ended() && submissions_.submit_first(*request);
   Driving driving = is_first ? Driving(*this, Driving::As::caller, true) : submit({&request, 1});
   if (!driving) return false;
-  bool alone = collectives_.idle() && point_to_point_.idle();  // what else there is may be much
+  bool alone = collectives_.idle() && point_to_point_.idle();  // other work may be long
   if (is_first) accept(request);
   for (int turns = !alone ? 0 : may_spin_ ? brief_turns : 1; turns > 0; --turns) {
     progress_or_fail();
@@ -106,22 +107,22 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   if (!may_spin_) shorten_slice();
   int num_moves = 0;
-  Deadline
-      next_signals{};  // from the first look at the clock on: a call that ends at once takes none
+  Deadline next_signals{};  // checked with the first read of the clock: a call that ends at once
+                            // reads none
   auto first_open = requests.begin();
   for (;;) {
     while (first_open != requests.end() && (*first_open)->is_done()) ++first_open;
     if (first_open == requests.end() && (!requests.empty() || !has_unawaited())) return;
     notify_waiters();
     bool moved = progress_or_fail();
-    // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
+    // A signal handler of the caller raised within a lane's code: pass its exception to the caller.
     if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
     if (!moved && idle.begins() && cores_.settle()) idle.yield_instead();
     bool signalled = false;
     if (moved) {
       idle.reset();
       if ((++num_moves & 255) != 0) continue;
-      connections_.handle_events(0);  // that something moves says nothing about the rest
+      connections_.handle_events(0);  // progress does not show the state of the rest
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
@@ -138,10 +139,10 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
   }
 }
 
-// Drives until the request is done, or this thread waits more than it moves: what is slow because
-// of the wire goes on in the background.
+// Drives until the request is done, or this thread waits more than it moves: a call that is slow
+// because of the wire continues in the background.
 void Communicator::drive_while_moving([[maybe_unused]] Driving driving, const Request& request) {
-  bool alone = collectives_.idle() && point_to_point_.idle();  // what else there is may be much
+  bool alone = collectives_.idle() && point_to_point_.idle();  // other work may be long
   bool is_patient = patience_.may_spin();
   auto patience = is_patient ? longest_wait : Clock::duration{};
   Clock::duration wait{}, all_waits{};
@@ -167,7 +168,7 @@ void Communicator::drive_while_moving([[maybe_unused]] Driving driving, const Re
   }
 }
 
-// Lets the caller interrupt the wait. It may cost milliseconds: Python has to give us its lock.
+// Lets the caller interrupt the wait. It may cost milliseconds, because it needs Python's lock.
 void Communicator::ask_signals(const Interrupt& interrupt) {
   try {
     interrupt();
@@ -189,7 +190,7 @@ bool Communicator::progress(bool thoroughly) {
   if (connections_.holds_traffic()) return moved;
   if (!collectives_.idle()) moved |= collectives_.advance(may_spin_);
   if (!point_to_point_.idle()) moved |= point_to_point_.progress();
-  // A rank that waits for one peer may have been sent something by another that says why.
+  // A rank that waits for one peer may have a message of another one that explains why.
   if (thoroughly && !moved) collectives_.look_for_strays();
   return moved;
 }
@@ -271,7 +272,7 @@ void Communicator::check(Deadline now) {
   take_failures();
 }
 
-// The same, after what connections have to say, where no call may be reading it.
+// The same after reading connections, if no call may be reading them.
 void Communicator::check_connections() {
   connections_.handle_events(0);
   check(Clock::now());
@@ -293,9 +294,9 @@ void Communicator::check_deadlines(Deadline now) {
   fail(std::move(failure));
 }
 
-// A rank of this node has written all its messages before its goodbye. A call that waits for it
-// after one more turn waits in vain. The goodbye of another node's rank may overtake its data; its
-// lanes end after the last byte, and then they throw.
+// A rank of this node has written all its messages before its goodbye. A call that still waits for
+// it after one more turn fails. The goodbye of another node's rank may overtake its data; its lanes
+// end after the last byte, and then throw.
 void Communicator::check_leavers() {
   for (int peer : connections_.local_leavers()) {
     if (failures_.phase() != FailureState::Phase::none || progress_or_fail()) return;
@@ -311,7 +312,7 @@ Deadline Communicator::next_deadline() const {
 
 // True if a signal ended the sleep.
 bool Communicator::sleep(Deadline deadline) {
-  // First the sign that we sleep, then one more turn: a peer that posts after it sees the sign.
+  // First announce the sleep, then one more turn: a peer that posts later sees the flag.
   Sleep announced(Sleeper::caller);
   announce_sleep(announced);
   if (progress_or_fail(true)) return false;
@@ -322,7 +323,7 @@ bool Communicator::sleep(Deadline deadline) {
   return !whole;
 }
 
-// From here on, a peer or a thread that has something for this rank rings.
+// From here on, peers and threads with work for this rank wake it.
 void Communicator::announce_sleep(Sleep& sleep) {
   segment_->note_starved(point_to_point_.unflushed() || collectives_.unflushed());
   sleep.announce(segment_);
@@ -362,7 +363,7 @@ void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
-  segment_->withdraw();  // first: peers must see it before we wait for what they write
+  segment_->withdraw();  // first: peers must see it before this waits for their writes
   collectives_.abandon(held_);
   recorder_.fail_open();
   held_.insert(held_.end(), incoming.begin(), incoming.end());
@@ -384,7 +385,7 @@ CallProgress Communicator::measure() const {
   return progress;
 }
 
-// Keeps the progress of the call that was under way when the communicator failed.
+// Keeps the progress of the call that was running when the communicator failed.
 void Communicator::keep_progress() {
   if (failures_.phase() != FailureState::Phase::none) return;
   CallProgress progress = measure();

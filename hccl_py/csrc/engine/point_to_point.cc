@@ -96,7 +96,7 @@ void PointToPoint::finish(const RequestPtr& request) {
   --num_pending_;
   ++num_finished_;
   uint64_t now_ns = steady_ns(Clock::now());
-  // A payload inside its envelope moves at once: a send at its beginning, a recv at its end.
+  // An eager payload moves at once: a send at its start, a recv at its end.
   bool failed = request->failure != nullptr;
   if (request->started_ns == 0 && !failed) {
     recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
@@ -142,7 +142,7 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
   fits ? finish(receive) : reject(receive, size);
 }
 
-// True if a message was taken from the lane. Throws LaneError for what no sane peer sends.
+// True if a message was taken from the lane. Throws LaneError for an invalid message.
 bool PointToPoint::drain(int peer) {
   Lane& from = lane(peer);
   const Header* header = from.peek();
@@ -162,7 +162,7 @@ bool PointToPoint::drain_fragment(int peer, const Header& header) {
   auto it = receiving_.find(header.id);
   if (it == receiving_.end()) throw LaneError(peer, "a malformed message");
   auto& [request, received] = it->second;
-  // In order and without a gap: else what was not received could count as received.
+  // In order and without a gap: otherwise missing data could count as received.
   bool is_next = request->peer == peer && header.size == received && header.length > 0;
   if (!is_next || header.length > request->num_bytes - received) {
     throw LaneError(peer, "a malformed message");
@@ -178,7 +178,7 @@ bool PointToPoint::drain_fragment(int peer, const Header& header) {
   return true;
 }
 
-// Consumes a message that is there as a whole: eager, request_to_send or clear_to_send.
+// Consumes a complete message: eager, request_to_send or clear_to_send.
 void PointToPoint::handle(int peer, const Header& header) {
   Lane& from = lane(peer);
   if (header.kind == clear_to_send) {
@@ -186,7 +186,7 @@ void PointToPoint::handle(int peer, const Header& header) {
     uint64_t receiver_id = header.id;
     size_t wanted = header.size;
     from.release();
-    // Our send may have expired meanwhile.
+    // The send may have expired.
     if (it == announced_.end() || it->second.request->peer != peer) return;
     Sending sending = it->second;
     announced_.erase(it);
@@ -236,7 +236,7 @@ bool PointToPoint::drain_all() {
       while (drain(static_cast<int>(peer))) moved = true;
     } catch (const LaneError&) {
       if (waits_for(static_cast<int>(peer))) throw;
-      closed_[peer] = true;  // its control link says whether it left or died
+      closed_[peer] = true;  // its control link reports whether it left or died
     }
   }
   return moved;

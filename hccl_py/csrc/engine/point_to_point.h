@@ -27,27 +27,26 @@ class PointToPoint {
                Statistics& statistics);
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
-  // Is told of the buffers of long transfers. Before the first request.
+  // Registers the buffers of long transfers. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) {
     memories_.push_back(std::move(memory));
   }
 
   void post(const RequestPtr& request);
-  // Moves what can move. True if anything did. Throws LaneError.
+  // Makes progress. True if anything moved. Throws LaneError.
   bool progress();
   bool unflushed() const { return !backlog_.empty(); }
   bool idle() const { return num_pending_ == 0 && backlog_.empty(); }
   uint64_t num_finished() const { return num_finished_; }
-  // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
-  // that is half-way and late, for which the communicator must fail; or nullptr.
+  // Ends requests whose deadline has passed, if no data of them has moved. Returns a late one that
+  // is partly moved, for which the communicator must fail; or nullptr.
   RequestPtr expire(Deadline now);
-  // Forgets every request, and appends those that have not ended to `unfinished`; for a
-  // communicator that has failed.
+  // Drops every request, and appends unfinished ones to `unfinished`; for a failed communicator.
   void abandon(std::vector<RequestPtr>& unfinished);
   // Frees the lanes.
   void close();
   size_t num_pending() const { return static_cast<size_t>(num_pending_); }
-  // Whether some request can only go on with `peer`.
+  // Whether some request waits for `peer`.
   bool waits_for(int peer) const;
   bool has_unawaited() const;
 
@@ -57,7 +56,7 @@ class PointToPoint {
   struct Sending {
     RequestPtr request;
     uint64_t receiver_id = 0;  // known once it is clear to send
-    size_t posted = 0;         // bytes handed to the lane
+    size_t posted = 0;         // bytes passed to the lane
     uint64_t last_number = 0;
   };
   struct Receiving {
@@ -68,7 +67,7 @@ class PointToPoint {
     int peer;
     Header header;
     std::vector<std::byte> payload;  // eager only
-    RequestPtr self;                 // a send to this very rank
+    RequestPtr self;                 // a send to this rank itself
   };
 
   Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
@@ -93,12 +92,12 @@ class PointToPoint {
   Statistics& statistics_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
-  std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
+  std::vector<bool> closed_;  // lanes whose peer left while no request needed it
   Backlog backlog_;
   std::list<RequestPtr> posted_receives_;
   std::list<Unexpected> unexpected_;
   std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id
-  std::list<Sending> sending_;  // eager ones whose payload the lane still borrows, too
+  std::list<Sending> sending_;  // including eager ones whose payload the lane still borrows
   std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
   uint64_t next_id_ = 1;
   int num_pending_ = 0;

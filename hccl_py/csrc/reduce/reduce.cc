@@ -14,7 +14,7 @@ namespace hccl {
 namespace {
 
 #if defined(__x86_64__)
-// Asked of cpuid itself: clang 14 does not know the name "f16c" in __builtin_cpu_supports.
+// By cpuid: clang 14 lacks the name "f16c" in __builtin_cpu_supports.
 bool has_f16c() {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -25,7 +25,7 @@ std::vector<const ReduceTable*> find_usable_tables() {
   std::vector<const ReduceTable*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // These also say that the operating system saves the wide registers.
+  // These also check that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

@@ -8,7 +8,7 @@
 
 namespace hccl {
 
-// True where the pair has a meaning: band, bor and bxor want integers or bool.
+// True if the pair is defined: band, bor and bxor need integers or bool.
 bool reduce_supported(DType dtype, ReduceOp op);
 
 // Reduces `count` elements of every source into `dst`, from left to right in the order given, so
@@ -19,18 +19,18 @@ bool reduce_supported(DType dtype, ReduceOp op);
 // floats, which accumulate in float32 and round once too, it divides by the number of sources.
 //
 // Returns how many elements it reduced. That is `count`, but avg of wider floats stops at the first
-// element whose sources are finite and whose sum is not: the average may be finite all the same.
-// The caller goes on from there with sources that it has scaled down.
+// element with finite sources and an infinite sum, whose average may be finite. The caller
+// continues from there with scaled-down sources.
 [[nodiscard]] size_t reduce(DType dtype, ReduceOp op, std::byte* dst,
                             std::span<const std::byte* const> srcs, size_t count);
 
 // Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero, and
 // their divisor is an integer; 8-bit floats stay as they are. Finite floats stay finite: a quotient
-// beyond the largest number, which only rounding makes of an average, becomes that number.
+// beyond the largest number, possible only by rounding, becomes that number.
 void scale(DType dtype, std::byte* data, size_t count, double divisor);
 
-// Multiplies floats, in the type that they are summed up in, and rounds each product once; `to` may
-// be `from`. False for other elements, of which nothing is touched.
+// Multiplies floats, in the type of their sums, and rounds each product once; `to` may be `from`.
+// False, without effect, for other elements.
 bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor);
 
 // Elements of an int8 block; the last one of a message may be shorter.

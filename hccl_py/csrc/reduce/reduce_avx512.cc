@@ -1,4 +1,4 @@
-// The kernels in AVX-512: F, BW, DQ and VL, which every server processor since 2017 has.
+// The kernels in AVX-512: F, BW, DQ and VL, which server processors have had since 2017.
 #include "reduce/reduce_dispatch.h"
 
 #if defined(__x86_64__)

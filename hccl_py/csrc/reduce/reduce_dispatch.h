@@ -1,5 +1,5 @@
-// Inside of reduce.cc: one table of kernels per instruction set, and which of them may run here.
-// Only reduce.cc, the reduce_<instruction set>.cc files and their test include this.
+// Internal to reduce.cc: one table of kernels per instruction set, and the ones that this processor
+// can run. Only reduce.cc, the reduce_<instruction set>.cc files and their test include this.
 //
 // Every table gives the same bits. That holds because a kernel adds (or multiplies) strictly from
 // left to right per element, no expression both multiplies and adds (so there is nothing to
@@ -8,8 +8,8 @@
 #pragma once
 
 // reduce_kernels.h is compiled once per instruction set and must include nothing itself: inline
-// functions of the standard library would be emitted for that instruction set, and the linker
-// might keep that copy for everybody. So all that it needs is included here.
+// functions of the standard library would be compiled for that instruction set, and the linker
+// might keep that copy for all. So its includes are here.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -39,7 +39,7 @@ using EncodeKernel = void (*)(std::byte* to, const std::byte* from, std::byte* r
                               size_t count);
 using DecodeKernel = void (*)(std::byte* to, const std::byte* from, size_t count);
 
-// A null entry is a pair that has no meaning.
+// A null entry is an undefined pair.
 struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};

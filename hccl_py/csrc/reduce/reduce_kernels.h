@@ -33,9 +33,9 @@ struct Sum {
     return a + b;
   }
 };
-// Divides what it has summed up by the number of sources.
+// Divides the sum by the number of sources.
 struct Average : Sum {};
-// Stops where a sum is no number; its kernel goes on where a source is none either.
+// Stops if a sum is not finite; its kernel continues if a source is not either.
 struct SumInRange : Sum {};
 struct Product {
   template <class V>
@@ -126,7 +126,7 @@ HCCL_INLINE bool in_range(const Vector<typename Format::Compute, lanes> (&total)
   return !any(most > __builtin_bit_cast(Magnitude<T>, Format::largest_sum));
 }
 
-// Whether the sum of an element leaves the range that all that it adds up lies in.
+// Whether the sum of an element overflows although all its sources are finite.
 template <class Format>
 bool leaves_range(const std::byte* const* srcs, size_t num_srcs, size_t index) {
   using V = Vector<typename Format::Compute, 1>;
@@ -194,7 +194,7 @@ HCCL_INLINE size_t reduce_body(std::byte* dst, const std::byte* const* srcs, siz
   return reduce_blocks<Format, Op, wide_lanes<Format>, 4>(dst, copy, num_srcs, begin, count);
 }
 
-// Where a block of some width stops it, narrower ones go on to the very element.
+// If a block stops it, narrower blocks continue up to the exact element.
 template <class Format, class Op>
 HCCL_INLINE size_t reduce_from(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
                                size_t begin, size_t count) {
@@ -220,8 +220,8 @@ template <class Format, class Op>
 size_t reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
   size_t i = reduce_from<Format, Op>(dst, srcs, num_srcs, 0, count);
   if constexpr (std::is_same_v<Op, SumInRange>) {
-    // The sum of element i is no number. That is right where a source is none, and then its
-    // neighbours are likely to be alike.
+    // The sum of element i is not finite. That is correct if a source is not either, and then its
+    // neighbours are likely alike.
     constexpr size_t neighbours = 64;
     while (i < count) {
       for (size_t end = count - i < neighbours ? count : i + neighbours; i < end; ++i) {
@@ -260,7 +260,7 @@ void apply_to_floats(std::byte* to, const std::byte* from, size_t count, double 
   apply_blocks<Format, Op, 1>(to, from, i, count, rounded);
 }
 
-// The divisor may exceed what a small element holds, so those divide as int.
+// The divisor may exceed the range of a small element, so small elements divide as int.
 template <class T>
 void divide_integers(std::byte* to, const std::byte* from, size_t count, double divisor) {
   using Wide = std::conditional_t<(sizeof(T) < sizeof(int)), int, T>;
@@ -275,7 +275,7 @@ void divide_integers(std::byte* to, const std::byte* from, size_t count, double 
 struct TableBuilder {
   ReduceTable table;
 
-  // Ahead of its callers: clang evaluates no template at compile time that it has not yet seen.
+  // Before its callers: clang evaluates a template at compile time only after its definition.
   template <class Format, class Op>
   constexpr void set(DType dtype, ReduceOp op) {
     table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] = reduce_kernel<Format, Op>;

@@ -52,7 +52,7 @@ struct SmallFloat {
     const F magic = (F)(I{} + ((127 + 24 - bias - fraction) << 23));
     const I subnormal = (I)((F)magnitude + magic) - (I)magic;
     I code = magnitude < rebias + implied_one ? subnormal : normal;
-    // Before the rounded code is believed: beyond these, the shift has no meaning.
+    // Overrides the rounded code: beyond these bounds the shift is undefined.
     code = (code > largest) | (magnitude >= 0x7f800000) ? I{} + overflow : code;
     code = magnitude > 0x7f800000 ? I{} + nan : code;
     const I sign = (I)(((Vector<uint32_t, lanes>)value & 0x80000000u) >> sign_shift);
@@ -98,7 +98,7 @@ struct Float8E8M0FNU {
   }
 };
 
-// By the processor's instruction where it has one.
+// By the processor's instruction if it has one.
 struct Float16 : SmallFloat<uint16_t, 10, 15, 0x7bff, 0x7c00, 0x7e00> {
   static constexpr float largest_sum = 0x1.ffdffep+15f;
 

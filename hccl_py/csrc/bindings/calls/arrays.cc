@@ -9,8 +9,8 @@ namespace hccl {
 
 namespace {
 
-// PyArrayObject_fields of numpy/ndarraytypes.h, which numpy's own macros read inside of every
-// extension module: it stays as it is for as long as modules need not be compiled again.
+// PyArrayObject_fields of numpy/ndarraytypes.h, which numpy's macros read in every extension
+// module, so its layout is stable.
 struct NumpyArray {
   PyObject_HEAD
   char* data;
@@ -77,9 +77,9 @@ uintptr_t word(uintptr_t object, size_t index) {
   return reinterpret_cast<const uintptr_t*>(object)[index];
 }
 
-// The first word that is, in each of two objects, what is wanted of it.
+// The first word that has the wanted value in each of two objects.
 size_t find_word(const std::array<uintptr_t, 2>& objects, const std::array<uintptr_t, 2>& wanted) {
-  constexpr size_t most_words = 8;  // no object that is looked into is shorter
+  constexpr size_t most_words = 8;  // no object that is read is shorter
   for (size_t i = 0; i < most_words; ++i) {
     if (word(objects[0], i) == wanted[0] && word(objects[1], i) == wanted[1]) return i;
   }
@@ -121,7 +121,7 @@ std::optional<TorchStorage> TorchStorage::find() {
     }
     size_t storage = find_word(tensors, storages);
     return TorchStorage(storage, find_word(storages, begins), find_word(storages, sizes));
-  } catch (const std::exception&) {  // also of Python, from whatever changes torch here and now
+  } catch (const std::exception&) {  // also Python's, for example if a program has changed torch
     return {};
   }
 }
@@ -139,7 +139,7 @@ void ArrayReader::learn(nb::handle object, nb::object kind) {
   ArrayView view;
   if (!read(object.ptr(), view) || view.elements != nullptr) return;
   nb::object dtype = object.attr("dtype");
-  // Those of numpy's that are no singletons come anew with each array.
+  // numpy makes a new dtype object for each array unless it is a singleton.
   bool is_one_object = !nb::hasattr(dtype, "isbuiltin") || nb::cast<int>(dtype.attr("isbuiltin"));
   if (!is_one_object || num_elements_ == most_elements) return;
   auto item_bytes = nb::cast<size_t>(kind.attr("item_bytes"));
@@ -160,7 +160,7 @@ void ArrayReader::learn_type(PyTypeObject* type) {
   nb::object object = nb::borrow(reinterpret_cast<PyObject*>(type));
   Export export_tensor = nullptr;
   if (!object.is(ndarray_)) {
-    // Not what a subclass inherits. Of the interface's other users none is known to be writable.
+    // Not an inherited one. No other exporter is known to be writable.
     nb::object own = object.attr("__dict__").attr("get")("__dlpack_c_exchange_api__");
     if (own.is_none() || !nb::hasattr(object, "_cdata")) return;
     if (!storage_) storage_ = TorchStorage::find();
@@ -202,7 +202,7 @@ bool ArrayReader::read(PyObject* object, ArrayView& view) const {
   view.id = uintptr_t{tensor.dtype.code} << 24 | uintptr_t{tensor.dtype.bits} << 16 |
             uintptr_t{tensor.dtype.lanes};
   view.elements = find_elements(view.id);
-  // A tensor may stand for the conjugate or the negative of what is in its memory.
+  // A tensor may be the conjugate or the negative of its memory.
   return !says(object, is_neg_) && (tensor.dtype.code != complex_code || !says(object, is_conj_));
 }
 

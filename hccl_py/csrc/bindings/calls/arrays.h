@@ -24,22 +24,21 @@ struct Elements {
   uintptr_t id = 0;
   nanobind::object kind;
   size_t item_bytes = 0;
-  nanobind::object kept;  // what `id` is the address of
+  nanobind::object kept;  // the object at address `id`
 };
 
 struct ArrayView {
   std::byte* address = nullptr;
   size_t count = 0;
   uintptr_t id = 0;                    // of its elements
-  const Elements* elements = nullptr;  // null: not learnt
+  const Elements* elements = nullptr;  // null: unknown
 };
 
-// Where torch's tensors keep how long their storage is, which none of torch's C interfaces tells: a
-// storage may be cut or freed while a tensor looks into it.
+// Finds the size of a torch tensor's storage, which torch's C interfaces do not return: a storage
+// may be cut or freed while tensors view it.
 class TorchStorage {
  public:
-  // Looks for it in tensors whose storages are known; nothing if this torch lays them out
-  // otherwise.
+  // Finds it in tensors with known storages; nothing if this torch has another layout.
   static std::optional<TorchStorage> find();
   bool holds(PyObject* tensor, const std::byte* address, size_t num_bytes) const;
 
@@ -56,14 +55,13 @@ class TorchStorage {
 
 class ArrayReader {
  public:
-  // Finds out whether numpy's arrays are laid out as its C interface has them.
+  // Checks that numpy's arrays have the layout of its C interface.
   ArrayReader();
 
-  // From now on reads objects of exactly this one's type, if it is one of those above, and knows
-  // its elements as those of `kind`.
+  // Enables reading objects of exactly this type, if it is one of the above, with elements of
+  // `kind`.
   void learn(nanobind::handle object, nanobind::object kind);
-  // False unless the object is of a type that was learnt, and C-contiguous memory of the host that
-  // may be written.
+  // False unless the object has a known type and is C-contiguous, writable host memory.
   bool read(PyObject* object, ArrayView& view) const;
 
  private:
@@ -77,7 +75,7 @@ class ArrayReader {
   void learn_type(PyTypeObject* type);
   const Elements* find_elements(uintptr_t id) const;
 
-  nanobind::object ndarray_;           // none: not laid out like that
+  nanobind::object ndarray_;           // none: another layout
   nanobind::object is_neg_, is_conj_;  // names
   std::optional<TorchStorage> storage_;
   std::vector<Type> types_;

@@ -19,7 +19,7 @@ namespace nb = nanobind;
 
 namespace hccl {
 
-// A call as far as it has been read.
+// A partially read call.
 struct CallEntry::Shape {
   RequestPtr request;  // what it reads and writes, counted in elements
   const Elements* elements = nullptr;
@@ -36,7 +36,7 @@ constexpr double longest_s = 1e8;  // LONGEST_S of transport/arguments.py
 
 bool is_given(PyObject* object) { return object != nullptr && object != Py_None; }
 
-// Whether it is a number of 0..limit-1; members of an IntEnum are numbers.
+// Whether it is a number in 0..limit-1; members of an IntEnum are numbers.
 template <typename T>
 bool read_number(PyObject* object, size_t limit, T& number) {
   if (!PyLong_Check(object)) return false;
@@ -47,12 +47,12 @@ bool read_number(PyObject* object, size_t limit, T& number) {
   return true;
 }
 
-// What a collective has on a rank of each side; at_root: all blocks there, elsewhere none.
+// The blocks of a rank on each side; at_root: all blocks on the root, none elsewhere.
 enum class Blocks { none, one, all, at_root };
 
 struct Sides {
   bool has_root;
-  Blocks input, output;  // none: it works on one buffer
+  Blocks input, output;  // none: a collective on one buffer
 };
 
 Sides sides_of(Collective collective) {
@@ -72,7 +72,7 @@ Sides sides_of(Collective collective) {
   return {false, Blocks::none, Blocks::none};
 }
 
-// The error of Python, thrown: what `make` of `maker` returns for a failure.
+// Throws the Python error that `make` of `maker` returns for a failure.
 template <typename... Args>
 [[noreturn]] void raise(nb::handle maker, const char* make, const CommunicatorFailed& failed,
                         Args&&... args) {
@@ -84,7 +84,7 @@ template <typename... Args>
 
 }  // namespace
 
-bool CallEntry::is_detoured(Collective collective) const {
+bool CallEntry::is_overridden(Collective collective) const {
   if (PyDict_GET_SIZE(groups.ptr()) + PyDict_GET_SIZE(captures.ptr()) != 0) {
     return true;
   }
@@ -134,7 +134,7 @@ bool CallEntry::read_blocks(PyObject*& given, Shape& shape, std::vector<Span>& t
   return true;
 }
 
-// Of a collective that works on one buffer, in place or not.
+// For a collective on one buffer, in place or not.
 bool CallEntry::read_data(Collective collective, const GivenCall& given, Shape& shape) const {
   Call& call = shape.request->call;
   bool is_root = shape.root == static_cast<int>(rank);
@@ -184,7 +184,8 @@ bool CallEntry::read_all_blocks(Collective collective, GivenCall& given, Shape& 
       for (const Span& block : call.output) shape.count += block.count;
       shape.even = std::all_of(call.output.begin(), call.output.end(), is_as_long);
     } else if (collective == Collective::all_to_all) {
-      // Equal lists here may be uneven ones elsewhere; one buffer has equal blocks on every rank.
+      // A list with equal blocks here may be uneven elsewhere; one buffer has equal blocks on every
+      // rank.
       shape.even = !shape.lists[0].is_valid();
       shape.count = shape.even ? count * world_size : 0;
     }
@@ -193,7 +194,7 @@ bool CallEntry::read_all_blocks(Collective collective, GivenCall& given, Shape& 
                    collective != Collective::all_to_all);
 }
 
-// Fills the request of a collective; returns its Prepared. Null: Python has to look at it.
+// Fills the request of a collective; returns its Prepared. Null: Python must handle it.
 nb::object CallEntry::prepare(Collective collective, GivenCall& given, Shape& shape,
                               double timeout_s) const {
   Sides sides = sides_of(collective);
@@ -218,7 +219,7 @@ nb::object CallEntry::prepare(Collective collective, GivenCall& given, Shape& sh
   return prepared;
 }
 
-// The same of a send or recv; returns its Transfer.
+// The same for a send or recv; returns its Transfer.
 nb::object CallEntry::prepare_transfer(Collective collective, const GivenCall& given, Shape& shape,
                                        double timeout_s) const {
   Transfer transfer{collective == Collective::send, any_rank, 0, 0};
@@ -260,7 +261,7 @@ void CallEntry::compare(Collective collective, const GivenCall& given,
 
 nb::object CallEntry::call(Collective collective, GivenCall& given) {
   nb::object engine = state->engine;
-  if (engine.is_none() || is_detoured(collective) || is_given(given.compression)) return {};
+  if (engine.is_none() || is_overridden(collective) || is_given(given.compression)) return {};
   std::optional<double> timeout_s = timeout_of(given.timeout_s);
   if (!timeout_s) return {};
   auto& communicator = *nb::inst_ptr<Communicator>(engine);
@@ -306,7 +307,7 @@ class EnteringMethod final : public Answer {
   std::vector<nb::object> names_;  // of the parameters, interned; the positional ones first
   std::vector<Field> fields_;
   size_t num_positional_, num_required_;
-  nb::object type_;              // of the last object whose method this was
+  nb::object type_;              // type of the last object
   PyMemberDef* slot_ = nullptr;  // where such objects have their entry
 };
 
@@ -340,7 +341,7 @@ void EnteringMethod::find_slot(PyTypeObject* type) {
   slot_ = is_slot ? reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member : nullptr;
 }
 
-// False: the function says what is wrong.
+// False: the Python function raises the error.
 bool EnteringMethod::assign(PyObject* const* arguments, size_t num_arguments, PyObject* keywords,
                             GivenCall& given) const {
   if (num_arguments > num_positional_) return false;

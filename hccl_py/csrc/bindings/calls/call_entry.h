@@ -1,6 +1,6 @@
-// The one way of a call from Python to the engine. Methods of communicators and of torch's process
-// groups say what they were given; if all of it is plain memory, the plan is looked up and the call
-// made without a Python frame. Everything else is left to the Python method.
+// The path of a call from Python to the engine. Methods of communicators and of torch's process
+// groups pass their arguments; if all are plain memory, the plan is looked up and the call made
+// without a Python frame. The Python method handles all other calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,10 +16,10 @@ namespace hccl {
 
 using AnyByAny = nanobind::typed<nanobind::dict, nanobind::any, nanobind::any>;
 
-// What the calls of a communicator share; CommunicatorState of Python has it.
+// State shared by the calls of a communicator, owned by Python's CommunicatorState.
 struct EngineState {
   nanobind::object engine;  // Communicator; None: the communicator is closed, or in a forked child
-  double timeout_s;         // of calls that do not say
+  double timeout_s;         // default timeout of calls
 };
 
 // The arguments of a call; null: not given. The data of a call that has one buffer is `input`.
@@ -33,22 +33,22 @@ struct CallEntry {
   size_t rank, world_size;
   nanobind::object plans;  // PlanCache
   std::shared_ptr<ArrayReader> reader;
-  AnyByAny groups;            // CALLS of call_group.py: a call may have to be collected
-  AnyByAny captures;          // CAPTURES of recording.py: or recorded
+  AnyByAny groups;            // CALLS of call_group.py: open groups collect calls
+  AnyByAny captures;          // CAPTURES of recording.py: open captures record calls
   nanobind::object errors;    // CallErrors
   nanobind::object work;      // the class Work, of calls in the background; None: calls block
   nanobind::object transfer;  // the class Transfer
-  nanobind::object byte;      // the ElementType of what a barrier reduces
-  nanobind::object gain;      // GainCheck: while it is open, Python looks at each sum; or None
-  nanobind::object oracle;    // what Python makes of a call, to be compared; or None
+  nanobind::object byte;      // the ElementType that a barrier reduces
+  nanobind::object gain;      // GainCheck: while it is open, Python handles each sum; or None
+  nanobind::object oracle;    // makes the same call in Python, for comparison; or None
 
-  // None, or a Work. Null: the Python method has to do it.
+  // None, or a Work. Null: the Python method must handle it.
   nanobind::object call(Collective collective, GivenCall& given);
 
  private:
   struct Shape;
 
-  bool is_detoured(Collective collective) const;
+  bool is_overridden(Collective collective) const;
   std::optional<double> timeout_of(PyObject* given) const;
   bool read(PyObject* array, Shape& shape, std::vector<Span>& to) const;
   bool read_blocks(PyObject*& given, Shape& shape, std::vector<Span>& to) const;

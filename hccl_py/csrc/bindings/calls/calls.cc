@@ -25,7 +25,7 @@ void check_signals() {
 
 namespace {
 
-// Of a call that may hold Python's lock: moved in a microsecond or two.
+// Limit of a call that may hold Python's lock: moved in one or two microseconds.
 constexpr size_t little_bytes = 16384;
 
 void begin(Request& request, RequestKind kind, double timeout_s) {
@@ -232,10 +232,10 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::class_<UnsubmittedCall>(module, "UnsubmittedCall");
   communicator.def("make_collective", &make_collective)
       .def("make_transfer", &make_transfer)
-      // The call is used up. It returns when it has ended.
+      // Consumes the call; returns when it has ended.
       .def("run", [](Communicator& c, UnsubmittedCall& call) { run(c, std::move(call.request)); })
       .def("start", &start_call<false>)
-      // For a call of a group, whose other calls the peers may begin first: waits for nobody.
+      // For a call of a group, whose other calls peers may begin first: does not wait.
       .def("queue", &start_call<true>);
 }
 

@@ -19,8 +19,8 @@ namespace hccl {
 
 namespace {
 
-// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, communicator, first, last,
-// whether it blocks.
+// From Graph.fill of hccl_py/graphs/graph.py: awaited calls, communicator, first, last, whether it
+// blocks.
 using Step = std::tuple<std::vector<size_t>, size_t, size_t, size_t, bool>;
 
 std::vector<Graph::Step> steps_of(const std::vector<Step>& steps) {
@@ -40,25 +40,24 @@ std::vector<Graph::Call> calls_of(const std::vector<UnsubmittedCall*>& calls) {
   return made;
 }
 
-// A graph of Python: finds the engines, and sees that the memory is where it was.
+// A graph for Python: finds the engines, and checks that the memory has not moved.
 class BoundGraph {
  public:
-  // Why nothing was submitted. Above zero: the number of the call, from 1, whose memory has moved.
+  // Why nothing was submitted. Above 0: the number of the call, from 1, whose memory moved.
   enum Outcome : int { submitted = 0, under_way = -1, runs_elsewhere = -2, closed = -3 };
 
-  // `detours`: while something is in one of these, replay() leaves the graph to Python.
+  // `overrides`: while one of these is not empty, replay() leaves the graph to Python.
   BoundGraph(std::vector<std::shared_ptr<EngineState>> states,
              const std::vector<UnsubmittedCall*>& calls, const std::vector<Step>& steps,
-             std::vector<AnyByAny> detours, std::shared_ptr<ArrayReader> reader)
+             std::vector<AnyByAny> overrides, std::shared_ptr<ArrayReader> reader)
       : states_(std::move(states)),
-        detours_(std::move(detours)),
+        overrides_(std::move(overrides)),
         reader_(std::move(reader)),
         graph_(calls_of(calls), steps_of(steps)) {
     for (const UnsubmittedCall* call : calls) buffers_.push_back(call->buffers);
   }
 
-  // Whether `object`, which call `number` uses, could be read; then each replay looks where it
-  // lies.
+  // Whether `object` of call `number` could be read; then each replay checks its address.
   bool watch(nb::object object, int number) {
     ArrayView view;
     if (!reader_->read(object.ptr(), view)) return false;
@@ -71,8 +70,8 @@ class BoundGraph {
   }
 
   bool replay() {
-    for (const nb::dict& detour : detours_) {
-      if (PyDict_GET_SIZE(detour.ptr()) != 0) return false;
+    for (const nb::dict& calls : overrides_) {
+      if (PyDict_GET_SIZE(calls.ptr()) != 0) return false;
     }
     return run() == submitted;
   }
@@ -85,7 +84,7 @@ class BoundGraph {
   }
 
   bool wait(double timeout_s) {
-    // Of its own: another thread may begin the next replay as soon as this one is done.
+    // A copy: another thread may begin the next replay as soon as this one is done.
     std::vector<nb::object> cores = cores_;
     std::vector<Communicator*> engines = engines_;
     bool finished;
@@ -125,7 +124,7 @@ class BoundGraph {
     return submitted;
   }
 
-  // A graph keeps no engine whose communicator has been closed.
+  // Drops engines whose communicators have been closed.
   void forget_engines() {
     if (!graph_.is_done()) return;
     engines_.clear();
@@ -150,11 +149,11 @@ class BoundGraph {
   }
 
   const std::vector<std::shared_ptr<EngineState>> states_;
-  const std::vector<AnyByAny> detours_;
+  const std::vector<AnyByAny> overrides_;
   const std::shared_ptr<ArrayReader> reader_;
   std::vector<nb::object> buffers_;
   std::vector<Watched> watched_;
-  std::vector<nb::object> cores_;  // of the replay that is under way
+  std::vector<nb::object> cores_;  // of the running replay
   std::vector<Communicator*> engines_;
   size_t num_started_ = 0;
   bool is_running_ = false;  // a thread is in issue(); read and written with Python's lock held

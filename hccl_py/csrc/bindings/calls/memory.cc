@@ -63,8 +63,7 @@ struct DLManagedTensorVersioned {
 constexpr uint64_t read_only_flag = 1;
 constexpr uint32_t known_major = 1;
 
-// What lies here is what the exporter says, but no call reads through a null pointer, or past the
-// end of the address space, on its word.
+// The exporter's values are trusted, except null pointers and ranges beyond the address space.
 void check(const DLTensor& tensor) {
   if (tensor.ndim < 0) throw std::invalid_argument("a capsule with less than no dimensions");
   const uint64_t item_bytes = (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8;
@@ -126,7 +125,7 @@ void bind_memory(nb::module_& module) {
   nb::class_<ArrayReader>(module, "ArrayReader")
       .def(nb::init<>())
       .def("learn", &ArrayReader::learn)
-      // Address, count, and the ElementType; None if that was not learnt.
+      // Address, count, and the ElementType; None if that is unknown.
       .def(
           "read",
           [](const ArrayReader& r,
@@ -137,7 +136,7 @@ void bind_memory(nb::module_& module) {
             return {{reinterpret_cast<uintptr_t>(view.address), view.count, std::move(kind)}};
           },
           nb::arg().none());
-  // The memory lives as long as the capsule, which stays its owner.
+  // The capsule owns the memory, which lives as long.
   module.def("dlpack_view", [](nb::handle capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
       void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor");

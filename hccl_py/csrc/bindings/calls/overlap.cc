@@ -1,4 +1,4 @@
-// Which blocks of a call share memory, although one of them is written.
+// Finds blocks of a call that share memory, one of which is written.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -38,7 +38,7 @@ std::optional<Overlap> find_overlap(const std::vector<Block>& outputs,
     auto [first, second] = std::minmax(order[i - 1], order[i]);
     if (end(outputs[order[i - 1]]) > begin(outputs[order[i]])) return Overlap{first, second, false};
   }
-  // The outputs are apart by now, so their ends are in order too.
+  // The outputs are known to be apart, so their ends are in order too.
   for (size_t j = 0; j < inputs.size(); ++j) {
     const Block& input = inputs[j];
     if (std::get<1>(input) == 0) continue;
@@ -51,7 +51,7 @@ std::optional<Overlap> find_overlap(const std::vector<Block>& outputs,
   return std::nullopt;
 }
 
-// Blocks that lie one behind the other.
+// Whether blocks are adjacent, in order.
 bool is_run(std::span<const Span> blocks, size_t unit_bytes) {
   auto is_gap = [unit_bytes](const Span& one, const Span& next) {
     return one.address + one.count * unit_bytes != next.address;
@@ -64,7 +64,7 @@ bool is_run(std::span<const Span> blocks, size_t unit_bytes) {
 bool are_apart(std::span<const Span> outputs, std::span<const Span> inputs, size_t unit_bytes,
                size_t rank, bool shares) {
   if (outputs.empty() || inputs.empty()) return true;
-  // Most calls are seen to be right by a few comparisons: each asks.
+  // Every call runs this, and most pass by a few comparisons.
   auto end = [unit_bytes](const Span& last) { return last.address + last.count * unit_bytes; };
   if (is_run(outputs, unit_bytes) && is_run(inputs, unit_bytes)) {
     bool apart = end(outputs.back()) <= inputs.front().address ||

@@ -47,7 +47,7 @@ nb::object PlanCache::write(const Key& key) {
       collective_names[static_cast<size_t>(key.collective)], nb::handle(key.kind), key.op,
       key.count, root, key.even, key.compression);
   if (prepared_.size() >= capacity) clear();
-  // Another thread may have been first.
+  // Another thread may have added it.
   return prepared_.try_emplace(key, std::move(made)).first->second;
 }
 

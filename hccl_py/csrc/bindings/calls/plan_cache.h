@@ -1,5 +1,4 @@
-// The plans of one communicator by what is called. hccl_py/plan_cache.py writes those that are
-// asked for the first time.
+// The plans of one communicator by call. hccl_py/plan_cache.py writes a plan at its first use.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +11,7 @@
 
 namespace hccl {
 
-// As hccl_py/fingerprint.py numbers them; sends and recvs have no plan.
+// Numbers as in hccl_py/fingerprint.py; sends and recvs have no plan.
 enum class Collective : uint8_t {
   all_reduce = 1,
   broadcast = 2,
@@ -36,8 +35,8 @@ class PlanCache {
  public:
   struct Key {
     PyObject* kind;  // an ElementType; these live as long as the process
-    size_t count;    // elements of the whole; 0 where ranks cannot know it
-    int32_t root;    // -1: it has none
+    size_t count;    // total number of elements; 0 if ranks cannot know it
+    int32_t root;    // -1: none
     Collective collective;
     uint8_t op;
     uint8_t compression;
@@ -47,7 +46,7 @@ class PlanCache {
 
   explicit PlanCache(uint8_t compression) : compression_(compression) {}
 
-  // The Prepared; asks Python's write() for what it has not got, and throws what that raises.
+  // The Prepared, made by Python's write() at first use; throws its exceptions.
   nanobind::object find(const Key& key) {
     if (last_ != nullptr && last_->first == key) return last_->second;
     auto found = prepared_.find(key);
@@ -56,10 +55,10 @@ class PlanCache {
     return found->second;
   }
   void clear() { last_ = nullptr, prepared_.clear(); }
-  uint8_t compression() const { return compression_; }  // of calls that do not say
+  uint8_t compression() const { return compression_; }  // default of calls
 
  private:
-  static constexpr size_t capacity = 4096;  // then come sizes that never come back
+  static constexpr size_t capacity = 4096;  // more are sizes that do not recur
   nanobind::object write(const Key& key);
   struct Hash {
     size_t operator()(const Key& key) const noexcept;
@@ -67,7 +66,8 @@ class PlanCache {
 
   const uint8_t compression_;
   std::unordered_map<Key, nanobind::object, Hash> prepared_;
-  const std::pair<const Key, nanobind::object>* last_ = nullptr;  // found last, without a hash
+  const std::pair<const Key, nanobind::object>* last_ =
+      nullptr;  // the last one found, without a hash
 };
 
 }  // namespace hccl

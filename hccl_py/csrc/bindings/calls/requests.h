@@ -1,4 +1,4 @@
-// What a call of Python becomes on its way to the engine. Everything is called with the GIL held.
+// The forms of a Python call on its way to the engine. All functions are called with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ struct Work {
   bool wait(double timeout_s);
 };
 
-// All of a collective that its ranks agree on, and what this rank does in it.
+// The parts of a collective that its ranks agree on, and this rank's plan.
 struct Prepared {
   std::shared_ptr<Plan> plan;
   DType dtype;
@@ -33,11 +33,11 @@ struct Prepared {
 // A call that is not submitted yet.
 struct UnsubmittedCall {
   RequestPtr request;
-  nanobind::object buffers;  // keeps what lies at its addresses
+  nanobind::object buffers;  // keeps the memory at its addresses alive
 };
 
-// Makes `request` that of a collective. It has what the call reads as `call.input`, and what it
-// writes as `call.output`, counted in units of `unit_bytes`.
+// Completes the `request` of a collective. `call.input` has the memory that the call reads,
+// `call.output` the memory that it writes, counted in units of `unit_bytes`.
 void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes);
 struct Transfer {
   bool sends;
@@ -49,7 +49,7 @@ void complete(Request& request, const Transfer& transfer, double timeout_s, std:
 // Whether both do the same, at any time.
 bool are_alike(const Request& one, const Request& other);
 
-// Whether no output shares memory with another one, nor with an input. Counts are in units of
+// Whether no output shares memory with another output or an input. Counts are in units of
 // `unit_bytes`. `shares`: output and input i may be the same memory; a single one is that of
 // `rank`.
 bool are_apart(std::span<const Span> outputs, std::span<const Span> inputs, size_t unit_bytes,
@@ -57,8 +57,8 @@ bool are_apart(std::span<const Span> outputs, std::span<const Span> inputs, size
 
 // Runs a request to its end, without the GIL.
 void run(Communicator& engine, RequestPtr request);
-// Starts it, without the GIL; `buffers` live until it is done. `queues`: others follow, so nothing
-// of it is waited for.
+// Starts it, without the GIL; `buffers` live until it is done. `queues`: other calls follow, so do
+// not wait for it.
 Work start(nanobind::handle communicator, RequestPtr request, nanobind::object buffers,
            bool queues = false);
 

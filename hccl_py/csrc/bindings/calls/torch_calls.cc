@@ -1,6 +1,6 @@
 // Calls of a torch process group on plain host tensors, without torch's headers: they enter the
-// engine at once (call_entry.h). All others are the Python method's: wrong arguments, subclasses, a
-// timeout of the call, torch's instruments and older overloads.
+// engine directly (call_entry.h). The Python method handles all others: wrong arguments,
+// subclasses, a timeout per call, torch's instruments and older overloads.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <nanobind/typing.h>
@@ -101,7 +101,7 @@ class TorchMethod final : public Answer {
     return true;
   }
 
-  // No options of a subclass, and no timeout of the call's own.
+  // Options of the exact class, without a timeout.
   bool are_usual(nb::handle options) const {
     if (!options.is_valid()) return true;
     if (reinterpret_cast<PyObject*>(Py_TYPE(options.ptr())) != options_.ptr()) return false;
@@ -128,7 +128,7 @@ class TorchMethod final : public Answer {
     return held.ptr() == Py_True;
   }
 
-  // Null: an operation that hccl-py has not.
+  // Null: an operation that hccl-py lacks.
   nb::object value_of(nb::handle options, const nb::object& field) const {
     nb::object value = options.attr(field);
     if (field.ptr() != reduce_op_.ptr()) return value;
@@ -137,7 +137,7 @@ class TorchMethod final : public Answer {
     return op == nullptr ? nb::object() : nb::borrow(op);
   }
 
-  // Null: the method has to look at it, or an argument was wrong; nothing was sent.
+  // Null: the method must handle it, or an argument was wrong; nothing was sent.
   nb::object enter(nb::handle entry, GivenCall& given) const {
     if (entry.is_none()) return {};
     try {

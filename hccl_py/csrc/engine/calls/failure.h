@@ -1,5 +1,5 @@
-// Why a communicator or one request cannot go on: one record from where it is observed to where it
-// is raised. The first failure is kept; nothing replaces it.
+// Why a communicator or one request failed: one record from its observation to the raised error.
+// The first failure is kept; nothing replaces it.
 //
 // A report is an observation of one rank. The ranks' coordinator makes one diagnosis of all
 // reports, and hccl_py/diagnosis renders its text; no text is made here. Python reads these fields
@@ -17,23 +17,24 @@
 
 namespace hccl {
 
-// The only definition, for Python as well. The numbers travel between ranks: append only.
+// The only definition, for Python as well. The numbers are sent between ranks: append only.
 enum class Cause : uint8_t {
   none = 0,
-  died = 1,  // the process ended: its own node says so
+  died = 1,  // the process ended, as its own node reports
   lost = 2,  // all connections to another node's rank closed; that node has not confirmed its end
-  unreachable = 3,  // connections broke and cannot be replaced, or the process lives without them
-  left = 4,         // said goodbye while others still wait for it
+  unreachable =
+      3,     // connections broke and cannot be replaced, or the process is alive without them
+  left = 4,  // said goodbye while others still wait for it
   timed_out = 5,
   mismatch = 6,
   uncaught_exception = 7,
   interrupted = 8,  // by a signal, half-way
   aborted = 9,
-  closed = 10,  // this rank closed with calls under way, or before this one
+  closed = 10,  // this rank closed with running calls, or before this one
   internal_error = 11,
 };
 
-// Where a call stands. Steps and tiles count from 1; 0: not begun.
+// The progress of a call. Steps and tiles count from 1; 0: not begun.
 struct Stage {
   const char* activity = "";  // of the step: the name of its op
   int64_t step = 0;
@@ -42,30 +43,30 @@ struct Stage {
   int64_t num_tiles = 0;
 };
 
-// How far a rank has got in its calls, for its reports.
+// A rank's progress in its calls, for its reports.
 struct CallProgress {
   uint64_t submitted = 0;  // collectives; the last one's sequence number
   uint64_t finished = 0;   // of these, without error
-  uint64_t sequence = 0;   // of the one that runs; 0: none does
+  uint64_t sequence = 0;   // of the running one; 0: none
   uint64_t fingerprint = 0;
-  double timeout_s = 0;   // that it was given
+  double timeout_s = 0;   // of the running call
   Stage stage;            // of what runs
-  size_t bytes_done = 0;  // of its data, estimated by the ops that are done
+  size_t bytes_done = 0;  // of its data, estimated by completed ops
   size_t bytes_total = 0;
-  std::vector<int> waiting_for;   // ranks without which it cannot go on
-  size_t num_transfers = 0;       // sends and receives under way
-  std::vector<int> out_of_reach;  // ranks of other nodes whose hosts answer nothing
-  std::vector<int> unlinked;      // those whose control connections broke in another way
+  std::vector<int> waiting_for;   // ranks that it waits for
+  size_t num_transfers = 0;       // running sends and receives
+  std::vector<int> out_of_reach;  // ranks of other nodes whose hosts do not answer
+  std::vector<int> unlinked;      // ranks whose control connections broke in another way
 };
 
 struct Failure {
   Cause cause = Cause::none;
-  int rank = -1;          // which this rank blames; -1: none
-  uint64_t call = 0;      // this rank's call, as a fingerprint; 0: none was under way
+  int rank = -1;          // the culprit by this rank's view; -1: none
+  uint64_t call = 0;      // fingerprint of this rank's call; 0: none was running
   uint64_t sequence = 0;  // its number; 0: none
 
   // mismatch
-  uint64_t their_call = 0;                 // what `rank` called; 0: the same, but sizes differ
+  uint64_t their_call = 0;                 // the call of `rank`; 0: the same, but sizes differ
   std::optional<uint64_t> sent_bytes;      // of the message that does not fit,
   std::optional<uint64_t> expected_bytes;  // and what its receiver expects
   bool sends = false;                      // one transfer: this rank is its sender
@@ -85,9 +86,9 @@ struct Failure {
   std::string error;
 
   uint64_t last_sequence = 0;  // left: collectives that it had submitted
-  std::string reason;  // aborted, uncaught_exception, internal_error: in the words of who raised it
+  std::string reason;  // aborted, uncaught_exception, internal_error: the text of the raised error
 
-  // As the coordinator sent it, unread here; empty: this failure is this rank's own view.
+  // The coordinator's diagnosis, not parsed here; empty: this failure is this rank's own view.
   std::string diagnosis;
 };
 

@@ -35,7 +35,7 @@ class FailureState {
   bool has_report() const { return read(report_) != nullptr; }
   // Returns this rank's report once, then null.
   FailurePtr take_report();
-  // From now on no failure of this rank is reported. The first diagnosis stays.
+  // Stops reports of this rank's failures. The first diagnosis stays.
   void adopt(Cause cause, std::string diagnosis);
   FailurePtr diagnosis() const { return read(diagnosis_); }
 
@@ -62,7 +62,7 @@ class FailureState {
 
   // Released after failure_ was written; pairs with the acquire in has_ended().
   std::atomic<bool> has_ended_{false};
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   FailurePtr failure_;
   FailurePtr report_;
   bool is_report_taken_ = false;

@@ -51,7 +51,7 @@ void Plan::validate(int rank, int world_size) const {
   auto check_chunk = [&](const ChunkRef& chunk) {
     bool of_data = chunk.buffer == Buffer::data;
     int limit = of_data ? data_chunks : world_size, span = chunk.end - chunk.begin;
-    // Tiles are cut for one kind or for the other.
+    // Tiles are cut for one kind or the other.
     require(of_data == (data_chunks > 0) && chunk.buffer <= Buffer::output, "buffer");
     require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
     require(span <= max_chunk_span && (of_data || span == 1 || chunk.scratch >= 0), "chunk span");
@@ -80,18 +80,18 @@ void Plan::validate(int rank, int world_size) const {
     if (op.kind != OpKind::copy) require(op.num_peers > 0, "an op without peers");
     if (op.kind == OpKind::recv) require(op.num_peers == 1, "recv takes one peer");
     auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
-    // The reduction runs in rank order, which gives all ranks the same bits.
+    // Reduction in rank order gives all ranks the same bits.
     require(op.kind != OpKind::recv_reduce ||
                 std::adjacent_find(begin, end, std::greater_equal<>()) == end,
             "order of peers");
     for (int i = 0; i < op.num_peers && !compressed.empty(); ++i) {
-      // A payload is encoded once for all readers, and blocks of an encoding begin with a chunk.
+      // A payload is encoded once for all readers, and an encoding's blocks start with a chunk.
       const ChunkRef& chunk = op.kind == OpKind::send ? op.source : op.destination;
       require(!is_compressed(op, i) || chunk.end == chunk.begin + 1, "span of a compressed chunk");
       require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
               "a send that is compressed for some peers only");
     }
-    // A reply is known by the number of its entry; long messages have several.
+    // A reply is identified by the number of its entry; long messages have several entries.
     require(op.rendezvous >= -1 && op.rendezvous < (long_messages ? 1 : 0xffff), "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     bool has_part = op.kind == OpKind::recv_reduce && op.source.is_given();
@@ -127,7 +127,7 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     num_tiles_ = std::max<int64_t>(1, divide_up(call.data.count, tile_elements_));
     return;
   }
-  // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
+  // Block lengths may differ between ranks here, so a tile may depend only on the slot.
   tile_elements_ = slot_elements / span;
   size_t longest = 0;
   for (const std::vector<Span>* blocks : {&call.input, &call.output}) {

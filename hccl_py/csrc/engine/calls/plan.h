@@ -1,4 +1,4 @@
-// A lowered plan and the buffers it runs on: chunks become addresses here, and nowhere else.
+// A lowered plan and its buffers: only this file turns chunks into addresses.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ inline constexpr const char* op_names[] = {"send", "recv", "recv_reduce", "copy"
 enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
 // Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on.
-// Chunks of `data` take one slot together. Blocks take a slot each; several in a row, which only
-// scratch holds, have one length and lie end to end.
+// Chunks of `data` take one slot together. Blocks take a slot each; several in a row, which exist
+// only in scratch, have one length and are contiguous.
 struct ChunkRef {
   Buffer buffer = Buffer::data;
   int begin = 0;
@@ -33,7 +33,7 @@ struct Op {
   int peers_begin;
   int num_peers;
   ChunkRef destination;
-  // Of a recv_reduce: this rank's part, where that is not in the destination already.
+  // Of a recv_reduce: this rank's part, if it is not in the destination already.
   ChunkRef source;
   // Of a send: -1: copied; 0: may be announced; k: the k-th next message of the peer may be written
   // to the source.
@@ -45,20 +45,21 @@ struct Op {
 struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
-  std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
-  // Where its steps end, as numbers of ops; empty: it has none. A message that is sent in a step is
+  std::vector<uint8_t>
+      compressed;  // for each of `peers`, whether its message is compressed; empty: none
+  // Ends of its steps, as numbers of ops; empty: none. A message that is sent in a step is
   // received in the same step, and the ranks of a node take the same steps.
   std::vector<int> steps;
   int data_chunks = 0;  // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
-  // Below this a message is not worth cutting to keep several channels busy.
+  // Smaller messages are not cut for more channels.
   size_t min_message_bytes = 16384;
   // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on:
   // between lanes that take long messages it need not fit a slot.
   bool long_messages = false;
-  // Several tiles may run a phase before any begins the next: it has two steps, without scratch,
-  // and in each a rank hears once from every other. All ranks' plans say the same.
+  // Several tiles may run a phase before any begins the next: the plan has two steps without
+  // scratch, and in each a rank receives once from every other. Equal in all ranks' plans.
   bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 
@@ -68,13 +69,13 @@ struct Plan {
   bool is_compressed(const Op& op, int peer) const {
     return !compressed.empty() && compressed[static_cast<size_t>(op.peers_begin + peer)] != 0;
   }
-  // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
+  // Number of the engine's slots for scratch: blocks that share a message share a slot.
   size_t slots_needed() const;
-  // This rank receives nothing and copies nothing itself, and so waits for its readers.
+  // Whether this rank neither receives nor copies, and so waits for its readers.
   bool only_sends() const;
 };
 
-// Elements in a row.
+// Contiguous elements.
 struct Span {
   std::byte* address = nullptr;
   size_t count = 0;
@@ -82,7 +83,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// Everything one collective needs besides its plan.
+// The data of one collective besides its plan.
 struct Call {
   const Plan* plan = nullptr;
   Span data;
@@ -98,11 +99,11 @@ struct Call {
   // error feedback.
   std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
-  size_t total_bytes = 0;  // of the whole, the same on all ranks; 0: blocks may differ
+  size_t total_bytes = 0;                 // total, the same on all ranks; 0: blocks may differ
   CopyMode copy_mode = CopyMode::cached;  // of its payloads
   bool divide = false;  // avg: at the end `data`, or output block 0, by the number of ranks
 
-  // The total, or where there is none what this rank gives or gets.
+  // The total, or else this rank's input or output.
   size_t num_bytes() const { return total_bytes != 0 ? total_bytes : num_block_bytes(); }
   size_t num_block_bytes() const;
   const Span& block_of(const ChunkRef& chunk) const {
@@ -110,7 +111,7 @@ struct Call {
   }
 };
 
-// Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
+// Begin of part i of `count` elements in `parts` parts: the first count % parts parts are one
 // element longer.
 constexpr size_t partition(size_t count, int parts, int i) {
   size_t p = static_cast<size_t>(parts), k = static_cast<size_t>(i);
@@ -125,8 +126,8 @@ class Tiling {
   Tiling(const Call& call, size_t slot_bytes, int num_channels);
 
   int64_t num_tiles() const { return num_tiles_; }
-  // Whether these are the tiles of a call, known to be of the same plan. To cut them takes several
-  // divisions, a tenth of a small call.
+  // Whether these are the tiles of a call with the same plan. Cutting takes several divisions, a
+  // tenth of a small call.
   bool fits(const Call& call) const {
     return call.plan->data_chunks > 0 && num_tiles_ > 0 && count_ == call.data.count &&
            item_size_ == size_of(call.dtype);
@@ -155,7 +156,7 @@ class Tiling {
     size_t end = std::min(begin + tile_elements_, block.count);
     return {block.address + begin * item_size_, end - begin};
   }
-  // Elements of all that a chunk is a part of: of `data`, or of its block.
+  // Elements of the whole that contains a chunk: `data`, or its block.
   static size_t whole(const Call& call, const ChunkRef& chunk) {
     return chunk.buffer == Buffer::data ? call.data.count : call.block_of(chunk).count;
   }

@@ -7,7 +7,7 @@ namespace hccl {
 
 namespace {
 
-constexpr int num_attempts = 64;  // of a reader whose record is written meanwhile
+constexpr int num_attempts = 64;  // of a reader, while its record is being written
 
 std::atomic_ref<uint64_t> word(const uint64_t& value) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(value));
@@ -22,7 +22,7 @@ Bytes bytes_of(const Request& request) {
   if (request.kind == RequestKind::send) return {request.num_bytes, 0};
   if (request.kind == RequestKind::recv) return {0, request.num_bytes};
   const Call& call = request.call;
-  // A call of blocks may still hold the data of the one before it.
+  // A call on blocks may still have the `data` of an earlier call.
   bool has_data = call.plan != nullptr && call.plan->data_chunks > 0;
   size_t in = has_data ? call.data.count : 0, out = in;
   for (const Span& block : call.input) in += block.count;
@@ -85,11 +85,11 @@ void Recorder::open(Request& request) {
 void Recorder::start(Request& request, uint64_t earliest_ns) {
   request.started_ns = std::max(steady_ns(request.submitted), earliest_ns);
   uint64_t* words = words_of(request.record);
-  if (words[id] != request.record) return;  // a later call has replaced it
+  if (words[id] != request.record) return;  // a later call replaced it
   Change change(words);
   change.set(state, CallState::started);
   change.set(started, request.started_ns);
-  // Known only now: the number in a collective's fingerprint, and the sender of a recv from any.
+  // Known only now: a collective's number, and the sender of a recv from any rank.
   if (request.kind == RequestKind::collective) {
     change.set(fingerprint, request.call.fingerprint);
   } else {

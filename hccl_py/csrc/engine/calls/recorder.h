@@ -1,6 +1,6 @@
 // The flight recorder: the last collectives, sends and receives of one communicator.
 //
-// Only the driver writes, so nothing is locked, and nothing is allocated after the beginning. Any
+// Only the driver writes, so nothing is locked, and nothing is allocated after the start. Any
 // thread may read. Each record carries a version, which is odd while the record is written. A
 // reader loads the version, copies the record, and keeps the copy if the version is still the same
 // even number. All words are atomic. Stores of words (release) stay behind the store of the odd
@@ -22,7 +22,7 @@ namespace hccl {
 
 enum class CallState : uint8_t { submitted = 0, started = 1, completed = 2, failed = 3 };
 
-// One call as a reader gets it. Times are nanoseconds of the steady clock; 0: not reached.
+// One call, as read. Times are nanoseconds of the steady clock; 0: not reached.
 struct CallRecord {
   uint64_t id = 0;  // counts the calls of this communicator, from 0
   RequestKind kind = RequestKind::collective;
@@ -31,10 +31,10 @@ struct CallRecord {
   uint64_t sequence = 0;      // collective
   uint64_t fingerprint = 0;   // collective; of a transfer the tag
   int peer = any_rank;        // transfer
-  uint64_t bytes_in = 0;      // what this rank gives
-  uint64_t bytes_out = 0;     // what it gets
+  uint64_t bytes_in = 0;      // this rank's input
+  uint64_t bytes_out = 0;     // its output
   uint64_t submitted_ns = 0;  // by the caller
-  uint64_t started_ns = 0;    // collective: its turn came; transfer: the other side was there
+  uint64_t started_ns = 0;    // collective: its turn; transfer: the peer had called
   uint64_t ended_ns = 0;
   Waiting waiting;  // collective
 };
@@ -47,23 +47,23 @@ class Recorder {
 
   // ---- the driver
 
-  // A call came in. Writes its number into `request.record`.
+  // Opens a call. Writes its number into `request.record`.
   void open(Request& request);
-  // Its turn came when it was submitted, or at `earliest_ns` if that is later.
+  // Its turn was its submission, or `earliest_ns` if that is later.
   void start(Request& request, uint64_t earliest_ns);
   void end(const Request& request, CallState how, uint64_t ended_ns, const Waiting& waiting = {},
            bool is_rendezvous = false);
-  // Everything that has not ended yet has failed.
+  // Marks all unfinished calls as failed.
   void fail_open();
 
   // ---- anyone
 
-  // The calls that are still remembered, oldest first.
+  // The recorded calls, oldest first.
   std::vector<CallRecord> records() const;
 
  private:
-  // Of a record. Plain words that calloc() hands out, so that no page stands behind them until they
-  // are written; each access of another thread is atomic, as described above.
+  // The words of a record. Plain words from calloc(), without pages until they are written; each
+  // access of another thread is atomic, as described above.
   enum Word {
     version,
     id,
@@ -88,7 +88,7 @@ class Recorder {
   std::optional<CallRecord> read(uint64_t number) const;
 
   const std::unique_ptr<uint64_t, decltype(&std::free)> words_;
-  std::atomic<uint64_t> num_opened_{0};  // release: read() of what is below finds a version
+  std::atomic<uint64_t> num_opened_{0};  // release: read() of lower numbers finds a version
 };
 
 }  // namespace hccl

@@ -32,7 +32,7 @@ struct Request {
   Deadline submitted{};
   Deadline deadline;
 
-  // The driver's: where the flight recorder has it, and since when it runs.
+  // The driver's: its place in the flight recorder, and its start time.
   uint64_t record = 0;
   uint64_t started_ns = 0;
 
@@ -40,7 +40,7 @@ struct Request {
   Call call;                         // collective
   Tiling tiling;                     // collective: of the plan
   uint64_t sequence = 0;             // collective: 1 for the communicator's first
-  std::byte byte{};                  // what a barrier reduces
+  std::byte byte{};                  // the operand of a barrier
 
   int peer = any_rank;  // send, recv; of a finished recv: the sender
   uint64_t tag = 0;
@@ -51,11 +51,11 @@ struct Request {
   FailurePtr failure;  // nullptr: none
   std::atomic<bool> done{false};
 
-  // A call that was started and that no thread waits for: close() lets it end.
+  // A started call that no thread waits for: close() lets it end.
   bool in_background = false;       // set before it is submitted
-  std::atomic<int> num_waiters{0};  // pairs with nothing: finish_unawaited() asks again
+  std::atomic<int> num_waiters{0};  // pairs with nothing: finish_unawaited() polls
 
-  // The plan of the call before is kept where it is the same: to count references takes time.
+  // Keeps an equal plan of the previous call, because counting references takes time.
   void set_plan(const std::shared_ptr<Plan>& its_plan) {
     call.plan = its_plan.get();
     if (plan == its_plan) return;

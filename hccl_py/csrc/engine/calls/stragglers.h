@@ -1,13 +1,13 @@
 // Splits the time of a running collective: waiting for stragglers, and moving data.
 //
 // A wait ends with a message. The first message of a sender in this call means that this rank
-// waited for that sender; unless the sender had waited itself: each message reports how long
-// stragglers have held up its sender so far, and which of them longest. So a straggler is named
-// over any number of hops, and no clocks are compared. A later wait counts only as far as the
-// message that ends it reports waiting that was not known here; else data was on its way.
+// waited for that sender, unless the sender had waited itself: each message reports how long
+// stragglers have delayed its sender so far, and which one longest. So a straggler is identified
+// over any number of hops, without comparing clocks. A later wait counts only as far as its message
+// reports new waiting; otherwise data was in flight.
 //
-// Waits of about a microsecond or less are not seen, so that a call whose ranks are all there reads
-// no clock for this. Touched by the driver only, but for the counters.
+// Waits of up to about a microsecond are not counted, so that a call without stragglers reads no
+// clock for this. Touched by the driver only, but for the counters.
 #pragma once
 
 #include <algorithm>
@@ -23,18 +23,18 @@ namespace hccl {
 struct Waiting {
   uint64_t total_ns = 0;
   uint64_t until_ns = 0;     // when the last wait ended
-  int straggler = any_rank;  // the rank that was waited for longest
+  int straggler = any_rank;  // the rank that this rank waited for longest
 };
 
 class Stragglers {
  public:
-  // How many turns without progress make a wait: spinning, a turn is a look at memory; else it may
-  // be a time slice.
+  // Turns without progress that make a wait: when spinning, a turn is a memory read; else it may be
+  // a time slice.
   static constexpr int spun_turns = 16;
 
   struct Peer {
     Counter waited_ns;   // for this rank, all collectives together
-    Counter times_last;  // in how many collectives it was waited for longest
+    Counter times_last;  // collectives in which it was waited for longest
   };
 
   Stragglers(int rank, int world_size)
@@ -64,7 +64,7 @@ class Stragglers {
     if (sequence_ != 0) wait();
   }
 
-  // A message of `peer` came with its report(), or `peer` took the first of ours.
+  // A message of `peer` arrived with its report(), or `peer` took our first one.
   void arrive(int peer, uint64_t report) {
     uint64_t& arrived = arrived_[static_cast<size_t>(peer)];
     bool first = arrived != sequence_;
@@ -80,7 +80,7 @@ class Stragglers {
     return waiting_.total_ns << rank_bits | (static_cast<uint64_t>(waiting_.straggler) & rank_mask);
   }
 
-  // The call is over, or will not go on.
+  // The call has ended or failed.
   void end() {
     if (waiting_.straggler >= 0) of(waiting_.straggler).times_last.add(1);
     sequence_ = 0;
@@ -110,7 +110,7 @@ class Stragglers {
     uint64_t news = their_ns > known_ns_ ? their_ns - known_ns_ : 0;
     uint64_t theirs = their_straggler < world_size_ ? std::min(waited, news) : 0;
     uint64_t own = first ? waited - theirs : 0;
-    if (their_straggler == rank_) theirs = 0;  // it waited for us: this is the way back
+    if (their_straggler == rank_) theirs = 0;  // it waited for this rank
     if (theirs) blame(their_straggler, theirs);
     if (own) blame(peer, own);
     if (theirs || own) waiting_.until_ns = now;

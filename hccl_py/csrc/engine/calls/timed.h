@@ -1,4 +1,4 @@
-// Where the time of a call goes, for calls that are profiled.
+// Measures the parts of profiled calls.
 #pragma once
 
 #include "base/statistics.h"
@@ -7,7 +7,7 @@
 
 namespace hccl {
 
-// Adds the time that it exists to a counter, or to a part of the profile, if there is one.
+// Adds its lifetime to a counter, or to a part of the profile, if there is one.
 class Timed {
  public:
   explicit Timed(Counter* counter) : counter_(counter) {

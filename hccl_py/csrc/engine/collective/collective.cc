@@ -9,8 +9,8 @@ namespace hccl {
 
 namespace {
 
-// A phase is what is received in a step and then sent in the next one, while it is in the cache.
-// The first phase only sends, the last one only receives.
+// A phase receives data in one step and sends it in the next one, while it is in the cache. The
+// first phase only sends, the last one only receives.
 void add_phases(const Plan& plan, std::vector<size_t>& ends) {
   auto next = plan.ops.begin();
   for (int end : plan.steps) {
@@ -66,8 +66,8 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
-// The steps of the board wait for room on their own account, and a compressed message that is sent
-// again would be encoded again.
+// The board's steps wait for room themselves, and a compressed message that is sent again would be
+// encoded again.
 void Channel::begin_steps(const Call& call, bool on_board) {
   over_lanes_.start(!on_board && call.compression == Compression::none);
   steps_ = on_board ? static_cast<Steps*>(&over_board_) : &over_lanes_;
@@ -124,8 +124,7 @@ bool Channel::end_step() {
   return true;
 }
 
-// The tile has taken its ops of the phase. False while a peer has still to read what an average
-// divides.
+// Ends a phase of the tile. False while a peer still reads data that an average divides.
 bool Channel::end_phase() {
   bool is_last = phase_ + 1 == phase_ends_.size();
   if (is_last && reads_input_) bring_input({Buffer::data, 0, call_->plan->data_chunks});
@@ -161,7 +160,7 @@ bool Channel::flush() {
   int awaited = stragglers_.waits() ? unsettled.front()->peer() : rank_;
   bool is_last = call_ == nullptr || tile_ + num_channels_ >= tiling_->num_tiles();
   bool moved = over_lanes_.flush(is_last);
-  // Its taking what we sent is the first sign of a rank that has nothing to send.
+  // A rank without data to send first shows itself by taking our message.
   if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) {
     stragglers_.arrive(awaited, 0);
   }
@@ -189,14 +188,14 @@ std::vector<int> Channel::waiting_for() const {
   if (call_ == nullptr || over_board_.lacks_room() || next_op_ == phase_end()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::copy) return ranks;
-  if (op.kind == OpKind::send) {  // it waits for room that slow readers take up
+  if (op.kind == OpKind::send) {  // it waits for room that slow readers occupy
     for (int peer : peers_of(op)) {
       bool is_known = std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
       if (!is_known && !over_lanes_.lane(peer).is_drained()) ranks.push_back(peer);
     }
     return ranks;
   }
-  // Some have delivered and may even have left since; what is waited for then is somebody else.
+  // Some peers have delivered and may even have left; the op waits for the others.
   auto has_delivered = [&](int peer) {
     try {
       return steps_->has_come(peer, op.kind);

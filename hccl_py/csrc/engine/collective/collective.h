@@ -1,10 +1,9 @@
 // Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
 //
-// An average is a sum that is divided at the end. Where a sum of finite floats leaves the range of
-// their type, that chunk holds the sum times 2^-k from there on, with 2^k above the number of
-// ranks: a message says so of its chunks, a rank that adds to them scales down what it adds, and
-// the end divides by less. Nothing else is scaled, so small numbers lose no bits beside numbers
-// whose sum does not overflow.
+// An average is a sum that is divided at the end. If a sum of finite floats overflows, its chunk
+// from then on holds the sum times 2^-k, with 2^k above the number of ranks: messages flag such
+// chunks, a rank that adds to them scales its operands down, and the end divides by less. Nothing
+// else is scaled, so small numbers lose no bits beside numbers whose sum does not overflow.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +29,7 @@ struct Mismatch : std::exception {
   Failure failure;
 };
 
-// Takes the ops of a plan in their order, tile by tile. Their messages travel over the board or the
-// lanes.
+// Runs the ops of a plan in order, tile by tile, with messages over the board or the lanes.
 class Channel {
  public:
   // `index` of `num_channels`. `stragglers` and `coded`, the cost of compressed messages, are those
@@ -41,16 +39,16 @@ class Channel {
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return over_lanes_.lanes(); }
 
-  // Whether other ranks' calls are compared with this one; they are unless it is measured what that
-  // costs. Before the first call.
+  // Whether other ranks' calls are compared with this one; off only to measure the cost. Before the
+  // first call.
   void set_checks(bool checks) { checks_ = checks; }
-  // Where the first tile of a small call takes its steps; outlives this.
+  // The board for the first tile of a small call; outlives this.
   void set_board(Board& board) { over_board_.set_board(board); }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  // `window` tiles run a phase of the plan before any of them begins the next, if all ranks say so:
-  // in the first tile, which has a window of its own, each hears whether the others' payloads stay
-  // in place too. Above 1 for a plan `by_step` only.
+  // `window` tiles run a phase of the plan before any begins the next, if all ranks agree: in the
+  // first tile, which has its own window, each learns whether the others' payloads stay in place
+  // too. Above 1 for a plan `by_step` only.
   void start(const Call& call, const Tiling& tiling, int64_t window = 1);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
@@ -62,16 +60,16 @@ class Channel {
   }
   // When it stops to wait for room, if it does.
   Deadline room_deadline() const { return over_lanes_.room_deadline(); }
-  // Forgets the call; for a communicator that has failed.
+  // Drops the call; for a failed communicator.
   void abandon();
   // Throws Mismatch if a rank has sent a message of another call than `fingerprint`, with the same
   // number or an earlier one. A rank that is ahead may not need this rank's data.
   void look_for_strays(uint64_t fingerprint);
 
-  // Where the call stands, and which ranks it waits for.
+  // The progress of the call, and the ranks that it waits for.
   Stage stage() const;
   std::vector<int> waiting_for() const;
-  // Of this channel's; an op counts for its part of a tile.
+  // Of this channel's tiles; an op counts for its part of a tile.
   double tiles_done(const Tiling& tiling) const;
 
  private:
@@ -132,7 +130,8 @@ class Channel {
   std::byte* free_encoding();
   bool end_phase();
   Span resolve(const ChunkRef& chunk);
-  // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
+  // A rank without data sends one empty message; otherwise a call without elements would not be
+  // noticed.
   bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
   std::span<const int> peers_of(const Op& op) const {
     return std::span(call_->plan->peers)
@@ -162,8 +161,8 @@ class Channel {
   bool reads_input_ = false;
   std::vector<uint8_t> unwritten_;
   size_t item_size_ = 1;
-  bool sender_waits_ = false;  // this rank does, with payloads that may stay in place
-  int ready_ = 0;              // recv_reduce: peers whose payload is known to be there
+  bool sender_waits_ = false;  // this rank waits, with payloads that may stay in place
+  int ready_ = 0;              // recv_reduce: peers whose payload has arrived
   bool checks_ = true;
   Profile* profile_ = nullptr;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
@@ -175,7 +174,7 @@ class Channel {
   std::vector<std::byte> scratch_;
   // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.
   std::vector<std::unique_ptr<std::byte[]>> encodings_;
-  std::vector<std::byte> decoded_;  // what a recv_reduce has decoded, a slot for each such peer
+  std::vector<std::byte> decoded_;  // payloads decoded by a recv_reduce, a slot for each such peer
 };
 
 }  // namespace hccl

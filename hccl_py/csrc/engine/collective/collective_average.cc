@@ -33,8 +33,8 @@ void Channel::scale_down(std::byte* begin, size_t count) {
   multiply(call_->dtype, begin, begin, count, std::ldexp(1, -shift_among(world_size_)));
 }
 
-// Which groups of what is to be sent are scaled. Only of more than 16 chunks can one be scaled in
-// part, and then all of it is. False while an earlier send still reads that.
+// The scaled groups of a message to send. Only with more than 16 chunks can a group be partly
+// scaled, and then all of it is scaled. False while an earlier send still reads it.
 bool Channel::scaled_groups(const ChunkRef& chunk, const Span& span, uint16_t& groups) {
   if (scaled_.empty()) return true;
   for (int number = 0; number < num_groups(chunk); ++number) {
@@ -65,7 +65,7 @@ void Channel::note_scaled(const ChunkRef& chunk, const Span& span, uint16_t grou
   }
 }
 
-// The elements are to be copied.
+// Copies elements.
 void Channel::move_scaled(std::byte* from, std::byte* to, size_t num_bytes) {
   if (scaled_.empty()) return;
   std::vector<Span> found;
@@ -95,8 +95,7 @@ void Channel::reduce_sources(const Op& op, const Span& span, uint16_t mine_scale
   note_scaled(op.destination, span, scaled);
 }
 
-// Of a group, of which all before element `done` of the message is summed up. False: the sum is
-// scaled down.
+// Reduces a group from element `done` of the message on. False: the sum is scaled down.
 bool Channel::reduce_group(const Op& op, const Span& span, const Group& group, bool mine_is_scaled,
                            size_t done) {
   size_t next = std::max(group.begin, done), offset = next * item_size_;

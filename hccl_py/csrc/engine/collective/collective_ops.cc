@@ -19,8 +19,7 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   return failure;
 }
 
-// A copy of that much inside a rank's own memory does not stay in a cache until somebody reads all
-// of it.
+// A local copy of this size does not stay in a cache until it is read completely.
 constexpr size_t min_uncached_bytes = 4 << 20;
 
 }  // namespace
@@ -111,9 +110,8 @@ bool Channel::run_send(const Op& op) {
   return steps_->send(peers_of(op), header, payload);
 }
 
-// Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent
-// out of `data` is left there as its receivers decode it. Null while an earlier send still reads
-// that.
+// Encodes the source of a compressed send. To end with the same bits on all ranks, `data` then
+// holds the values that its receivers decode. Null while an earlier send still reads it.
 const std::byte* Channel::encode_source(const Op& op, const Span& span) {
   bool of_data = op.source.buffer == Buffer::data && op.source.scratch < 0;
   if (of_data && !may_overwrite(span)) return nullptr;
@@ -150,7 +148,7 @@ void Channel::look_for_strays(uint64_t fingerprint) {
       look_for_stray(lane->peer(), over_lanes_.peek(lane->peer()), fingerprint);
       look_for_stray(lane->peer(), over_board_.peek(lane->peer()), fingerprint);
     } catch (const LaneError&) {
-      // whoever needs that rank will notice
+      // a rank that needs that rank will fail
     }
   }
 }
@@ -162,7 +160,7 @@ void Channel::look_for_stray(int peer, const Header* header, uint64_t fingerprin
   if (ahead <= 0) throw Mismatch(mismatch(peer, fingerprint, header->fingerprint));
 }
 
-// Throws Mismatch, or LaneError for what no sane peer sends.
+// Throws Mismatch, or LaneError for an invalid message.
 void Channel::check(const Header& header, const Op& op, int peer_index, const Span& span) {
   int peer = peers_of(op)[static_cast<size_t>(peer_index)];
   if (checks_) {
@@ -176,7 +174,7 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
       throw Mismatch(std::move(failure));
     }
   }
-  // Always: it is what decoding reads.
+  // Always: decoding reads this length.
   if (header.length != message_bytes(op, peer_index, span)) {
     throw LaneError(peer, "a message that is no part of its call");
   }

@@ -12,11 +12,11 @@ constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
 constexpr int kind_shift = 16;
 constexpr uint64_t kind_mask = 0xf;
 
-// A call of fewer bytes lies in the caches of the ranks that share it, whatever the order.
+// A smaller call stays in the caches of its ranks in any order.
 constexpr size_t min_bytes_by_step = 4 << 20;
 
-// Tiles that run a phase together: ranks that share a core then take turns less often. Their
-// messages stay in place: each takes an entry of a ring, and no slot.
+// Tiles that run a phase together, so that ranks on one core switch less often. Their messages stay
+// in place: each takes an entry of a ring, but no slot.
 constexpr int64_t tiles_by_step = 16;
 
 }  // namespace
@@ -73,7 +73,7 @@ void CollectiveQueue::begin() {
   for (Channel& channel : channels_) channel.start(call, active_->tiling, window);
 }
 
-// Blocks that lie one behind the other are one buffer.
+// Adjacent blocks are one buffer.
 void CollectiveQueue::expect(const Call& call) {
   if (memories_.empty()) return;
   size_t item_size = size_of(call.dtype);

@@ -28,35 +28,35 @@ class CollectiveQueue {
   // All ranks are on one node: all lanes are of shared memory. Before the first request.
   void set_one_node() { is_one_node_ = true; }
   CopyTable& copy_table() { return copy_table_; }
-  // Is told of the buffers of each call. Before the first request.
+  // Registers the buffers of each call. Before the first request.
   void add_memory(std::shared_ptr<RegisteredMemory> memory) {
     memories_.push_back(std::move(memory));
   }
-  // Times the parts of all calls; else only of those that are compressed.
+  // Times the parts of all calls, not only of compressed ones.
   void start_profile() { is_profiled_ = true; }
 
   void push(const RequestPtr& request) { waiting_.push_back(request); }
   bool idle() const { return !active_ && waiting_.empty(); }
   const Request* active() const { return active_.get(); }
-  // Moves what can move. True if anything did. `may_spin`: a turn is short. Throws LaneError,
+  // Makes progress. True if anything moved. `may_spin`: a turn is short. Throws LaneError,
   // Mismatch.
   bool advance(bool may_spin);
-  // Whether something sent waits for room, or until peers have read it.
+  // Whether a message waits for room, or until peers have read it.
   bool unflushed() const;
-  // Throws Mismatch if a rank has sent what belongs to another call than the one that runs: it may
-  // say why this rank waits.
+  // Throws Mismatch if a rank has sent a message of another call than the running one, which may
+  // explain the wait.
   void look_for_strays();
   void sleeps() { stragglers_.sleeps(); }
 
-  // Whether a call is late; of those that wait only where one runs.
+  // Whether a call is late; waiting calls count only while one runs.
   bool is_late(Deadline now) const;
-  // When it has to be looked at again, whatever happens.
+  // Time of the next check, without events.
   Deadline next_turn() const;
   bool waits_for(int peer) const;
   bool has_unawaited() const;
   // Writes the rank's progress, as far as this queue knows it.
   void measure(CallProgress& progress) const;
-  // Forgets all calls and appends them to `unfinished`; for a communicator that has failed.
+  // Drops all calls and appends them to `unfinished`; for a failed communicator.
   void abandon(std::vector<RequestPtr>& unfinished);
 
   // Frees the lanes.

@@ -11,14 +11,14 @@ namespace {
 
 constexpr size_t KiB = 1024, MiB = 1024 * KiB;
 
-// From so many bytes on, a call takes the mode; below the first step: cached.
+// The mode from a number of bytes on; below the first step: cached.
 struct Step {
   size_t from;
   CopyMode mode;
 };
 using Steps = std::span<const Step>;
 
-// How a rank copies, by its work in a call and by the cores of its node's ranks. Times are those of
+// How a rank copies, by its work in a call and by the cores of its node's ranks. Times are for
 // float32 on two cores of an EPYC, with buffers that were just written.
 struct Row {
   Steps near, far, crowded;
@@ -44,7 +44,7 @@ constexpr Step past_caches[] = {{4 * MiB, CopyMode::sender_streamed}};
 constexpr Step past_shared_caches[] = {{4 * MiB, CopyMode::receiver_streamed}};
 constexpr Row is_reduced{past_caches, past_caches, past_shared_caches};
 
-// A rank that sends and receives, and nobody reduces. An all_to_all of 4 MiB took 1.2 ms singly,
+// A rank that sends and receives, without reductions. An all_to_all of 4 MiB took 1.2 ms singly,
 // and 1.5 cached; of 8 ranks on two cores 6.5 and 8.
 constexpr Step moved[] = {{4 * MiB, CopyMode::single}};
 constexpr Row moves{moved, moved, moved};

@@ -1,9 +1,9 @@
-// How the large payloads of a call travel inside a node: looked up, so that the first call of a
-// kind is as fast as the thousandth.
+// How large payloads are copied inside a node: a table, so that the first call of a kind is as fast
+// as later ones.
 //
 // The fastest mode depends on the size, on the rank's work with its payloads, on whether ranks
-// share cores, and on the distance of their cores. The sender chooses the mode and a receiver takes
-// any, so ranks need not agree.
+// share cores, and on the distance of their cores. The sender chooses the mode and a receiver
+// accepts any, so ranks need not agree.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class CopyTable {
 
   // `is_far`: the cores of peers are far away, see distance.h.
   CopyMode mode_of(const Call& call, bool is_far) const {
-    // Before a look at the ops: small calls are counted in nanoseconds.
+    // Before reading the ops, for the latency of small calls.
     size_t num_bytes = call.num_bytes();
     bool is_short = !has_peers_ || num_bytes < least_step || call.compression != Compression::none;
     return is_short ? CopyMode::cached : mode_of_long(call, num_bytes, is_far);

@@ -1,4 +1,4 @@
-// Which memory of a call holds partial sums of an average that were scaled down, see collective.h.
+// The memory of a call with scaled-down partial sums of an average, see collective.h.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// How the messages of a channel travel. The ops of a plan call this; the channel keeps their order
+// The transfer of a channel's messages. The ops of a plan call this; the channel keeps their order
 // and the tiles.
 //
-//   StepsOverBoard  the first tile of a small call: a rank writes what it sends in a step once
+//   StepsOverBoard  the first tile of a small call: a rank writes its messages of a step once
 //   StepsOverLanes  all else
 //
-// Nothing blocks: what returns false or null is to be called again.
+// Nothing blocks: after false or null, call again.
 #pragma once
 
 #include <span>
@@ -19,14 +19,14 @@ class Steps {
   virtual ~Steps() = default;
   // The payload is borrowed until StepsOverLanes::may_overwrite() says so.
   virtual bool send(std::span<const int> peers, const Header& header, const std::byte* payload) = 0;
-  // Comes before all else that this rank does in a step.
+  // Sends precede all other ops of a step.
   virtual bool end_sends() { return true; }
   // The next message of a peer, as Lane has them.
   virtual const Header* peek(int peer) = 0;
   virtual const std::byte* lend(int peer) = 0;
   virtual bool receive(int peer, std::byte* destination) = 0;
   virtual void release(int peer) = 0;
-  // Whether all of that message has come, which a recv or a recv_reduce waits for.
+  // Whether the whole message has arrived, as a recv or a recv_reduce needs.
   virtual bool has_come(int peer, OpKind kind) = 0;
 };
 

@@ -1,5 +1,5 @@
-// The messages of a small call inside a node, by the board. Those for other nodes, or with payloads
-// too long for the board, go by lane.
+// The messages of a small call inside a node, by the board. Messages to other nodes, or too long
+// for the board, are sent by lane.
 #pragma once
 
 #include <span>
@@ -14,23 +14,23 @@ namespace hccl {
 
 class StepsOverBoard final : public Steps {
  public:
-  // A call of more bytes, of all ranks together, hardly has messages short enough for the board.
+  // A larger call, in total bytes, rarely has messages short enough for the board.
   static constexpr size_t max_call_bytes = post_buffers * post_buffer_bytes;
 
   StepsOverBoard(StepsOverLanes& lanes, Profile* const& profile)
       : lanes_(lanes), profile_(profile) {}
   void set_board(Board& board) { board_ = &board; }  // outlives this
 
-  // Whether the first tile of the call takes its steps here; then it begins.
+  // Starts the first tile of the call here; false if it does not fit.
   bool start(const Call& call) {
     plan_ = call.plan;
     step_ = 0;
     has_posted_ = lacks_room_ = false;
     return board_ != nullptr && !plan_->steps.empty() && call.total_bytes <= max_call_bytes;
   }
-  // Whether the step under way ends before this op.
+  // Whether the current step ends before this op.
   bool ends_before(size_t op) const { return op == static_cast<size_t>(plan_->steps[step_]); }
-  // False while the board has no room for what was sent.
+  // False while the board has no room for the sent messages.
   bool end_step(uint64_t fingerprint) {
     if (!end_sends()) return false;
     board_->end_step(fingerprint);
@@ -40,7 +40,7 @@ class StepsOverBoard final : public Steps {
   }
   bool has_ended() const { return step_ == plan_->steps.size(); }
   bool lacks_room() const { return lacks_room_; }
-  // The ranks that have still to read where it lacks room.
+  // The ranks that must still read before there is room.
   std::vector<int> behind() const { return lacks_room_ ? board_->behind() : std::vector<int>(); }
   void abandon() { lacks_room_ = false; }
 

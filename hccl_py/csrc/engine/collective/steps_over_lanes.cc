@@ -8,7 +8,7 @@ namespace hccl {
 
 namespace {
 
-// Many ranks that share a core take turns in less.
+// Enough for many ranks that share a core to take turns.
 constexpr auto patience = std::chrono::milliseconds(10);
 
 }  // namespace
@@ -31,9 +31,9 @@ void StepsOverLanes::post(Lane& lane, const Header& header, const std::byte* pay
   }
 }
 
-// Whether a message for several lanes that found no slot waits for one: to write it for each lane
-// alone would take as many copies. Not for long, and then no more in this call: one lane's reader
-// may free its slots only after another lane has got this very message.
+// Whether a message for several lanes waits for a free slot, which saves a copy per lane. Not for
+// long, and at most once in a call: one lane's reader may free its slots only after another lane
+// has received this message.
 bool StepsOverLanes::waits_for_room() {
   if (!may_wait_for_room_) return false;
   Deadline now = Clock::now();
@@ -76,8 +76,7 @@ bool StepsOverLanes::has_come(int peer, OpKind kind) {
   Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
-  // A recv may have taken half of a message on a socket, of a long one, or of one that both ends
-  // copy.
+  // A recv may have taken a part of a message on a socket, a long one, or one that both ends copy.
   if (kind != OpKind::recv) return from.lend() != nullptr;
   return from.shares_payload() && header->length <= slot_bytes_ && !header->sender_waits;
 }
@@ -88,15 +87,15 @@ bool StepsOverLanes::flush(bool is_last) {
     Timed timed(profile_, *backlog_.lanes().front());
     moved = backlog_.flush();
   }
-  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would
-  // have to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
+  // In the last tile hardly any message will carry an acknowledgement, and payloads must be copied
+  // before they are overwritten or returned: now, during a wait, that costs nothing.
   if (is_last && !moved) moved = backlog_.settle();
   if (backlog_.empty()) borrowed_.clear();
   return moved;
 }
 
-// The source of an earlier send must not change before it left. If it still waits, the lane takes
-// a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
+// The source of an earlier send must not change before it left. If it still waits, the lane copies
+// one message; a second one on the same lane must wait, as the verifier assumes.
 bool StepsOverLanes::may_overwrite(const std::byte* begin, size_t num_bytes) {
   if (borrowed_.empty()) return true;
   forget_returned();

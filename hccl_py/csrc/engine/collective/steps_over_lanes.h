@@ -12,7 +12,7 @@ namespace hccl {
 
 class StepsOverLanes final : public Steps {
  public:
-  // `profile`: of the calls that are timed, where it is not null.
+  // `profile`: of timed calls; may be null.
   StepsOverLanes(int world_size, size_t slot_bytes, Profile* const& profile);
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }  // this rank's stays empty
@@ -32,7 +32,7 @@ class StepsOverLanes final : public Steps {
 
   // Lanes with messages that have not left, or are still borrowed.
   const std::vector<Lane*>& unsettled() const { return backlog_.lanes(); }
-  // Moves what can move. True if anything did. `is_last`: what then is only borrowed is copied.
+  // Makes progress. True if anything moved. `is_last`: payloads that are only borrowed are copied.
   bool flush(bool is_last);
   // When send() stops to wait for room, if it does.
   Deadline room_deadline() const { return room_deadline_; }

@@ -27,14 +27,14 @@ Connections::Connections(int world_size, std::vector<int> local_ranks, double pa
       repair_event_(new_event()) {}
 
 void Connections::watch(int fd, uint64_t tag, uint32_t events) {
-  // Edge-triggered: bytes that no call has asked for must not keep a sleeper awake. Before it
-  // sleeps, a driver has found every lane it needs empty, so whatever comes next is an edge.
+  // Edge-triggered: unrequested bytes must not keep a sleeper awake. Before it sleeps, a driver has
+  // found every needed lane empty, so the next arrival is an edge.
   epoll_event event{};
   event.events = events | EPOLLET;
   event.data.u64 = tag;
   int failed = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
-  // A thread of a queue pair may have closed the connection meanwhile, which is found under the
-  // queue pair's lock; the number may be that of a later connection.
+  // A queue pair's thread may have closed the connection, which its lock reveals; the number may
+  // belong to a later connection.
   if (failed && errno == EEXIST) failed = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
   if (failed && errno != EBADF) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
@@ -60,7 +60,9 @@ void Connections::watch_process(int rank) {
 void Connections::watch_lane(Lane& lane) {
   std::vector<int> descriptors = lane.descriptors();
   for (int fd : descriptors) {
-    if (fd >= 0) watch(fd, bell_tag, stream_events);  // else it broke before this rank had all
+    if (fd >= 0)
+      watch(fd, bell_tag,
+            stream_events);  // otherwise it broke before this rank had all connections
   }
   if (!descriptors.empty()) watched_lanes_.push_back(&lane);
 }
@@ -115,7 +117,7 @@ void Connections::read(int rank) {
   follow(rank);
 }
 
-// After something was read from a link, or its connections ended.
+// After a link was read, or its connections ended.
 void Connections::follow(int rank) {
   Peer& peer = at(rank);
   ControlLink& link = *peer.link;
@@ -135,7 +137,7 @@ void Connections::follow(int rank) {
   if (change(peer, PeerState::link_closed)) settle(rank, Clock::now());
 }
 
-// The data connections that there are, or were: a bit for each, shared from the 65th on.
+// The data connections so far: a bit for each, shared from the 65th on.
 uint64_t Connections::made(const Peer& peer) {
   uint64_t bits = 0;
   size_t bit = 0;
@@ -173,7 +175,7 @@ std::optional<PeerState::Action> Connections::change(Peer& peer, PeerState::Even
   return action;
 }
 
-// Looks at a process that may be ending, and at the peer's deadline.
+// Checks a process that may be ending, and the peer's deadline.
 void Connections::settle(int rank, Deadline now) {
   Peer& peer = at(rank);
   if (peer.process && peer.link->state() == ControlLink::State::lost) {
@@ -224,7 +226,7 @@ void Connections::suspect(int rank, const std::string& error) {
   if (peer.state.has_ended()) return fail_by_end(rank, error);
   if (!change(peer, PeerState::lane_broke)) return;
   peer.error = error;
-  read(rank);  // the explanation may be there already
+  read(rank);  // the explanation may already be there
 }
 
 std::vector<Failure> Connections::ended_peers() const {

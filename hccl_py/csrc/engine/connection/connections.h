@@ -1,11 +1,11 @@
 // The connections of a communicator to all its peers: the set of descriptors that its driver sleeps
-// on, what control links say, how a peer ends, and connections between nodes that break.
+// on, the control links, the ends of peers, and broken connections between nodes.
 //
-// The driver checks the states of peers (peer_state.h) with their deadlines, beside those of the
-// calls. Here is what makes their events.
+// The driver checks the states of peers (peer_state.h) with their deadlines, as it does for calls.
+// This class makes their events.
 //
-// Every pair of ranks has its control connections from the start, because their end is how a rank
-// notices at once that another one is gone. The data connections between nodes are made when a lane
+// Every pair of ranks has its control connections from the start, because by their end a rank
+// detects at once that another one is gone. The data connections between nodes are made when a lane
 // first needs them: the lane asks, and the control threads of both ranks make them.
 #pragma once
 
@@ -49,7 +49,7 @@ struct BrokenPath {
 
 class Connections final : public PathObserver {
  public:
-  // Everything that matters rings; this bounds how late a signal, a deadline or a cut is seen.
+  // All important events wake the sleeper; this bounds the delay of a signal, a deadline or a cut.
   static constexpr int longest_sleep_ms = 100;
 
   Connections(int world_size, std::vector<int> local_ranks, double path_timeout_s,
@@ -69,35 +69,35 @@ class Connections final : public PathObserver {
   bool path_lost(const TcpLane& lane, size_t path) override;
   // Waits for events. False if a signal cut it short.
   bool handle_events(int timeout_ms);
-  // Checks what has a time of its own: suspects, ending processes, connections that are down.
+  // Checks everything with a deadline: suspects, ending processes, connections that are down.
   void tend(Deadline now);
-  // When tend() is due at the latest, with no event before.
+  // When tend() is due at the latest.
   Deadline next_check() const { return num_unsettled_ > 0 ? next_check_ : Deadline::max(); }
-  // A lane to `peer` goes on over another device, since `device` failed: `text` for people. Kept
-  // once for each peer and device, unless the peer has left.
+  // A lane to `peer` continues over another device, because `device` failed: `text` is for
+  // messages. Kept once for each peer and device, unless the peer has left.
   void note_device_change(int peer, const std::string& device, std::string text);
   // A lane to `peer` broke. Until it is known why, data does not move.
   void suspect(int peer, const std::string& error);
   bool holds_traffic() const { return num_suspects_ > 0; }
-  // Whether it is still open how some peer ends.
+  // Whether the end of some peer is not decided yet.
   bool is_unsettled() const { return num_unsettled_ > 0; }
   // Failures that this rank has observed since the last call.
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
   // A call waits for a peer that has left.
   void fail_by_end(int peer, const std::string& error);
-  // Ranks of this node that said goodbye. All they sent before is there to be read.
+  // Ranks of this node that said goodbye. All their earlier messages can be read.
   const std::vector<int>& local_leavers() const { return local_leavers_; }
-  // What other threads offered or noted.
+  // Offers and notes of other threads.
   bool has_offers() const { return num_offers_.load(std::memory_order_seq_cst) > 0; }
   void use_offers();
   // The paths to these ranks that are down or unanswered.
   std::vector<PathTrouble> troubles_with(const std::vector<int>& ranks) const;
-  // Notes the ranks of other nodes with which there is no control connection just now.
+  // Records the ranks of other nodes without a control connection at present.
   void measure(CallProgress& progress) const;
   void prepare_sleep(Sleep& sleep);
-  // Whether a peer of another node lacks, or may lack, what was sent.
+  // Whether a peer of another node lacks, or may lack, sent data.
   bool owes() const;
-  // Helps what was sent on its way. True once the kernels of peers of other nodes have all of it.
+  // Flushes sent data. True once the kernels of peers on other nodes have all of it.
   bool deliver();
   // Says goodbye and closes everything.
   void leave(uint64_t sequence, const std::string& error);
@@ -106,13 +106,13 @@ class Connections final : public PathObserver {
   // Readable when take_broken() or take_wanted() has something new.
   int repair_fd() const { return repair_event_.get(); }
   std::vector<BrokenPath> take_broken();
-  // The connections that lanes need and that were never made.
+  // The connections that lanes need for the first time.
   std::vector<BrokenPath> take_wanted();
   // Throws std::invalid_argument where there is no connection to replace.
   void offer(const BrokenPath& path, const std::shared_ptr<Stream>& connection);
-  // The host of a rank answered that no process listens there any more.
+  // The host of a rank reported that no process listens there any more.
   void note_refusal(int peer);
-  // A lane to a rank cannot be made, although the rank lives.
+  // A lane to a rank cannot be made, although the rank is alive.
   void note_unreachable(int peer, const std::string& why);
   // Changes that note_device_change() kept since the last call.
   std::vector<std::string> take_device_changes();
@@ -130,14 +130,14 @@ class Connections final : public PathObserver {
   static constexpr uint64_t rank_mask = (uint64_t{1} << rank_bits) - 1;
   static constexpr uint32_t stream_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
-  // A lane with one path, whose connections break under a lock of its own.
+  // A lane with one path, whose connections break under its own lock.
   struct LockedLane {
     std::unique_ptr<ReplaceableLane> lane;
-    uint64_t num_lost = 0;  // of its connections, as far as they are reported
+    uint64_t num_lost = 0;  // of its connections, as reported
   };
   struct Peer {
     std::unique_ptr<ControlLink> link;
-    // None for this node's ranks, and where a provider makes the connections.
+    // None for this node's ranks, and if a provider makes the connections.
     std::vector<ReplaceableLane*> lanes;
     std::vector<LockedLane> locked_lanes;  // the same, where other threads move them
     PeerState state;
@@ -208,7 +208,7 @@ class Connections final : public PathObserver {
   Deadline next_tend_{};
   Deadline next_lane_tend_{};
 
-  FailureState& state_;  // is told what ended; says whether calls go on
+  FailureState& state_;  // receives failures; decides whether calls continue
   const Descriptor repair_event_;
   mutable std::mutex mutex_;  // guards what follows
   std::vector<Failure> ended_;

@@ -14,10 +14,10 @@ namespace hccl {
 
 namespace {
 
-// More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
+// More than a connection ever repeats: a peer that reads none of it counts as cut off.
 constexpr size_t most_unsent_bytes = 4 << 20;
 
-// As much of a text as fits, and no half of a UTF-8 character: the peer's Python decodes it.
+// As much of a text as fits, in whole UTF-8 characters, because the peer's Python decodes it.
 std::string cut(const std::string& text) {
   size_t size = std::min(text.size(), most_text_bytes);
   auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
@@ -63,7 +63,7 @@ void ControlLink::send(ControlMessage message, const std::string& text) {
   sent.message.number = ++num_sent_;
   sent.message.text_length = static_cast<uint32_t>(sent.text.size());
   for (size_t path = 0; path < paths_.size(); ++path) send_on(path, sent);
-  // Of each connection only its latest break matters: so there are never more than connections.
+  // Only the latest break of a connection matters, so there are never more than connections.
   if (message.kind == ControlMessage::path_down) {
     std::erase_if(recent_, [&](const SentMessage& earlier) {
       return earlier.message.kind == message.kind && earlier.message.index == message.index &&
@@ -94,7 +94,7 @@ void ControlLink::flush(size_t path) {
       sent += now;
     }
   } catch (const StreamError&) {
-    // receive() finds out how the peer ended, and its last message.
+    // receive() reads how the peer ended, and its last message.
     sent = unsent.size();
   }
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
@@ -132,13 +132,13 @@ void ControlLink::receive_on(size_t path) {
   }
 }
 
-// Takes the messages that are there as a whole.
+// Handles complete messages.
 void ControlLink::handle_whole(std::vector<char>& received) {
   ControlMessage message;
   while (state_ == State::open && received.size() >= sizeof message) {
     std::memcpy(&message, received.data(), sizeof message);
     if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
-      // The peer wrote it: no network spoils what TCP has checked.
+      // The peer wrote it: TCP's checksum excludes damage by the network.
       throw StreamError("no control message", StreamEnd::closed);
     }
     size_t size = sizeof message + message.text_length;
@@ -149,7 +149,7 @@ void ControlLink::handle_whole(std::vector<char>& received) {
 }
 
 void ControlLink::handle(const ControlMessage& message, std::string_view text) {
-  if (message.number <= num_handled_) return;  // it came on another path as well
+  if (message.number <= num_handled_) return;  // it was received on another path as well
   num_handled_ = message.number;
   if (message.kind == ControlMessage::path_down) {
     paths_down_.push_back(message);
@@ -183,7 +183,7 @@ void ControlLink::watch_paths(double timeout_s) {
   for (const Connection& path : paths_) set_keepalive(*path.stream);
 }
 
-// Of a socket that is no TCP socket the kernel knows anyway.
+// For other sockets the kernel detects it anyway.
 void ControlLink::set_keepalive(const Stream& stream) const {
   if (timeout_s_ <= 0) return;
   const int idle_s = std::max(1, static_cast<int>(std::ceil(timeout_s_ / 2)));

@@ -52,10 +52,10 @@ class ControlLink {
   uint64_t made() const { return made_; }
   void declare_lost() { state_ = State::lost; }
 
-  // Bytes that a connection cannot take at once leave with the next receive().
+  // Bytes that a connection cannot take at once are sent by the next receive().
   void say_goodbye(uint64_t sequence, uint64_t made = 0, const std::string& error = {});
   void report_down(int index, size_t path, uint64_t generation);
-  // Reads what is there; updates state().
+  // Reads available messages; updates state().
   void receive();
   // Paths that the peer has given up, and connections of this link that broke, since the last call.
   std::vector<ControlMessage> take_paths_down() { return std::exchange(paths_down_, {}); }
@@ -65,21 +65,20 @@ class ControlLink {
   size_t num_paths() const { return paths_.size(); }
   int fd(size_t path) const { return up(path) ? paths_[path].stream->fd() : -1; }
   bool up(size_t path) const { return paths_[path].stream != nullptr; }
-  // Whether no connection is left, and whether the peer's end closed one of them in order.
+  // Whether no connection is left, and whether the peer closed one of them regularly.
   bool is_cut() const;
   bool is_closed() const;
-  // Whether the peer's host answers on no path.
+  // Whether the peer's host does not answer on any path.
   bool is_unanswered() const;
-  // Nobody listens there, as was found while no connection was left. False: one is.
+  // Records that no process listens there, if no connection is left. False: one is.
   bool note_refusal() { return refuses_ = is_cut(); }
   bool refuses() const { return refuses_; }
   // The peer's process, where it runs on this host and the kernel vouches for it; else 0.
   pid_t process() const { return process_; }
-  // Whether no network lies between the peer and this rank, though the link may be a TCP
-  // connection.
+  // Whether the link stays on this host, though it may be a TCP connection.
   bool stays_on_host() const { return stays_on_host_; }
   uint64_t generation(size_t path) const { return paths_[path].generation; }
-  // Has the kernel notice within about `timeout_s` that a path is cut.
+  // Makes the kernel detect within about `timeout_s` that a path is cut.
   void watch_paths(double timeout_s);
   void adopt(size_t path, std::shared_ptr<Stream> connection);
   void lose(size_t path, StreamEnd how = StreamEnd::given_up);
@@ -116,7 +115,7 @@ class ControlLink {
   uint64_t made_ = 0;
   std::string error_;
   uint64_t num_sent_ = 0;
-  uint64_t num_handled_ = 0;        // the number of the last message that counted
+  uint64_t num_handled_ = 0;        // the number of the last handled message
   std::deque<SentMessage> recent_;  // repeated on a connection that replaces another
   std::vector<ControlMessage> paths_down_;
   std::vector<size_t> broken_;

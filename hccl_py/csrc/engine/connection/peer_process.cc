@@ -38,9 +38,9 @@ std::optional<int> status_of_reaped(const Descriptor& process_fd) {
   return info.exit_code;
 }
 
-// Of a process that its parent has not reaped yet: field 52 of its stat, where we may read it.
+// Of a process that its parent has not reaped yet: field 52 of its stat, if readable.
 std::optional<int> status_of_zombie(pid_t process) {
-  // No ifstream: its buffer throws where the process is reaped between open and read.
+  // No ifstream, whose buffer throws if the process is reaped between open and read.
   const std::string path = "/proc/" + std::to_string(process) + "/stat";
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string stat(4096, '\0');
@@ -78,7 +78,7 @@ std::shared_ptr<const Descriptor> open_process(pid_t process) {
   std::lock_guard lock(mutex);
   std::erase_if(watched, [](const auto& one) { return one.second.expired(); });
   std::shared_ptr<const Descriptor> known = watched[process].lock();
-  if (known && !has_ended(*known)) return known;  // else another process may have its number now
+  if (known && !has_ended(*known)) return known;  // otherwise another process may have its number
   auto opened = std::make_shared<Descriptor>(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
   if (opened->get() < 0) return nullptr;
   watched[process] = opened;

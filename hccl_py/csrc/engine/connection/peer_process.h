@@ -1,4 +1,4 @@
-// The process at the other end of a Unix socket, as the kernel of this host knows it.
+// The process at the other end of a Unix socket, by this host's kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,8 @@ struct ProcessEnd {
 // The process that made the other end of a Unix socket; 0: unknown, or this process.
 pid_t process_behind(int socket);
 
-// A descriptor that becomes readable when the process has ended, one for all who watch it. nullptr
-// if it has been reaped, or the system has none. Any thread.
+// A descriptor that becomes readable when the process has ended, shared by all watchers. nullptr if
+// it has been reaped, or the system has none. Any thread.
 std::shared_ptr<const Descriptor> open_process(pid_t process);
 // Unset while it lives.
 std::optional<ProcessEnd> end_of_process(pid_t process, const Descriptor& process_fd);

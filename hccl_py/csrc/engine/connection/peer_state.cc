@@ -7,14 +7,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How long each state lasts at most; zero: for ever.
+// Longest duration of each state; zero: for ever.
 constexpr Clock::duration limits[] = {
     {},
-    seconds(45),        // cut: then it is unreachable, whatever the calls' deadlines are
+    seconds(45),        // cut: then it is unreachable, regardless of the calls' deadlines
     milliseconds(300),  // suspect: a lane may break before its control link says why
-    milliseconds(100),  // ending: from the end of a process's connections to its own
+    milliseconds(100),  // ending: from the end of a process's connections to its end
     milliseconds(100),
-    seconds(5),  // arriving: both ends have proved themselves, only this control thread is behind
+    seconds(5),  // arriving: both ends are authenticated, only this control thread is behind
     {},
 };
 

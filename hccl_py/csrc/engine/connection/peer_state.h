@@ -1,5 +1,5 @@
-// How a peer ends, in steps none of which blocks: a state, since when, and a table of transitions.
-// No I/O, and the time is an argument: tests need neither sockets nor waits.
+// The end of a peer in non-blocking steps: a state, its start, and a table of transitions. No I/O,
+// and the time is an argument, so tests need neither sockets nor waits.
 //
 //   connected --link_cut--> cut --link_restored--> connected            of another node
 //   connected --link_closed--> ending                                   of this node
@@ -17,11 +17,11 @@ class PeerState {
  public:
   enum State : uint8_t {
     connected,
-    cut,            // no control connection stands; one may replace it
-    suspect,        // a lane broke, and the link may say why
+    cut,            // no control connection is up; one may replace it
+    suspect,        // a lane broke, and the link may report why
     ending,         // its link closed on this host, and its process may be ending
     ending_broken,  // the same, and a lane broke
-    arriving,       // it left, and connections that it has sent on are still on their way here
+    arriving,       // it left, and connections that it has used are not here yet
     ended,
   };
   enum Event : uint8_t {
@@ -29,23 +29,23 @@ class PeerState {
     link_cut,
     link_restored,
     link_closed,
-    left_early,  // before all connections that it has sent on are here
+    left_early,  // before all connections that it has used are here
     left,
     lost,
     lanes_came,
     time,  // the deadline has passed
   };
-  // What a transition asks of its owner.
+  // The owner's action after a transition.
   enum Action : uint8_t { nothing, report_paths, report_end, end_lanes };
 
-  // Unset where the event changes nothing.
+  // Unset if the event changes nothing.
   std::optional<Action> on(Event event, Deadline now);
 
   State state() const { return state_; }
   Deadline since() const { return since_; }
   Deadline deadline() const;  // when on(time) is due
   bool has_ended() const { return state_ >= arriving; }
-  // Until it is known why a lane broke, data does not move.
+  // Data does not move until the cause of a broken lane is known.
   bool holds_traffic() const { return state_ == suspect || state_ == ending_broken; }
   bool is_unsettled() const { return state_ > cut && state_ < ended; }
 

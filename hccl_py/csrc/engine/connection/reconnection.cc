@@ -1,5 +1,5 @@
-// Connections between nodes that lanes need or that break: whether their peer has left, their way
-// to Python, and what Python made.
+// Connections between nodes that lanes need or that break: whether their peer has left, the request
+// to Python, and its result.
 #include "engine/connection/connections.h"
 
 #include <algorithm>
@@ -9,10 +9,9 @@ namespace hccl {
 
 namespace {
 
-// A goodbye may come after the end of the data connections.
+// A goodbye may arrive after the end of the data connections.
 constexpr auto goodbye_time = std::chrono::milliseconds(20);
-// A host from which a process vanished with all its addresses, as a container does, refuses
-// nothing.
+// A host without the process and its addresses, as after the end of a container, refuses nothing.
 constexpr auto answer_time = std::chrono::seconds(5);
 
 }  // namespace
@@ -24,7 +23,7 @@ void Connections::follow_paths(int rank) {
   for (size_t path : link.take_broken()) {
     if (link.state() != ControlLink::State::open) break;
     link.report_down(0, path, link.generation(path));
-    // With no lane there is no other connection on which a goodbye could come.
+    // Without a lane no other connection can carry a goodbye.
     Deadline until = Clock::now();
     if (made(peer) != 0) until += goodbye_time;
     suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, until});
@@ -35,10 +34,10 @@ void Connections::follow_paths(int rank) {
   if (is_gone(peer)) link.declare_lost();
 }
 
-// A process that ends closes all connections, and then nobody listens where it did. A network that
-// resets all of them may refuse new ones too, but closes none. The kernel also resets, and does not
-// close, what a killed process has not read to its end: on one host, where no network could refuse
-// a connection, the refusal alone says that the process has ended.
+// A process that ends closes all connections, and no process listens at its address. A network that
+// resets all of them may also refuse new ones, but closes none. The kernel resets connections with
+// unread data of a killed process: on one host, without a network in between, the refusal alone
+// shows that the process has ended.
 bool Connections::is_gone(const Peer& peer) {
   auto is_open = [](auto* lane) { return lane->is_open(); };
   auto is_closed = [](auto* lane) { return lane->closed_by_peer(); };
@@ -49,7 +48,7 @@ bool Connections::is_gone(const Peer& peer) {
          (peer.state.state() == PeerState::cut && Clock::now() - peer.state.since() >= answer_time);
 }
 
-// A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
+// Closes connections that the peer has given up, unless they were replaced.
 void Connections::drop_paths(Peer& peer) {
   ControlLink& link = *peer.link;
   for (const ControlMessage& down : link.take_paths_down()) {
@@ -92,7 +91,7 @@ void Connections::suspect_path(const BrokenPath& path, uint64_t generation) {
   suspect_paths_.push_back({path, Clock::now() + goodbye_time});
 }
 
-// Finds lanes that broke while a lock was held.
+// Finds lanes that broke under their own lock.
 void Connections::look_at_locked_lanes(int rank) {
   int index = 0;
   for (LockedLane& locked : at(rank).locked_lanes) {
@@ -227,8 +226,8 @@ std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& rank
   std::vector<PathTrouble> found;
   for (int rank : ranks) {
     if (rank < 0 || !at(rank).link) continue;
-    // A rank that only receives has sent nothing that could stay unanswered; over the control link
-    // probes go.
+    // A rank that only receives has no data that could stay unanswered, but the control link sends
+    // probes.
     const ControlLink& link = *at(rank).link;
     std::vector<double> unanswered;
     for (size_t path = 0; path < link.num_paths(); ++path) {

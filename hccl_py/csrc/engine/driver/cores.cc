@@ -12,8 +12,7 @@ namespace hccl {
 
 namespace {
 
-// With more ranks than cores every wait yields in any case, and only each so many looks at the
-// cores.
+// With more ranks than cores every wait yields anyway, and only every n-th checks the cores.
 constexpr unsigned waits_between_looks = 16;
 constexpr auto move_check = std::chrono::milliseconds(10);
 constexpr long preemptions_by_others = 2;  // in a check; each is a time slice of some ms
@@ -24,7 +23,7 @@ long count_preemptions() {
   return usage.ru_nivcsw;
 }
 
-// This thread goes to `core` at once, and may use the same cores as before.
+// Moves this thread to `core` at once; its affinity is unchanged.
 void move_to(int core) {
   cpu_set_t allowed, only;
   CPU_ZERO(&only);
@@ -42,7 +41,8 @@ bool Cores::settle() {
   bool crowded = static_cast<int>(peers_.size()) >= cores_;
   if (crowded && num_waits_++ % waits_between_looks != 0) return true;
   int here = static_cast<int>(mine_->note_core()) - 1;
-  if (is_checked_ && here == left_) is_checked_ = false;  // by the scheduler: its yields count
+  if (is_checked_ && here == left_)
+    is_checked_ = false;  // moved by the scheduler, so its yields count
   if (is_checked_) review();
   int sharing = count_on(here);
   if (sharing == 0) return false;
@@ -84,14 +84,15 @@ void Cores::leave(int here) {
   pause_ = std::min(2 * pause_, longest_pause);
   int core = emptiest_core(here);
   if (core < 0) return;
-  is_checked_ = static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
+  is_checked_ =
+      static_cast<int>(peers_.size()) < cores_;  // otherwise its yields count as preemptions
   check_ends_ = now + move_check;
   left_ = here;
   move_to(core);
   preemptions_ = count_preemptions();
 }
 
-// Where another program took the core meanwhile, to share a core with a rank that yields is better.
+// If another program took the core, sharing a core with a yielding rank is better.
 void Cores::review() {
   Time now = std::chrono::steady_clock::now();
   if (now < check_ends_) return;

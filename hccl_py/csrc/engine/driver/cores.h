@@ -19,7 +19,7 @@ namespace hccl {
 class Cores {
  public:
   Cores(int rank, std::shared_ptr<Segment> mine);
-  // Of all ranks together, each of which may be bound to some; else those of this process.
+  // The cores of all ranks together, each of which may be bound to some; default: this process's.
   void set_usable(int cores) { cores_ = cores; }
   void add_peer(int rank, std::shared_ptr<Segment> theirs) {
     peers_.push_back({rank, std::move(theirs)});

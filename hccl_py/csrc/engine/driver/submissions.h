@@ -1,4 +1,4 @@
-// Requests on their way to the driver, and which thread drives.
+// Requests for the driver, and the choice of the driving thread.
 //
 // At most one thread at a time has the right to drive. A thread that submits or waits takes the
 // right if it is free; requests that no thread waits for are driven by the progress thread, which
@@ -18,7 +18,7 @@
 namespace hccl {
 
 // Which thread submitted last (0: none has), whether several have, and whether one waits in the
-// engine now: a rank whose only thread is blocked cannot come to another call.
+// engine now: a rank whose only thread is blocked cannot make another call.
 using Caller = std::tuple<size_t, bool, bool>;
 
 class Submissions {
@@ -26,8 +26,8 @@ class Submissions {
   enum class Submitted { queued, drives, closed };
   // Queues requests in their order, all or none. `drives`: the caller has the right to drive now.
   Submitted submit(std::span<const RequestPtr> requests);
-  // A collective that is first in its queue, where no thread drives: the caller drives now, and the
-  // request is not queued. False: nothing happened.
+  // For a collective that is first in its queue while no thread drives: the caller then drives, and
+  // the request is not queued. False: no effect.
   bool submit_first(Request& request);
   bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
   // Moves all queued requests to `accepted`, which is empty.
@@ -44,7 +44,7 @@ class Submissions {
   void stop_driving();
 
   enum class Closing { closed_before, drives, busy };
-  // After `drives`, no thread gets the right any more. `busy`: waits a moment for the driver.
+  // After `drives`, no other thread gets the right. `busy`: waits a moment for the driver.
   Closing try_close();
 
   // A wait is between begin_wait() and end_wait(). True: work that the progress thread left to this

@@ -32,7 +32,7 @@ bool Graph::is_one_batch() const {
   return true;
 }
 
-// Makes the requests of a step as they were recorded. No driver has them any more: all were done
+// Resets the requests of a step to the recorded state. No driver uses them: all were done
 // (Request::finish releases, is_done() acquires), after which drivers only drop them.
 std::span<const RequestPtr> Graph::prepare(const Step& step) {
   Deadline now = Clock::now();
@@ -48,7 +48,7 @@ std::span<const RequestPtr> Graph::prepare(const Step& step) {
   return std::span(requests_).subspan(step.first, step.last - step.first);
 }
 
-// Before anything is sent, so that a communicator that has failed leaves the others as they are.
+// Before anything is sent, so that a failed communicator leaves the others unchanged.
 void Graph::check(Engines engines) {
   for (const Step& step : steps_) {
     FailureState& failures = engines[step.engine]->failures();
@@ -66,7 +66,7 @@ void Graph::run(Engines engines, const Interrupt& interrupt) {
   } catch (const CommunicatorFailed&) {
     throw;
   } catch (...) {
-    // As with a single call that is interrupted.
+    // As for a single interrupted call.
     for (size_t call = 0; call < requests_.size(); ++call) {
       if (!requests_[call]->is_done()) engines[recorded_[call].engine]->abort(Cause::interrupted);
     }
@@ -79,7 +79,7 @@ void Graph::run_steps(Engines engines, const Interrupt& interrupt) {
     for (size_t call : step.awaited) {
       engines[recorded_[call].engine]->wait(requests_[call], Deadline::max(), interrupt);
     }
-    // The last step has nothing behind it that could begin before it ends.
+    // No later step could begin before the last one ends.
     bool blocks = step.blocks || &step == &steps_.back();
     submit(step, engines, blocks ? &interrupt : nullptr);
   }

@@ -1,8 +1,8 @@
-// Calls that were recorded once, and are issued again and again with the same arguments and memory.
+// Calls that were recorded once and are issued repeatedly with the same arguments and memory.
 //
 // A graph has steps. The calls of a step are submitted together; they are of one communicator. A
 // step begins when the recorded calls that it awaits have ended, so calls of several communicators,
-// and sends and recvs, keep the order that the recorded program gave them by its waits.
+// and sends and recvs, keep the order of the recorded program's waits.
 //
 // One thread at a time may run or start a graph, once is_done(). Any thread may wait.
 #pragma once
@@ -19,8 +19,8 @@ namespace hccl {
 class Graph {
  public:
   struct Call {
-    RequestPtr request;  // complete but for its times; each replay uses it again
-    double timeout_s;    // counts from the begin of its step
+    RequestPtr request;  // complete except for times; reused by each replay
+    double timeout_s;    // counts from the start of its step
   };
   // Waits for `awaited`, and submits the calls from `first` to before `last`.
   struct Step {
@@ -31,21 +31,21 @@ class Graph {
   };
   using Engines = std::span<Communicator* const>;  // by number; the same ones until is_done()
 
-  // The steps have all calls, in their order.
+  // The steps have all calls, in order.
   Graph(const std::vector<Call>& calls, std::vector<Step> steps);
 
-  // Whether nothing has to end between its first call and its last.
+  // Whether no call must end before another begins.
   bool is_one_batch() const;
-  // Runs all calls to their end. Throws CommunicatorFailed; then later steps were not submitted,
-  // and calls of other communicators may still be under way.
+  // Runs all calls to their end. Throws CommunicatorFailed; later steps are then not submitted, and
+  // calls of other communicators may still run.
   void run(Engines engines, const Interrupt& interrupt);
-  // Hands all calls over. It has to be one batch. Throws CommunicatorFailed, as above.
+  // Submits all calls, which must be one batch. Throws CommunicatorFailed, as above.
   void start(Engines engines);
   // Waits until all have ended or `deadline`; false if that passed first. Throws
   // CommunicatorFailed. Once is_done() it needs no engines.
   bool wait(Engines engines, Deadline deadline, const Interrupt& interrupt);
   bool is_done() const;
-  // The number of the first call that has failed, or is under way; how many there are if none is.
+  // The number of the first failed or running call; the number of calls if there is none.
   size_t first_failed() const;
   size_t first_open() const;
   size_t size() const { return requests_.size(); }
