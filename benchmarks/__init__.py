@@ -8,7 +8,7 @@ startup/      how fast ranks connect, and what each of them holds open
 prediction/   what hccl_py.simulate predicts beside what is measured
 uneven        synthesized plans beside the table's algorithms, on four hosts whose links differ
 agents        hundreds of agents of hccl-launch on one machine: seconds, CPU time, memory
-check_cost    what it costs to compare every call with those of the other ranks
+check_cost    the cost of comparing every call with the other ranks' calls
 replay        a replayed graph beside its calls one by one and in a group()
 harness       what the commands share: options, the record of a run and its report, exit codes
 

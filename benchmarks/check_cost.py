@@ -1,8 +1,8 @@
-"""What it costs that every call is compared with those of the other ranks.
+"""Measures the cost of comparing every call with the other ranks' calls.
 
     python -m benchmarks.check_cost -g 2 --test all_reduce,all_gather --sizes 4,4K,64K
 
-The options are those of hccl-bench. Its rounds alternate between two communicators of the same
+The options are hccl-bench's. Its rounds alternate between two communicators of the same
 ranks, one of which compares nothing. Nobody else can leave the comparison out: it finds calls whose
 result would be wrong.
 """

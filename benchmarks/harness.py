@@ -1,4 +1,4 @@
-"""What the commands share: options, the record of a run, the form of its report, exit codes."""
+"""Shared by the commands: options, the record of a run, the form of its report, exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hccl_py.bench.namespaces import Hosts
 from hccl_py.command_line import Parser, parse_input, parse_output, parse_positive
 
 Document = dict[str, Any]
-"""What a run found, as --json writes it: `results` and `failures` beside facts and settings."""
+"""The record of a run for --json: `results` and `failures` beside facts and settings."""
 
 
 def parser_of_command(module: str, description: str, epilog: str = "") -> Parser:

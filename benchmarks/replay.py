@@ -1,4 +1,4 @@
-"""What a replayed graph costs beside its calls one by one and in a group().
+"""Compares the cost of a replayed graph with its calls one by one and in a group().
 
     python -m benchmarks.replay 100 -g 2 --sizes 4,1K,64K
 

@@ -105,7 +105,7 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
 
 
 def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what came of one model, an object for each contender."""
+    """Return the results of one model, an object for each contender."""
     found: list[dict[str, Any]] = []
     batch = given.batch or MODELS[model]
     for index, (name, way) in enumerate(CONTENDERS.items()):
@@ -180,7 +180,7 @@ def _parser() -> Parser:
 
 
 def _problem(given: argparse.Namespace) -> str | None:
-    """What is wrong with arguments that argparse found well-formed, or None."""
+    """Return the problem of well-formed arguments, or None."""
     if min(given.ranks) < 2:
         return (
             f"--ranks: expected at least 2, got {min(given.ranks)}: one rank has no communication"

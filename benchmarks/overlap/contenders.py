@@ -1,4 +1,4 @@
-"""What is trained, and how its gradients are averaged; needs no torch itself."""
+"""The trained models, and how their gradients are averaged; without torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONTENDERS = {
 """By the name in --json."""
 
 MODELS = {"digits": 64, "transformer": 2}
-"""What is trained, and how many samples a rank takes in a step."""
+"""A model, and a rank's number of samples in a step."""
 
 
 def train(rank: Rank, contender: int, model: str, batch: int) -> tuple[int, float]:

@@ -38,7 +38,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What was trained, and how much is averaged in a step."""
+        """Describe the model, and the averaged bytes of a step."""
         samples = f"{self.batch} sample{'s' * (self.batch > 1)} each"
         megabytes = number(self.gradient_bytes / 1e6)
         return f"{self.model}, {self.ranks} ranks, {samples}, {megabytes} MB of gradients"

@@ -37,7 +37,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The table that the cell stands in."""
+        """The table of the cell."""
         return f"{self.op}, {self.layout}, {self.group}"
 
     @property

@@ -1,4 +1,4 @@
-"""Who takes part, where the peers are that have processes of their own, and one fresh start."""
+"""The contenders, the peers with processes of their own, and one fresh start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hccl_py.schedulers.ports import free_port
 
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
-"""Ways to call us, and our name among those who are called so."""
+"""Ways to call hccl-py, and its name among the contenders called so."""
 
 COPIES, SOCKETS = "copies", "sockets"
 LIMITS = (COPIES, SOCKETS)
@@ -38,7 +38,7 @@ MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 
 UCC = "ucc"
 TITLES = {**MPIS, UCC: "UCC"}
-"""What has processes of its own, by the names of its options."""
+"""The peers with processes of their own, by the names of their options."""
 
 _MIN_COPY = 64 << 10
 """Bytes from which on the copies, and not what starts them, take the time: of a rank's block, or of
@@ -61,12 +61,12 @@ _UCC_OPS = {
 }
 
 OPS = tuple(_UCC_OPS)
-"""What every contender measures."""
+"""The measurements of every contender."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What one fresh start measures: all sizes of one collective.
+    """The measurements of one fresh start: all sizes of one collective.
 
     Attributes:
         sizes: bytes of a rank's larger buffer.
@@ -99,7 +99,7 @@ class Contender:
 
 
 def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
-    """Return those that need no environment of their own: ours, the limit, and gloo."""
+    """Return the contenders without an environment of their own: ours, the limit, and gloo."""
     mine, plain = version("hccl-py"), f"of numpy {version('numpy')}"
     limit = COPIES if num_hosts == 1 else SOCKETS
     found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]] = [

@@ -1,4 +1,4 @@
-"""What the data movement of a collective takes alone: no messages, and no rank waits for another.
+"""Times the data movement of a collective alone: no messages, and no rank waits for another.
 
 Each rank does its share of the copies and sums, all ranks at once, in memory that all of them map.
 Nothing is copied twice, and sums are made a tile at a time.

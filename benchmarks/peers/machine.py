@@ -22,7 +22,7 @@ _COPY_BYTES = 64 << 20
 
 
 class Cores(NamedTuple):
-    """What two cores did together.
+    """The measurement of two cores together.
 
     Attributes:
         core_to_core_ns: nanoseconds of a cache line, one way; None where there is one core, or
@@ -49,7 +49,7 @@ def probe_cores() -> Cores:
 
 
 def pin(distance: str) -> tuple[int, int]:
-    """Leave this process, and those that it starts, two of its cores: near ones or far ones.
+    """Restrict this process and its children to two of its cores: near ones or far ones.
 
     Args:
         distance: near or far: of the cores that a cache line takes the least, or the most, time

@@ -15,7 +15,7 @@ _PERIOD_S = 0.02
 _CHECK_S = 60.0
 _LOG_TAIL = 400
 
-# Open MPI refuses to run as root without these two; nobody else reads them.
+# Open MPI refuses to run as root without these two; no other program reads them.
 ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
 
 

@@ -1,4 +1,4 @@
-"""What the bytes that must cross between two hosts take alone, over plain sockets.
+"""Times the bytes that must cross between two hosts alone, over plain sockets.
 
 The first rank of each host has two connections to the other, as many as two ranks of hccl use for
 collectives, and sends what its host must send in any algorithm, while it receives as much. For a

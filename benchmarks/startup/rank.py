@@ -1,4 +1,4 @@
-"""What a rank of a fresh start does: it imports, connects, and calls two collectives, when asked.
+"""A rank of a fresh start: it imports, connects, and calls two collectives, on request.
 
 Moments are of `time.monotonic`, which all processes of a machine share.
 """
@@ -26,7 +26,7 @@ _SETTLING_S = 5.0
 
 
 class Reading(NamedTuple):
-    """What a rank has when a step is done."""
+    """A rank's resources after a step."""
 
     began_s: float  # when this rank began the step
     at_s: float  # when it was done
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class _Opened:
-    """What this process has connected."""
+    """The connections of this process."""
 
     library: Library
     communicator: Communicator

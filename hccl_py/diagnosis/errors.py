@@ -48,7 +48,7 @@ class CallErrors:
     """Makes the exceptions of one communicator, and has its flight recorder write them."""
 
     def __init__(self, recorder: FlightRecorder, survey: Callable[[float], Reports] | None) -> None:
-        """Ask `survey` for the reports of all ranks that come in time; None: this rank is alone."""
+        """Ask `survey` for all reports that arrive in time; None: this rank is alone."""
         self._recorder = recorder
         self._survey = survey
         self._unasked = Reports({}, {}, recorder.member.processes)
@@ -81,7 +81,7 @@ class CallErrors:
         return _error(diagnosis)
 
     def of_wait(self, waited_s: float, timeout_s: float, call: Call) -> CommunicatorError:
-        """Return the exception of a wait that was too short for its call, which goes on."""
+        """Return the exception of a wait that was too short for its call, which continues."""
         reports = self._unasked
         if self._survey is not None:
             window_s = _WINDOW_OF_WAIT * waited_s if waited_s >= _SURVEYED_WAIT_S else 0.0

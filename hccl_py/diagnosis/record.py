@@ -184,12 +184,12 @@ class Diagnosis:
 
     cause: Cause
     text: str  # the whole message
-    rank: int | None = None  # who caused it; None: nobody in particular
+    rank: int | None = None  # the culprit; None: no particular rank
     host: str | None = None  # of that rank's process
     pid: int | None = None
     sequence: int = 0  # of the call that met it; 0: none was under way
     fingerprint: int = 0  # of that call
-    also: tuple[bytes, ...] = ()  # ids of other communicators that cannot go on either
+    also: tuple[bytes, ...] = ()  # ids of other communicators that are also blocked
     dead: tuple[int, ...] = ()  # ranks that no other rank can reach any more
 
 

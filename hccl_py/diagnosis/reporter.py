@@ -88,7 +88,7 @@ class Reporter:
         """See `control.reporter.Reporter`. Any thread may."""
         core = self._core  # another thread may close it
         if self._failure is None and core is not None:
-            native = core.take_report()  # handed out once; more than one thread may ask
+            native = core.take_report()  # returned once; several threads may ask
             if native is not None:
                 self._failure = Failure.of(native)
         return self._failure is not None
@@ -209,7 +209,7 @@ class Reporter:
         )
 
     def survey(self, ask: Callable[[float], Mapping[int, bytes]], timeout_s: float) -> Reports:
-        """Return the reports of all ranks that come in time; without time only this rank's."""
+        """Return all reports that arrive in time; without time only this rank's."""
         if timeout_s <= 0:
             return self._of({self.member.rank: self.observed()}, {})
         reports = ask(timeout_s)

@@ -1,4 +1,4 @@
-"""Elastic training: after the loss of a rank the others restore their last commit and go on.
+"""Elastic training: after the loss of a rank the others restore their last commit and continue.
 
     run       calls the training function again, on the ranks that are left
     State     is committed, restored and synchronised; ObjectState: of Python objects
@@ -41,7 +41,7 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Save the state in memory: training goes on from there after a loss."""
+        """Save the state in memory: training continues from there after a loss."""
         self.save()
         self.check_host_updates()
 
@@ -106,7 +106,7 @@ class ObjectState(State):
         """Overwrite the tensors with copies, which stay as they are."""
 
     def _broadcast(self) -> None:
-        """Overwrite the tensors with those of rank 0."""
+        """Overwrite the tensors with rank 0's."""
 
 
 def run(function: Callable[..., Result]) -> Callable[..., Result]:

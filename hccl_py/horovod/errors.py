@@ -1,4 +1,4 @@
-"""The errors of Horovod's API, and where those of the communicator become one of them."""
+"""The errors of Horovod's API, and the translation of the communicator's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

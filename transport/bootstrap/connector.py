@@ -89,7 +89,7 @@ class Connector(Acceptor[PendingConnection]):
         return min(next_retry_s, super().next_s())
 
     def tick(self) -> None:
-        """Dial again what is due, and drop what came to its time limit."""
+        """Redial what is due, and drop expired attempts."""
         while self._retries and self._retries[0][0] <= time.monotonic():
             key = heapq.heappop(self._retries)[1]
             if key in self._retry_s:  # not connected meanwhile
@@ -134,7 +134,7 @@ class Connector(Acceptor[PendingConnection]):
         return emulated.carry(dialled, here.node_id, there.node_id)
 
     def _refused(self, key: Key) -> None:
-        """Retry: nobody listens there, yet or any more."""
+        """Retry: no process listens there at present."""
         self._retry_later(key)
 
     def _retry_later(self, key: Key) -> None:

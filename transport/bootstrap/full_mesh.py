@@ -85,8 +85,8 @@ class FullMesh(Connector):
         peers = (member.rank for member in world.members if member.rank != world.rank)
         self._awaited = {key for rank in peers for key in _keys(world, rank)}
         self._finished: dict[Key, PendingConnection] = {}
-        self._lost: dict[Key, float] = {}  # those of them that broke: since when
-        self._closed: set[Key] = set()  # those that the peer closed
+        self._lost: dict[Key, float] = {}  # broken ones: since when
+        self._closed: set[Key] = set()  # closed by the peer
         self._sent: defaultdict[int, list[bytes]] = defaultdict(list)  # by rank
         self._received: defaultdict[int, list[bytes]] = defaultdict(list)
         self._unheard: dict[int, int] = {}  # how many bytes ranks have still to send
@@ -186,7 +186,7 @@ class FullMesh(Connector):
         self._lost[key] = time.monotonic()
         if not isinstance(cause, ResetError):
             self._closed.add(key)
-            if self._world.is_local(key.rank):  # no network lies between
+            if self._world.is_local(key.rank):  # no network in between
                 raise self._ended(key) from cause
         if key in self._closed or key.rank < self._world.rank:
             self._dial(key)
@@ -232,7 +232,7 @@ class FullMesh(Connector):
         members = self._world.members
         here = members[self._world.rank].identity
         awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
-        # A rank closes its socket after it shared its failure, or when nobody awaits it any more.
+        # A rank closes its socket after it shared its failure, or when no rank awaits it any more.
         ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
         self._failure.poll()
         if ended:

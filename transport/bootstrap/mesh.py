@@ -60,7 +60,7 @@ MakeSegment = Callable[[tuple[int, ...]], tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Terms:
-    """What a rank brings along that concerns the others.
+    """A rank's data for the others.
 
     Attributes:
         settings: those that `agreed.SETTINGS` compares and that are not the network's.
@@ -206,10 +206,10 @@ def _warn_once(text: str) -> None:
 
 
 class _Resources:
-    """What a rank opens before the rendezvous, because its peer info describes it.
+    """The resources that a rank opens before the rendezvous, for its peer info.
 
     Sockets are bound there and listen only after it: a job on one node never opens a port, and
-    nobody is served before the secret is known.
+    no peer is served before the secret is known.
     """
 
     def __init__(

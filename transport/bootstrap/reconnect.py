@@ -89,7 +89,7 @@ class Reconnector(Connector):
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._unmade = UnmadeLanes(world.num_paths)
-        # What this process could not dial because it had no descriptor left.
+        # Connections that could not be dialled for lack of a descriptor.
         self._without_descriptor: set[Key] = set()
         self._flaps = Flaps()
         self._closing = False
@@ -145,7 +145,7 @@ class Reconnector(Connector):
         for listener in self._listeners:
             _core.keep_in_children(listener.fileno())
             listener.close()
-        # What still refers to this object must not keep the engine's memory.
+        # Remaining references to this object must not keep the engine's memory.
         del self._engine
 
     def next_s(self) -> float:
@@ -214,7 +214,7 @@ class Reconnector(Connector):
             if broken == self._world.num_paths(rank)
         }
 
-    # What a connector asks.
+    # Called by a connector.
 
     def _is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the peer may have noticed a break first."""

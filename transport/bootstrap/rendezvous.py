@@ -32,7 +32,7 @@ _MAX_SHARED_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What a rank publishes before any connection exists.
+    """A rank's published data, before any connection exists.
 
     Attributes:
         num_lanes: see `World`.
@@ -60,7 +60,7 @@ class PeerInfo:
 
 @dataclass(frozen=True)
 class RendezvousResult:
-    """What all ranks agree on after the rendezvous."""
+    """The result of the rendezvous, equal on all ranks."""
 
     infos: tuple[PeerInfo, ...]
     communicator_id: bytes

@@ -1,4 +1,4 @@
-"""A store whose values nobody forges: each bears an HMAC, is bounded, and is read only if it fits.
+"""A store with authenticated values: each has an HMAC, is bounded, and is read only if it fits.
 
 `rendezvous.py` says what ranks leave there to meet, `shared_failure.py` what while they connect.
 """
@@ -21,7 +21,7 @@ _FIRST_TURN_S, _TURN_S = 0.001, 0.02
 
 
 class Store(Protocol):
-    """What a store must offer; every c10d store does.
+    """The required interface of a store; every c10d store has it.
 
     `check(keys) -> bool` is used where it exists. A store without it must bound `get` itself, and
     missing ranks can then not be named. `hopeless() -> str`, where it exists, says why to give up

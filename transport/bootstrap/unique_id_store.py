@@ -343,7 +343,8 @@ class UniqueIdClient(StoreClient):
         self._rejected: Deadline | None = None
 
     def join(self, rank: int, world_size: int) -> None:
-        """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
+        """Send this rank's number; BootstrapError: no answer, or the ranks contradict each
+        other."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
         join = "join", rank, world_size, who, self._name
         self._ask(*join, deadline=self._all)
@@ -352,7 +353,7 @@ class UniqueIdClient(StoreClient):
     def visit(self, timeout_s: float | None = None) -> None:
         """Say that this client needs the store until it leaves, wherever it is served from now on.
 
-        BootstrapError: nobody answers, in the time that all questions have, or a shorter one.
+        BootstrapError: no answer in time, for all questions or for this one.
         """
         self._ask("visit", deadline=self._all if timeout_s is None else Deadline(timeout_s))
         self._greeting = ("visit",)

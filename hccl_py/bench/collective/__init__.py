@@ -9,7 +9,7 @@
     rank        one rank process: calls the functions that it is sent
     ranks       all rank processes, seen from the command: start, ask, failure, end
     job_ranks   the same where this process is a rank of a launcher's job
-    measure     how often and in which order ranks are asked; results: what comes of the times
+    measure     the number and order of requests to ranks; results: the evaluated times
     sockets     bytes over plain connections
     analysis    limits, trust, --validate and --profile
     output      tables, CSV, JSON, plots, the live table; counters: what -v prints

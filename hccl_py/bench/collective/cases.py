@@ -1,7 +1,7 @@
-"""What a collective is to the benchmark: three hooks and some flags, one `Case` each.
+"""The benchmark's cases: three hooks and some flags per collective, one `Case` each.
 
     blocks        how many blocks go in and come out
-    expectation   what must stand in a rank's result, from the oracle
+    expectation   the expected result of a rank, from the oracle
     bind          the call itself, bound to a contender and its buffers
 
 A new collective is a new entry of `CASES`.

@@ -1,4 +1,4 @@
-"""What is measured: the interface of a contender.
+"""The interface of a contender, the measured implementation.
 
 A contender's method does not run the collective: it returns the call, bound to its buffers, so
 that nothing of the benchmark stands between the clock and what a user would write.

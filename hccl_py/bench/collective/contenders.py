@@ -18,7 +18,7 @@ APIS = ("torch", "communicator")
 """Ways to call hccl, the values of --api."""
 
 BASELINES = ("gloo",)
-"""What hccl is compared with in the same processes, the values of --compare."""
+"""The contenders beside hccl in the same processes, the values of --compare."""
 
 COMPRESSIONS = ("bf16", "int8")
 

@@ -1,4 +1,4 @@
-"""How often and in which order the ranks are asked, and what comes of their times."""
+"""The number and order of requests to the ranks, and the evaluation of their times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hccl-bench` was asked for, one frozen `Options` for each case."""
+"""The options of `hccl-bench`, one frozen `Options` for each case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input data and what must come of it, in numpy; no torch here.
+"""Input data and expected results, in numpy; no torch here.
 
 Every rank's input repeats a pattern of `PERIOD` small whole numbers, so the expected result
 repeats with the same period and one period of it says everything, at any size. The period is a

@@ -48,7 +48,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Failed:
-    """What a rank raised, in one line; in full too unless it is a wrong input."""
+    """A rank's exception in one line; also in full unless it is a wrong input."""
 
     error: str
     traceback: str
@@ -246,7 +246,7 @@ def serve(
                 pipe.send(function(served, *arguments))
         pipe.send(None)
     except BaseException as error:
-        with suppress(OSError):  # nobody reads it once the command was killed
+        with suppress(OSError):  # it has no reader once the command was killed
             is_wrong_input = isinstance(error, InvalidArgumentError)
             in_full = "" if is_wrong_input else traceback.format_exc()
             pipe.send(Failed(f"{type(error).__name__}: {error}", in_full))

@@ -25,7 +25,7 @@ PRELOAD = [
     *(f"hccl_py.bench.collective.over_{what}" for what in ("torch", "communicator")),
     "hccl_py.torch_backend.process_group",
 ]
-"""What the server that ranks are forked from imports."""
+"""The imports of the server that ranks are forked from."""
 
 
 class RankFailure(Exception):
@@ -205,7 +205,7 @@ class Ranks:
 
 
 def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, str]:
-    """What a launcher would set for one rank, and on which interfaces its node is reached."""
+    """The launcher's variables for one rank, and the interfaces of its node."""
     address = hosts.address(options.node(rank)) if hosts else "127.0.0.1"
     environment = {
         "HCCL_BENCH_ADDRESS": address,  # of this rank's node

@@ -1,4 +1,4 @@
-"""What comes of the times: a `Row` for each size, with a `Result` for each contender."""
+"""The evaluated times: a `Row` for each size, with a `Result` for each contender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank does: measure each algorithm of each collective at each size, in step.
+"""The sweep on every rank: measure each algorithm of each collective at each size, in step.
 
 How often to call is decided from times that all ranks know, so no rank waits for another one that
 stopped.
@@ -51,7 +51,7 @@ class Measurement(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep found out, the same on all ranks."""
+    """The result of a sweep, the same on all ranks."""
 
     nodes: Nodes
     cores_per_node: float

@@ -1,4 +1,4 @@
-"""What `hccl-perftest --devices` prints: RDMA ports, which one is used, and why not the others."""
+"""The output of `hccl-perftest --devices`: RDMA ports, the used one, and why not the others."""
 
 from __future__ import annotations
 

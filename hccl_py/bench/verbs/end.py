@@ -36,7 +36,7 @@ _ANY_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 @dataclass(frozen=True)
 class Setup:
-    """What both ends are built for.
+    """The settings of both ends.
 
     Attributes:
         device: provider.

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 _MIB = 1 << 20
-"""What perftest calls MB."""
+"""The MB of perftest."""
 
 _BANDWIDTH = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
 _LATENCY = (
@@ -21,7 +21,7 @@ Rounds = Sequence[Sequence[float]]
 
 
 def header(device: str, op: str, latency: bool, rounds: int, peer: str | None) -> list[str]:
-    """Render what stands above the rows."""
+    """Render the header of the rows."""
     columns = _LATENCY if latency else _BANDWIDTH
     if peer is not None:
         columns += f"    {peer}[{'usec' if latency else 'MB/sec'}]   ratio   spread"

@@ -17,7 +17,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 def broadcast_parameters(
     params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]], root_rank: int
 ) -> None:
-    """Overwrite tensors with those of `root_rank`, on all ranks.
+    """Overwrite tensors with `root_rank`'s, on all ranks.
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`.

@@ -1,4 +1,4 @@
-"""A sampler that goes on with what no rank has seen yet after ranks were lost."""
+"""A sampler that continues with the unseen samples after ranks were lost."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""What `hccl-launch --emulate FILE` asks for, with the other options checked against the file."""
+"""The job of `hccl-launch --emulate FILE`, with other options checked against the file."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class NetworkClient:
             This rank's new end, connected and non-blocking: what goes in comes out of `dialled`.
 
         Raises:
-            ConnectionRefusedError: nobody listens there, or not yet.
+            ConnectionRefusedError: no process listens there yet.
             BootstrapError: the network's process is gone.
         """
         with dialled:

@@ -1,4 +1,4 @@
-"""What HCCL_EMULATED_NETWORK names in a rank of `hccl-launch --emulate`: its `Emulation`.
+"""The `Emulation` of a rank of `hccl-launch --emulate`, named by HCCL_EMULATED_NETWORK.
 
 It reports the calls to the process that plays the network: the control thread reads the flight
 recorders now and then, and a communicator that closes is read once more.

@@ -1,4 +1,4 @@
-"""What the ranks of an emulated job reported. `steps.py` sums it up.
+"""The reports of an emulated job's ranks. `steps.py` sums them up.
 
 All ranks are on one machine, so their times are of one clock. The network's time of a call begins
 when the last of its ranks has come and ends when the last has its result: what a call waits for a

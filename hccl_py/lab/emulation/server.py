@@ -37,7 +37,7 @@ _BEAT_S = 1.0
 
 @dataclass
 class _Process:
-    """Who is at the other end of a connection."""
+    """The peer of a connection."""
 
     pid: int
     rank: int | None = None  # known from its first step on
@@ -82,7 +82,7 @@ class Server:
                 beat_s = time.monotonic() + _BEAT_S
                 self._beat()
             events = [key for key, _ in self._selector.select(_BEAT_S)]
-            # What ranks sent before they ended is there by now, so it is read first.
+            # Messages that ranks sent before they ended have arrived, so they are read first.
             for key in events:
                 if key is not ends:
                     key.data()

@@ -1,4 +1,4 @@
-"""What a record says of a step: the network's time, the busiest wire, the calls."""
+"""Evaluates a record by steps: the network's time, the busiest wire, the calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hccl_py.lab.emulation.record import CallKind, Record, RecordedCollective, T
 
 
 class BusiestWire(NamedTuple):
-    """What a step sent through the wire that it kept busy longest."""
+    """The traffic of a step on its busiest wire."""
 
     name: str
     num_bytes: float
@@ -22,7 +22,7 @@ class BusiestWire(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A job's steps, the first left out: nobody knows when it began.
+    """A job's steps without the first, whose start is unknown.
 
     Times are medians, which one step with a fault does not change. Where some steps have calls and
     others have none, a time is the median of either kind by its share of the steps.
@@ -54,7 +54,7 @@ def steps_of(record: Record) -> Steps | None:
     spans = [call.span for call in whole] + transfers
     if not spans:
         return None
-    # Of a rank that lives, in a job that goes on without others.
+    # Of a live rank, in a job that continues without others.
     all_ns = max(record.steps_ns.values(), key=len, default=[])
     ends_ns = all_ns[: bisect_right(all_ns, record.reported_until_ns())]
     measured = [not _is_in_doubt(record, *step) for step in pairwise(ends_ns)]

@@ -20,7 +20,7 @@ from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 _COLLECTIVE = "all_reduce"
-_LEAST_BYTES = 16 << 10  # smaller calls inside a node take a way that nobody simulates
+_LEAST_BYTES = 16 << 10  # smaller calls inside a node take a path that is not simulated
 _NONE = LinkCosts(0.0, 0.0, 0.0)
 EPILOG = """\
 examples:

@@ -1,4 +1,4 @@
-"""`hccl-plan predict`: what algorithms would take on nodes that nobody has to own."""
+"""`hccl-plan predict`: the time of algorithms on hypothetical nodes."""
 
 from __future__ import annotations
 

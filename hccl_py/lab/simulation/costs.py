@@ -1,4 +1,4 @@
-"""What a machine and its network cost a rank: the numbers that a simulation runs on.
+"""The costs of a machine and its network for a rank: the numbers of a simulation.
 
 Of the presets, what is published stands beside its source, the rest is assumed. Gaudi: eight
 devices in a node, every pair joined by ports of its own; three ports of each device lead out (24
@@ -42,7 +42,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """What messages of a class of link cost."""
+    """The costs of messages on a class of link."""
 
     latency_us: float  # from the end of a send until the receiver can see the message
     message_us: float  # of a rank's thread, for each message sent and for each received

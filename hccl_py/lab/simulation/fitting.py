@@ -1,4 +1,4 @@
-"""Costs that make simulated times those that were measured, by least squares.
+"""Fits costs to measured times, by least squares.
 
 The costs are found by Gauss and Newton's method in the logarithms of costs and times, so that all
 costs stay positive and an error of 20 % counts the same in a call of 10 us and in one of 10 ms.

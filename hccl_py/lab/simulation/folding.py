@@ -33,7 +33,7 @@ _TARGETS: dict[Move, Callable[[int, int, int], int]] = {
 
 @dataclass(frozen=True)
 class Fold:
-    """Whose plans are kept, and which ranks are simulated.
+    """The kept plans, and the simulated ranks.
 
     Attributes:
         groups: of ranks, by place.

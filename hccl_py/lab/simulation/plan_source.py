@@ -1,4 +1,4 @@
-"""What is simulated: an algorithm by name, or plans that somebody has written."""
+"""The source of plans: an algorithm by name, or written plans."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.int32]
 
 
 class _Share(NamedTuple):
-    """What bytes cost a thread: a part of their cost, and something more."""
+    """The cost of bytes for a thread: a factor, and microseconds per MiB."""
 
     warm: float
     cold_us_per_mib: float
@@ -90,7 +90,7 @@ def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -
 
     Raises:
         InvalidArgumentError: there are too many messages to simulate.
-        PlanError: nobody receives a message.
+        PlanError: a message has no receiver.
     """
     programs, lengths = Programs(fold.move, fold.groups), _Lengths(tiles, item_bytes)
     num_messages, simulated = 0, len(fold.simulated)

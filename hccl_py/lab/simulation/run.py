@@ -23,7 +23,7 @@ _EXACT_MESSAGES = 24_000_000  # some ten seconds
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation found out.
+    """The result of a simulation.
 
     Attributes:
         algorithm: as in `all_reduce=ring`.

@@ -36,7 +36,7 @@ class Topology:
         nodes: the ranks of every node.
         machines: of every node, the machine whose cores and memory it shares with others; empty:
             every node has its own. Emulated nodes share one.
-        late_us: by rank, how late it comes to each call.
+        late_us: by rank, its delay at each call.
         links_gbit: by pair of nodes, lower first, the speed of the link between these two, in each
             direction, where it is not that of the costs.
     """

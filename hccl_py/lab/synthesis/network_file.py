@@ -177,7 +177,7 @@ def _check_ranks(ranks: list[int]) -> None:
 
 
 def _check_connected(network: Network) -> None:
-    """Make sure that everything can come from everyone to everyone, through ranks or switches."""
+    """Check that every rank can reach every other, through ranks or switches."""
     graph: nx.DiGraph[int] = nx.DiGraph(network.routes.keys())
     graph.add_nodes_from(range(network.world_size))
     joined = next(each for each in nx.strongly_connected_components(graph) if 0 in each)

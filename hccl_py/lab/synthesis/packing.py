@@ -43,7 +43,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class TreeTask:
-    """What a tree has to do: its roots to choose from, and its directions."""
+    """The requirements of a tree: its possible roots, and its directions."""
 
     roots: tuple[int, ...]
     goes_up: bool

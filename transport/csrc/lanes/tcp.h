@@ -62,10 +62,9 @@ class PathObserver {
 
 struct TcpOptions {
   size_t slot_bytes = 131072;
-  bool checksum = false;  // CRC32C of every frame; the peer must want the same
-  double path_timeout_s =
-      2;         // how long bytes may stay unacknowledged before a connection counts as cut
-  int lane = 0;  // which of the pair's lanes this is
+  bool checksum = false;      // CRC32C of every frame; the peer must want the same
+  double path_timeout_s = 2;  // how long bytes may be unacknowledged until a path counts as cut
+  int lane = 0;               // which of the pair's lanes this is
   std::vector<std::string> names;    // of the paths, for messages
   PathObserver* observer = nullptr;  // nullptr: no connection is ever made or replaced
 };

@@ -1,1 +1,1 @@
-"""What comes of the numbers: limits, trust, links and the profile of a call."""
+"""Evaluation of the numbers: limits, trust, links and the profile of a call."""

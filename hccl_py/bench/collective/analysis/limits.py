@@ -31,7 +31,7 @@ _FIRST_BYTES = 1 << 20
 
 
 class Limits:
-    """What the machine can do beside what a collective reaches.
+    """The machine's limits beside a collective's results.
 
     Attributes:
         wire_gb_per_s: plain sockets between the first two nodes, in each direction used; None: one
@@ -113,7 +113,7 @@ def _wire(rank: Rank, other: int, where: tuple[str, int], both_ways: bool) -> fl
             began = time.perf_counter()
             sends, receives = both_ways or not is_receiver, both_ways or is_receiver
             exchange(peers, num_bytes * sends, num_bytes * receives)
-            if is_receiver:  # the other end goes on until the connections are closed
+            if is_receiver:  # the peer continues until the connections are closed
                 elapsed_s = time.perf_counter() - began
     except OSError:
         if is_receiver:

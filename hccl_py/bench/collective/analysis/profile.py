@@ -57,7 +57,7 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
 
 
 def is_profiled(options: Options) -> bool:
-    """Say whether the engine counts the parts of a collective: not those of send and recv."""
+    """Return whether the engine times the parts of a collective, unlike of send and recv."""
     return options.collective not in ("send_recv", "ping_pong")
 
 

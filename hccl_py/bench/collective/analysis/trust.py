@@ -28,7 +28,7 @@ _LEAST_CALLS = 10
 
 @dataclass(frozen=True)
 class Load:
-    """What the usable cores have done so far, in core seconds."""
+    """The work of the usable cores so far, in core seconds."""
 
     wall_s: float
     busy_s: float

@@ -25,7 +25,7 @@ _MOST_BLOCKS = 4
 """Blocks of repeats for a link whose noise hides whether it is slow."""
 
 _BLOCKS_IN_ALL = 60
-"""On a noisy machine many links are such, and nobody waits minutes for them."""
+"""A noisy machine has many such links, which must not take minutes."""
 
 _REPEAT_S = 0.02
 _LEAST_CALLS, _MOST_CALLS = 2, 200

@@ -142,7 +142,7 @@ def _of_ranks(given: argparse.Namespace) -> dict[str, object]:
 
 
 def _strange_algorithm(given: argparse.Namespace) -> str:
-    """What is wrong with the algorithms of --algorithm; empty if nothing is."""
+    """Return the problem of the algorithms of --algorithm; empty if there is none."""
     if not given.algorithms:
         return ""
     from hccl_py.algorithms.loading import loaded

@@ -1,4 +1,4 @@
-"""What `hccl-bench --help` says; `parser` makes the options of it, and adds what they read."""
+"""The text of `hccl-bench --help`; `parser` makes the options and adds their readers."""
 
 DESCRIPTION = """\
 Measure collectives over ranks that this command starts on this machine.

@@ -1,1 +1,1 @@
-"""What the results look like: table, CSV, JSON, plots, the live table."""
+"""The output of results: table, CSV, JSON, plots, the live table."""

@@ -1,4 +1,4 @@
-"""What `hccl-bench -v` prints of a rank's counters: a table of devices and one of paths."""
+"""The counters of `hccl-bench -v` for a rank: a table of devices and one of paths."""
 
 from __future__ import annotations
 

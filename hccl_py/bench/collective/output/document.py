@@ -1,4 +1,4 @@
-"""What --json writes, and the facts about the machine that every form of output begins with."""
+"""The document of --json, and the facts about the machine at the start of every output."""
 
 from __future__ import annotations
 

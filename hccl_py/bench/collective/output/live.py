@@ -46,7 +46,7 @@ class Screen:
             self._live.__exit__(None, None, None)
 
     def status(self, what: str) -> None:
-        """Show what goes on, on a terminal."""
+        """Show the progress on a terminal."""
         if self._live and time.monotonic() - self._drawn_s > _DRAW_EVERY_S:
             self._live.update(what, refresh=True)
             self._drawn_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What --validate shows: the matrix of links as text and as a picture, and slow links by name."""
+"""The output of --validate: the matrix of links as text and picture, and slow links by name."""
 
 from __future__ import annotations
 

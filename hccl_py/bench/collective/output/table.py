@@ -1,4 +1,4 @@
-"""What the measurements look like: header and rows, as text, Markdown or CSV."""
+"""The table of measurements: header and rows, as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Table:
             self.columns = ["collective", *self.columns, *_MORE_IN_CSV]
 
     def narrow(self, width: int) -> None:
-        """Leave out columns that do not fit into a terminal: those that say least, first."""
+        """Remove columns that do not fit a terminal, the least useful first."""
         for name in _LEFT_OUT_FIRST:
             if sum(self._widths[one] + 1 for one in self.columns) <= width:
                 return
