@@ -28,7 +28,7 @@ BUDGET = {
     "hccl_py/diagnosis hccl_py/observe": 2_550,
     "hccl_py/csrc": 10_520,
     "hccl_py/torch_backend": 4_110,
-    "hccl_py/schedulers hccl_py/integrations": 2_760,
+    "hccl_py/schedulers hccl_py/integrations": 2_770,
     "launcher": 8_820,
     "hccl_py/bench": 5_330,
     "hccl_py/lab": 6_590,

@@ -11,7 +11,7 @@ variable" in the documentation of Vertex AI.
 nodes such a process is rejected, with the options that give the rest. Sources: LSF's "Environment
 variables set for job execution"; qsub(1B) of OpenPBS and Torque; qsub(1) of Grid Engine; oarsub(1);
 Cobalt's qsub(1); the HTCondor manual, "Parallel Applications"; "Use multi-instance tasks" in the
-documentation of Azure Batch; flux-environment(7).
+documentation of Azure Batch; flux-environment(7); the End-user's Guide of Fujitsu's software.
 """
 
 import json
@@ -234,6 +234,13 @@ ALLOCATIONS = (
     ),
     _by_host_file("OAR", "OAR_JOB_ID", "OAR_NODEFILE"),
     _by_host_file("Cobalt", "COBALT_JOBID", "COBALT_NODEFILE"),
+    SchedulerRow(
+        "Fujitsu's Job Operation Software",
+        "PJM_JOBID",
+        {"num_nodes": "PJM_NODE"},
+        _hosts_of_file("PJM_O_NODEINF"),
+        "--hostfile $PJM_O_NODEINF (where it is not set: start the ranks with mpiexec)",
+    ),
     SchedulerRow(
         "Azure Batch",
         "AZ_BATCH_HOST_LIST",

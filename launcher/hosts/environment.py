@@ -32,7 +32,7 @@ NEVER = (
     *("TORCHELASTIC_*", "PET_*", "SLURM*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*", "PRTE_*"),
     *("HYDRA_*", "HYDI_*", "MPI_*", "KUBERNETES_*", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_*"),
     *("SM_HOSTS", "SM_CURRENT_HOST", "VC_*", "VK_*", "LWS_*", "SKYPILOT_*", "DSTACK_*"),
-    *("LSB_*", "LSF_*", "PBS_*", "SGE_*", "NHOSTS", "PE_HOSTFILE", "OAR_*", "COBALT_*"),
+    *("LSB_*", "LSF_*", "PBS_*", "SGE_*", "NHOSTS", "PE_HOSTFILE", "OAR_*", "COBALT_*", "PJM_*"),
     *("AZ_BATCH_*", "_CONDOR_*", "FLUX_*", "CLUSTER_SPEC", "TF_CONFIG"),
 )
 """Patterns of variables of one process or host, sent only with an explicit `-x NAME`."""

@@ -90,6 +90,7 @@ EXPECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "pbs_other_host": ("an allocation (PBS)", dict(options="--hostfile $PBS_NODEFILE")),
     "grid_engine": ("one of 2 nodes (Grid Engine)", {}),
     "oar": ("an allocation (OAR)", dict(options="--hostfile $OAR_NODEFILE")),
+    "fujitsu": ("one of 2 nodes (Fujitsu's Job Operation Software)", {}),
     "cobalt": ("an allocation (Cobalt)", dict(options="--hostfile $COBALT_NODEFILE")),
     "azure_batch": ("one of 2 nodes (Azure Batch)", dict(options="--hosts $AZ_BATCH_HOST_LIST")),
     "htcondor": ("one of 3 nodes (HTCondor)", {}),
@@ -129,6 +130,7 @@ def test_torch_is_prepared_for_every_row_and_rows_have_an_environment(row: table
     [
         ("PBS_JOBID", "PBS_NODEFILE", "{}\n{}\n"),
         ("LSB_JOBID", "LSB_DJOB_HOSTFILE", "{}\n{}\n"),
+        ("PJM_JOBID", "PJM_O_NODEINF", "{}\n{}\n"),
         ("PE_HOSTFILE", "PE_HOSTFILE", "{} 8 all.q@x UNDEFINED\n{} 8 all.q@y UNDEFINED\n"),
     ],
 )
@@ -244,6 +246,7 @@ def test_contradiction_names_both_variables(environ: dict[str, str], names: str)
         ({"NODE_RANK": "1", "VC_TASK_INDEX": "0"}, "Lightning", None),
         ({"RANK": "1", "LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 1 b 1"}, "set by hand", 1),
         ({**OPEN_MPI, "PBS_JOBID": "7"}, "Open MPI", 2),
+        ({**OPEN_MPI, "PJM_JOBID": "7", "PJM_NODE": "2"}, "Open MPI", 2),
     ],
 )
 def test_innermost_of_nested_sources_wins(

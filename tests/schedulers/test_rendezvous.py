@@ -207,6 +207,7 @@ def test_node_that_is_not_told_its_own_address_finds_it() -> None:
     ("variables", "options"),
     [
         ({"PBS_JOBID": "7"}, "--hostfile $PBS_NODEFILE"),
+        ({"PJM_JOBID": "7", "PJM_NODE": "2"}, "--hostfile $PJM_O_NODEINF"),
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 8 b 8"}, "--hostfile $LSB_DJOB_HOSTFILE"),
         ({"_CONDOR_NPROCS": "2", "_CONDOR_PROCNO": "1"}, "--node-rank $_CONDOR_PROCNO"),
     ],
