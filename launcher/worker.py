@@ -21,6 +21,7 @@ import time
 import traceback
 
 _PR_SET_PDEATHSIG = 1
+_TOO_LARGE = 1 << 63  # for an exit code: the interpreter ends with 255
 # Errors of these packages are shown at the user's line, without the packages' frames.
 _LIBRARIES = ("torch", "hccl_py", "hccl_py.transport")
 
@@ -38,11 +39,12 @@ def main() -> None:
     except SystemExit as stop:
         if isinstance(stop.code, int | None):
             # Other ranks may lose this one, and end, before its interpreter has ended.
-            if code := (stop.code or 0) & 0xFF:
+            code = stop.code or 0
+            if code := code & 0xFF if -_TOO_LARGE <= code < _TOO_LARGE else 0xFF:
                 _record("SystemExit", "", "", code)
             raise
         # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
-        is_told = _record("SystemExit", str(stop.code), "", 1)
+        is_told = _record("SystemExit", _shown(stop.code), "", 1)
         if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
             raise
         sys.exit(1)
@@ -55,7 +57,7 @@ def main() -> None:
         is_interrupt = isinstance(error, KeyboardInterrupt)
         code = -signal.SIGINT if is_interrupt else 1
         # hccl-launch's own agent, which also reads the progress file, prints the record.
-        is_told = _record(name, f"{name}: {error}", text, code)
+        is_told = _record(name, f"{name}: {_shown(error)}", text, code)
         if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         if is_interrupt:  # the interpreter then ends by the signal
@@ -98,9 +100,16 @@ def _format(error: BaseException) -> str:
         while len(frames) > 1 and frames[-1].filename.startswith(folders):
             del frames[-1]
     cause = error.__cause__ or error.__context__
-    if cause is not None and str(cause) in str(error):
+    if cause is not None and _shown(cause) in _shown(error):
         rendered.__cause__ = rendered.__context__ = None
     return "".join(rendered.format())
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose __str__ raises {type(error).__name__}>"
 
 
 def _record(kind: str, message: str, text: str, exit_code: int) -> bool:

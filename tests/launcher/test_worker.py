@@ -72,7 +72,14 @@ def test_syntax_error_names_file_and_line(tmp_path: Path, error_file: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("statement", "exit_code"), [("sys.exit(3)", 3), ("raise SystemExit(True)", 1)]
+    ("statement", "exit_code"),
+    [
+        ("sys.exit(3)", 3),
+        ("raise SystemExit(True)", 1),
+        ("sys.exit(2**64 + 3)", 255),
+        ("sys.exit(-(2**70))", 255),
+        ("sys.exit(type('Unshown', (), {'__str__': lambda _: 1 / 0})())", 1),
+    ],
 )
 def test_exit_code_is_recorded_before_the_interpreter_ends(
     tmp_path: Path, error_file: Path, statement: str, exit_code: int
@@ -81,7 +88,8 @@ def test_exit_code_is_recorded_before_the_interpreter_ends(
     path.write_text(f"import atexit, os, sys\natexit.register(os._exit, 9)\n{statement}")
     assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == 9
     message = json.loads(error_file.read_text())["message"]
-    assert (message["message"], message["extraInfo"]["exit_code"]) == ("", exit_code)
+    assert message["extraInfo"]["exit_code"] == exit_code
+    assert ("Unshown" in message["message"]) == ("Unshown" in statement)
 
 
 def test_interrupt_is_recorded_and_ends_the_process_as_the_signal(
