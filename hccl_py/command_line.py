@@ -68,6 +68,13 @@ def list_of(parse: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...
     return lambda text: tuple(map(parse, text.split(",")))
 
 
+def printable(text: str) -> str:
+    """Take a name; bytes that are no UTF-8 are none."""
+    if not text.isprintable() or not text:
+        raise argparse.ArgumentTypeError(f"expected a name, got {text!r}")
+    return text
+
+
 def whole(least: int, most: int = (1 << 31) - 1) -> Callable[[str], int]:
     """Make a reader of whole numbers within bounds."""
 

@@ -7,6 +7,7 @@ import re
 import secrets
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from quiet_clock import HANG_S
@@ -124,3 +125,35 @@ def test_with_an_empty_secret_nothing_listens() -> None:
     _, err = server.communicate(timeout=TIMEOUT_S)
     assert server.returncode == 1
     assert "HCCL_SECRET" in err
+
+
+@pytest.mark.parametrize("arguments", [["-d", "\udcff"], ["\udcff"], ["-d", ""]])
+def test_name_that_cannot_be_shown_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "expected a name, got" in capsys.readouterr().err
+
+
+SANDBOX = """
+import errno, os, sys
+from forbidden_calls import forbid
+forbid(os.environ["FORBIDDEN"], errno.EPERM)
+from hccl_py.bench.verbs.main import main
+if __name__ == "__main__":
+    sys.exit(main(["--local", "-n", "10", "-s", "8"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "code"), [("sched_setaffinity", 0), ("sched_getaffinity", 0), ("eventfd2", 1)]
+)
+def test_forbidden_call_is_done_without_or_named(tmp_path: Path, call: str, code: int) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(SANDBOX)
+    variables = {"FORBIDDEN": call, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command, env = [sys.executable, str(path)], {**os.environ, **variables}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr.count("\n")) == (code, code), done.stderr
+    assert call in done.stderr or not code

@@ -83,8 +83,8 @@ def dial(host: str, port: int, secret: bytes) -> Link:
         try:
             connected = socket.create_connection((host, port), timeout=_DIAL_S)
             break
-        except OSError as error:
-            if time.monotonic() > until_s:
+        except (OSError, UnicodeError) as error:  # the latter: no name of a host
+            if isinstance(error, UnicodeError) or time.monotonic() > until_s:
                 raise BootstrapError(f"no server at {host} port {port}: {error}") from error
             time.sleep(_RETRY_S)
     address = connected.getpeername()[0]
