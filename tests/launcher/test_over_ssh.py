@@ -312,7 +312,7 @@ def test_agent_that_cannot_begin_ends_the_job_at_once(hosts: SshHosts, tmp_path:
     done = run(hosts, "--hosts", "node-b:1,node-c:1", "-x", "TMPDIR=/proc", script)
     assert done.returncode == MISSING_NODE
     assert "cannot make a folder in /proc" in done.stderr
-    assert re.search("error: node-[bc]: its agent ended with exit code 126", done.stderr)
+    assert re.search("error: node-[bc]: its agent ended with exit code 2", done.stderr)
 
 
 def test_name_that_does_not_resolve_is_refused_at_once(hosts: SshHosts, tmp_path: Path) -> None:
