@@ -68,7 +68,7 @@ void Communicator::start(std::span<const RequestPtr> requests) {
   if (!driving) return;
   // Sends at once as much as possible: peers wait for it while the progress thread wakes up.
   progress_or_fail();
-  if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+  if (interruption_) drive(std::move(driving), {}, Deadline::max(), [] {});
 }
 
 void Communicator::start_moving(const RequestPtr& request) {
@@ -280,6 +280,8 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
     failures_.end(observed(Cause::closed, options_.rank));
     stop_moving();
   }
+  // No signal shortens this: the memory is the callers' next.
+  for (; !held_.empty(); end_held()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   std::exception_ptr interruption;
   try {
     if (!failures_.has_ended()) deliver_rest(interrupt);

@@ -255,6 +255,8 @@ class Communicator final : public Drivable {
   void fail(Failure failure);
   void take_failures();
   void stop_moving();
+  bool is_written();
+  void end_held();
   Failure timed_out() const;
   CallProgress measure() const;
   void keep_progress();
@@ -284,11 +286,13 @@ class Communicator final : public Drivable {
   // The driving thread's.
   Cores cores_;
   std::vector<RequestPtr> accepted_;
-  std::vector<RequestPtr> held_;     // requests that end with the failure
+  std::vector<RequestPtr> held_;  // requests that end with the failure
+  // How long these wait for peers that write into their memory, and when the driver checks again.
+  Deadline write_limit_ = Deadline::max(), next_look_ = Deadline::max();
   uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()
   unsigned num_turns_ = 0;           // of the progress thread
   bool close_afterwards_ = false;    // close() was called inside an interrupt of the driver
-  std::exception_ptr interruption_;  // raised inside a lane; for the caller that drives
+  std::exception_ptr interruption_;  // by a signal handler; for the caller that drives
 
   // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
   // turn, as in Submissions::submit().

@@ -16,6 +16,11 @@ constexpr int num_yields = 200;
 // retaking Python's lock costs a tenth of a small call between two ranks.
 constexpr int brief_turns = 64;
 
+// How long failed calls wait for peers that write into their memory: a peer may have died or been
+// stopped while writing. How often the driver checks: a peer that has written may not ring.
+constexpr auto longest_write = std::chrono::seconds(1);
+constexpr auto write_period = std::chrono::milliseconds(1);
+
 // Limits of start_moving(): a single wait for peers, the waits beyond the moving time (many times
 // the usual differences between training ranks), and the total.
 constexpr auto longest_wait = std::chrono::microseconds(300);
@@ -48,7 +53,8 @@ Communicator::Driving Communicator::submit(std::span<const RequestPtr> requests,
 
 bool Communicator::has_calls() const {
   return !collectives_.idle() || point_to_point_.num_pending() > 0 ||
-         failures_.phase() == FailureState::Phase::reported || submissions_.has_incoming();
+         failures_.phase() == FailureState::Phase::reported || !held_.empty() ||
+         submissions_.has_incoming();
 }
 
 // Also bytes of ended calls, and peers whose end is not decided yet.
@@ -88,7 +94,7 @@ bool Communicator::run_briefly(const RequestPtr& request) {
   if (is_first) accept(request);
   for (int turns = !alone ? 0 : may_spin_ ? brief_turns : 1; turns > 0; --turns) {
     progress_or_fail();
-    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+    if (interruption_) break;
     if (request->is_done()) {
       spins_.succeed();
       if (request->failure) throw CommunicatorFailed(request->failure);
@@ -101,7 +107,8 @@ bool Communicator::run_briefly(const RequestPtr& request) {
 }
 
 // Drives until all requests are done or the deadline has passed. Without requests: until none is
-// left that no thread waits for.
+// left that no thread waits for. What a lane's own code or `interrupt` raised is the caller's, once
+// no peer writes into the memory that the caller takes along.
 void Communicator::drive([[maybe_unused]] Driving driving, std::span<const RequestPtr> requests,
                          Deadline deadline, const Interrupt& interrupt) {
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
@@ -111,12 +118,14 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
                             // reads none
   auto first_open = requests.begin();
   for (;;) {
+    if (interruption_ && !is_written()) {
+      std::rethrow_exception(std::exchange(interruption_, nullptr));
+    }
     while (first_open != requests.end() && (*first_open)->is_done()) ++first_open;
-    if (first_open == requests.end() && (!requests.empty() || !has_unawaited())) return;
+    bool all_done = first_open == requests.end() && (!requests.empty() || !has_unawaited());
+    if (all_done && !interruption_) return;
     notify_waiters();
     bool moved = progress_or_fail();
-    // A signal handler of the caller raised within a lane's code: pass its exception to the caller.
-    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
     if (!moved && idle.begins() && cores_.settle()) idle.yield_instead();
     bool signalled = false;
     if (moved) {
@@ -135,20 +144,20 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
       ask_signals(interrupt);
       next_signals = now + signal_period;
     }
-    if (now >= deadline) return;
+    if (now >= deadline && !interruption_) return;
   }
 }
 
 // Drives until the request is done, or this thread waits more than it moves: a call that is slow
 // because of the wire continues in the background.
-void Communicator::drive_while_moving([[maybe_unused]] Driving driving, const Request& request) {
+void Communicator::drive_while_moving(Driving driving, const Request& request) {
   bool alone = collectives_.idle() && point_to_point_.idle();  // other work may be long
   bool is_patient = patience_.may_spin();
   auto patience = is_patient ? longest_wait : Clock::duration{};
   Clock::duration wait{}, all_waits{};
   for (Deadline begin = Clock::now(), last = begin;;) {
     bool moved = progress_or_fail();
-    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+    if (interruption_) return drive(std::move(driving), {}, Deadline::max(), [] {});
     notify_waiters();
     if (request.is_done()) return patience_.succeed();
     if (!alone) return;
@@ -174,7 +183,7 @@ void Communicator::ask_signals(const Interrupt& interrupt) {
     interrupt();
   } catch (...) {
     fail(observed(Cause::interrupted, options_.rank));
-    throw;
+    interruption_ = std::current_exception();
   }
 }
 
@@ -280,9 +289,8 @@ void Communicator::check_connections() {
 }
 
 void Communicator::check_deadlines(Deadline now) {
-  if (failures_.phase() == FailureState::Phase::reported) {
-    if (failures_.expire(now)) stop_moving();
-    return;
+  if (failures_.phase() != FailureState::Phase::none) {
+    return failures_.expire(now) ? stop_moving() : end_held();
   }
   if (collectives_.is_late(now)) fail(timed_out());
   if (point_to_point_.idle()) return;
@@ -307,7 +315,8 @@ void Communicator::check_leavers() {
 }
 
 Deadline Communicator::next_deadline() const {
-  return std::min({collectives_.next_turn(), failures_.deadline(), connections_.next_check()});
+  return std::min(
+      {collectives_.next_turn(), failures_.deadline(), connections_.next_check(), next_look_});
 }
 
 // True if a signal ended the sleep.
@@ -363,14 +372,30 @@ void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
-  segment_->withdraw();  // first: peers must see it before this waits for their writes
+  segment_->withdraw();  // first: peers must see it before lanes check for their writes
+  if (write_limit_ == Deadline::max()) write_limit_ = Clock::now() + longest_write;
   collectives_.abandon(held_);
   recorder_.fail_open();
   held_.insert(held_.end(), incoming.begin(), incoming.end());
   held_.insert(held_.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
   point_to_point_.abandon(held_);
-  if (failures_.phase() != FailureState::Phase::ended) return;
+  end_held();
+}
+
+// Whether a peer may still write into the memory of calls that have failed.
+bool Communicator::is_written() {
+  bool are_abandoned = abandon_all(point_to_point_.lanes());
+  for (Channel& channel : collectives_.channels()) are_abandoned &= abandon_all(channel.lanes());
+  Deadline now = Clock::now();
+  bool waits = !are_abandoned && now < write_limit_;
+  next_look_ = waits ? now + write_period : Deadline::max();
+  return waits;
+}
+
+// Ends the calls of a communicator that has failed, once no peer writes into their memory.
+void Communicator::end_held() {
+  if (is_written() || held_.empty() || failures_.phase() != FailureState::Phase::ended) return;
   FailurePtr why = failures_.failure();
   for (const RequestPtr& request : std::exchange(held_, {})) request->fail(why);
   submissions_.notify_waiters();

@@ -39,38 +39,33 @@ void PointToPoint::post(const RequestPtr& request) {
   posted_receives_.push_back(request);
 }
 
-void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
-  Header header;
-  header.fingerprint = tag;
-  header.id = id;
-  header.size = size;
-  header.kind = kind;
-  lane(peer).post_send(header, nullptr);
+// As Lane::post_send().
+uint64_t PointToPoint::post(int peer, const Header& header, const std::byte* payload) {
+  uint64_t number = lane(peer).post_send(header, payload);
   backlog_.note(lane(peer));
+  return number;
 }
 
 void PointToPoint::post_send(const RequestPtr& request) {
   int peer = request->peer;
   if (peer == rank_) {
-    Unexpected message{rank_, {}, {}, request};
-    message.header.fingerprint = request->tag;
-    message.header.size = request->num_bytes;
-    return arrive(std::move(message));
+    return arrive({rank_, {.fingerprint = request->tag, .size = request->num_bytes}, {}, request});
   }
   if (request->num_bytes > eager_bytes_) {
     uint64_t id = next_id_++;
     expect(*request);
     announced_[id] = {request, 0, 0, 0};
-    control(peer, request_to_send, request->tag, id, request->num_bytes);
+    post(peer, {.fingerprint = request->tag,
+                .id = id,
+                .size = request->num_bytes,
+                .kind = request_to_send});
     return;
   }
-  Header header;
-  header.fingerprint = request->tag;
-  header.size = request->num_bytes;
-  header.length = static_cast<uint32_t>(request->num_bytes);
-  header.kind = eager;
-  uint64_t number = lane(peer).post_send(header, request->address);
-  backlog_.note(lane(peer));
+  Header header{.fingerprint = request->tag,
+                .size = request->num_bytes,
+                .length = static_cast<uint32_t>(request->num_bytes),
+                .kind = eager};
+  uint64_t number = post(peer, header, request->address);
   if (lane(peer).completed() >= number) {
     finish(request);
   } else {
@@ -134,7 +129,10 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
       expect(*receive);
       receiving_[id] = {receive, 0};
     }
-    control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
+    post(message.peer, {.fingerprint = message.header.id,
+                        .id = id,
+                        .size = receive->num_bytes,
+                        .kind = clear_to_send});
     if (fits) return;
   } else if (fits && size) {
     std::memcpy(receive->address, message.payload.data(), size);
@@ -212,17 +210,15 @@ bool PointToPoint::stream(Sending& sending) {
   bool moved = false;
   for (size_t i = 0; i < fragments_per_turn && sending.posted < request.num_bytes; ++i) {
     if (!to.flushed()) break;
-    Header header;
-    header.kind = fragment;
-    header.id = sending.receiver_id;
-    header.size = sending.posted;
-    header.length =
-        static_cast<uint32_t>(std::min(to.max_message_bytes(), request.num_bytes - sending.posted));
-    header.sender_waits = receiving_.empty() && posted_receives_.empty();
-    header.copy_mode = CopyMode::single;
-    sending.last_number = to.post_send(header, request.address + sending.posted);
-    sending.posted += header.length;
-    backlog_.note(to);
+    size_t num_bytes = std::min(to.max_message_bytes(), request.num_bytes - sending.posted);
+    Header header{.id = sending.receiver_id,
+                  .size = sending.posted,
+                  .length = static_cast<uint32_t>(num_bytes),
+                  .kind = fragment,
+                  .sender_waits = receiving_.empty() && posted_receives_.empty(),
+                  .copy_mode = CopyMode::single};
+    sending.last_number = post(request.peer, header, request.address + sending.posted);
+    sending.posted += num_bytes;
     moved = true;
   }
   return moved;
@@ -289,9 +285,6 @@ void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
   sending_.clear();
   backlog_.clear();
   num_pending_ = 0;
-  for (const auto& lane : lanes_) {
-    if (lane) lane->abandon();
-  }
 }
 
 void PointToPoint::close() {

@@ -72,7 +72,7 @@ class PointToPoint {
 
   Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
   void post_send(const RequestPtr& request);
-  void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
+  uint64_t post(int peer, const Header& header, const std::byte* payload = nullptr);
   bool drain(int peer);
   bool drain_fragment(int peer, const Header& header);
   bool drain_all();

@@ -133,13 +133,7 @@ HCCL_TEST(a_death_after_garbage_on_the_control_link_is_one) {
 
 constexpr milliseconds moment(300);  // that the rank would use, were it to end the call
 
-Header eager_header() {
-  Header header;
-  header.fingerprint = 7;
-  header.length = header.size = 8;
-  header.kind = 1;
-  return header;
-}
+Header eager_header() { return {.fingerprint = 7, .size = 8, .length = 8, .kind = 1}; }
 
 HCCL_TEST(a_lane_asks_once_for_its_connection_and_then_sends) {
   Wire wire(Wire::Lanes::later);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "fuzz/feed.h"
 #include "ranks.h"
 #include "wire.h"
 
@@ -139,6 +140,69 @@ HCCL_TEST(an_interrupt_does_not_wait_for_the_diagnosis) {
       [&] { world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Signal(); }); }));
   CHECK(Clock::now() - begin < seconds(5));
   CHECK(world.ranks[0]->failures().take_report()->cause == Cause::interrupted);
+}
+
+// A rank whose only peer sends nothing, and may write into the memory of its calls.
+struct WrittenRank {
+  std::array<int, 2> control = unix_sockets();
+  Descriptor their_control{control[1]};
+  std::shared_ptr<Communicator> rank;
+  fuzz::PuppetLane* lane = nullptr;  // of transfers
+  std::vector<std::byte> bytes = std::vector<std::byte>(100'000);
+  RequestPtr recv = transfer(RequestKind::recv, bytes, 1, 7);
+
+  explicit WrittenRank(const std::shared_ptr<ProgressThread>& progress) {
+    rank = Communicator::create({.world_size = 2, .local_ranks = {0}, .arena = nullptr}, progress);
+    std::vector<std::unique_ptr<Lane>> lanes;
+    for (int i = 0; i < 3; ++i) {
+      lanes.emplace_back(lane = new fuzz::PuppetLane(1, 4096, rank->statistics()));
+    }
+    lane->is_written = true;
+    rank->add_peer(1, std::move(lanes), {stream_on(control[0])});
+  }
+};
+
+// Whether calls that failed at `begin` no longer wait for a peer that writes.
+bool is_over(Deadline begin) { return Clock::now() - begin >= seconds(1); }
+
+HCCL_TEST(a_peer_that_never_stops_to_write_holds_up_a_failed_call_alone_and_for_a_second) {
+  World other({0, 0});
+  WrittenRank written(other.progress), closed(other.progress);
+  for (WrittenRank* each : {&written, &closed}) each->rank->start(each->recv);
+  Deadline begin = Clock::now();
+  written.rank->abort(Cause::aborted, "stop here");
+  CHECK(!written.recv->is_done() || is_over(begin));
+  // The progress thread looks after it, and drives the calls of another communicator too.
+  std::vector<float> data[2] = {std::vector<float>(1000, 1), std::vector<float>(1000, 2)};
+  RequestPtr calls[2];
+  for (size_t r : {0u, 1u}) {
+    calls[r] = all_reduce(mesh(static_cast<int>(r), 2), data[r]);
+    other.ranks[r]->start(calls[r]);
+  }
+  CHECK(eventually([&] { return calls[0]->is_done() && calls[1]->is_done(); }));
+  CHECK(data[0] == std::vector<float>(1000, 3) && !calls[0]->failure);
+  CHECK(eventually([&] { return written.recv->is_done(); }));
+  CHECK(is_over(begin) && written.recv->failure->cause == Cause::aborted);
+  begin = Clock::now();
+  closed.rank->close();
+  CHECK(is_over(begin) && closed.recv->failure->cause == Cause::closed);
+}
+
+// An interrupted caller takes its memory along.
+HCCL_TEST(an_interrupt_is_raised_when_no_peer_writes_any_more) {
+  WrittenRank written(std::make_shared<ProgressThread>());
+  written.rank->failures().set_diagnosis_timeout(20);
+  int num_signals = 0;
+  Deadline begin = Clock::now();
+  CHECK(throws<int>([&] {
+    written.rank->run(written.recv, [&] {
+      if (++num_signals == 3) written.lane->is_written = false;
+      throw num_signals;
+    });
+  }));
+  CHECK((num_signals == 3 || is_over(begin)) && !written.recv->is_done());
+  written.rank->close();
+  CHECK(written.recv->failure->cause == Cause::interrupted);
 }
 
 // The kernel of this host tells how the process at the other end of a Unix socket ended.

@@ -58,11 +58,11 @@ struct Start {
     wire.progress->stop();
     wire.rank->set_ranks_on_host(2, 2);
     for (size_t lane : {0, 1}) wire.connect<SlowStream>(lane, num_in_vain, per_byte);
-    Header header;
-    header.fingerprint = request->call.fingerprint | 1;
-    header.length = static_cast<uint32_t>(data.size() * sizeof(float));
-    header.size = header.length;
-    wire.send(header, header.length, 0);
+    size_t num_bytes = data.size() * sizeof(float);
+    wire.send({.fingerprint = request->call.fingerprint | 1,
+               .size = num_bytes,
+               .length = static_cast<uint32_t>(num_bytes)},
+              num_bytes, 0);
     wire.rank->start_moving(request);
   }
 };
@@ -154,12 +154,7 @@ HCCL_TEST(data_that_a_goodbye_overtook_still_arrives) {
   CHECK(eventually([&] { return wire.control_is_drained(); }));
   // Long enough to look again after the goodbye, were it to end the call.
   CHECK(!wire.rank->wait(request, in(milliseconds(300)), no_interrupt));
-  Header header;
-  header.fingerprint = 7;
-  header.length = 1000;
-  header.size = 1000;
-  header.kind = 1;
-  wire.send(header, 1000);
+  wire.send({.fingerprint = 7, .size = 1000, .length = 1000, .kind = 1}, 1000);
   CHECK(wire.rank->wait(request, in(seconds(20)), no_interrupt));
   // And without data it is over when the lane ends.
   request = transfer(RequestKind::recv, received, 1, 7);
@@ -171,13 +166,7 @@ HCCL_TEST(data_that_a_goodbye_overtook_still_arrives) {
 
 HCCL_TEST(malformed_transfers_fail_and_nothing_else) {
   auto header = [](uint16_t kind, uint32_t length, uint64_t id, uint64_t size) {
-    Header header;
-    header.fingerprint = 7;
-    header.kind = kind;
-    header.length = length;
-    header.id = id;
-    header.size = size;
-    return header;
+    return Header{.fingerprint = 7, .id = id, .size = size, .length = length, .kind = kind};
   };
   const Header malformed[] = {
       header(0, 4, 0, 4),                 // of a collective

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -115,6 +116,7 @@ class PuppetLane final : public Lane {
   // Whether the lane takes what is posted, and gives payloads back.
   bool flows = true;
   bool broken = false;
+  std::atomic<bool> is_written{false};  // what abandon() says
   Header last_posted;
 
   uint64_t post_send(const Header& header, const std::byte* payload) override {
@@ -134,6 +136,7 @@ class PuppetLane final : public Lane {
   bool flushed() const override { return completed_ == posted_; }
   bool settled() const override { return flushed(); }
   void detach() override { completed_ = std::min(completed_ + 1, posted_); }
+  bool abandon() override { return !is_written; }
 
   const Header* peek() override {
     if (!incoming_.empty()) return &incoming_.front().header;

@@ -143,7 +143,6 @@ void run_plan(Feed& feed) {
     stragglers.turn(false, false);
     channel.waiting_for();
   }
-  channel.abandon();
 }
 
 void run(Feed& feed) {

@@ -33,6 +33,14 @@ void QueuedLane::detach() {
   ++completed_;
 }
 
+bool abandon_all(const std::vector<std::unique_ptr<Lane>>& lanes) {
+  bool all = true;
+  for (const auto& lane : lanes) {
+    if (lane) all &= lane->abandon();
+  }
+  return all;
+}
+
 void Backlog::note(Lane& lane) {
   if (lane.settled()) return;
   if (std::find(lanes_.begin(), lanes_.end(), &lane) == lanes_.end()) lanes_.push_back(&lane);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -148,8 +149,9 @@ class Lane {
   virtual void release() = 0;
   // The peer has left or died: earlier messages are still received, then the lane throws.
   virtual void peer_has_ended() {}
-  // The communicator has failed: the lane must not touch payloads any more.
-  virtual void abandon() {}
+  // The communicator has failed: the lane must not touch payloads any more. False: the peer may
+  // still write into memory of its calls; call it again.
+  virtual bool abandon() { return true; }
 
  protected:
   const size_t slot_bytes_;
@@ -200,6 +202,9 @@ class QueuedLane : public Lane {
   bool detached_ = false;   // the front entry's payload is our own copy
   std::vector<std::byte> spare_;
 };
+
+// Abandons the lanes that there are, and returns whether no peer may still write.
+bool abandon_all(const std::vector<std::unique_ptr<Lane>>& lanes);
 
 // The lanes of one owner that are not settled.
 class Backlog {

@@ -167,13 +167,6 @@ bool Channel::flush() {
   return moved;
 }
 
-void Channel::abandon() {
-  call_ = nullptr;
-  steps_ = &over_lanes_;
-  over_board_.abandon();
-  over_lanes_.abandon();
-}
-
 Stage Channel::stage() const {
   if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
   const std::vector<Op>& ops = call_->plan->ops;

@@ -60,8 +60,6 @@ class Channel {
   }
   // When it stops to wait for room, if it does.
   Deadline room_deadline() const { return over_lanes_.room_deadline(); }
-  // Drops the call; for a failed communicator.
-  void abandon();
   // Throws Mismatch if a rank has sent a message of another call than `fingerprint`, with the same
   // number or an earlier one. A rank that is ahead may not need this rank's data.
   void look_for_strays(uint64_t fingerprint);

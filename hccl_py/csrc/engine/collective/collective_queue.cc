@@ -190,7 +190,6 @@ void CollectiveQueue::abandon(std::vector<RequestPtr>& unfinished) {
   }
   unfinished.insert(unfinished.end(), waiting_.begin(), waiting_.end());
   waiting_.clear();
-  for (Channel& channel : channels_) channel.abandon();
 }
 
 void CollectiveQueue::close() { channels_.clear(); }

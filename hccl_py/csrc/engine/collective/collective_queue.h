@@ -56,7 +56,8 @@ class CollectiveQueue {
   bool has_unawaited() const;
   // Writes the rank's progress, as far as this queue knows it.
   void measure(CallProgress& progress) const;
-  // Drops all calls and appends them to `unfinished`; for a failed communicator.
+  // Drops all calls and appends them to `unfinished`; for a failed communicator, whose channels
+  // never move again.
   void abandon(std::vector<RequestPtr>& unfinished);
 
   // Frees the lanes.

@@ -42,7 +42,6 @@ class StepsOverBoard final : public Steps {
   bool lacks_room() const { return lacks_room_; }
   // The ranks that must still read before there is room.
   std::vector<int> behind() const { return lacks_room_ ? board_->behind() : std::vector<int>(); }
-  void abandon() { lacks_room_ = false; }
 
   bool send(std::span<const int> peers, const Header& header, const std::byte* payload) override {
     Board::Message message{peers, header, payload};

@@ -115,13 +115,4 @@ bool StepsOverLanes::is_borrowed(const std::byte* payload) {
   return std::ranges::any_of(borrowed_, [&](const auto& b) { return b.begin == payload; });
 }
 
-void StepsOverLanes::abandon() {
-  room_deadline_ = Deadline::max();
-  backlog_.clear();
-  borrowed_.clear();
-  for (const auto& lane : lanes_) {
-    if (lane) lane->abandon();
-  }
-}
-
 }  // namespace hccl

@@ -39,8 +39,6 @@ class StepsOverLanes final : public Steps {
   // Whether no message borrows these bytes any more.
   bool may_overwrite(const std::byte* begin, size_t num_bytes);
   bool is_borrowed(const std::byte* payload);
-  // For a communicator that has failed.
-  void abandon();
 
  private:
   struct Borrowed {  // the source of a send that has not left yet

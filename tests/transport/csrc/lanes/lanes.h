@@ -230,12 +230,10 @@ inline std::vector<std::byte> payload_of(uint64_t number, size_t size) {
 }
 
 inline Header header_of(uint64_t number, size_t size) {
-  Header header;
-  header.id = number;
-  header.fingerprint = ~number;
-  header.length = static_cast<uint32_t>(size);
-  header.is_only_moved = number % 2;
-  return header;
+  return {.fingerprint = ~number,
+          .id = number,
+          .length = static_cast<uint32_t>(size),
+          .is_only_moved = number % 2 != 0};
 }
 
 // A moment of about so many nanoseconds, in which this thread keeps its core.

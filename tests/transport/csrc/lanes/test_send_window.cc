@@ -14,9 +14,8 @@ struct Sender {
 
   explicit Sender(size_t length) : payload(length) {}
   void post() {
-    Header header;
-    header.length = static_cast<uint32_t>(payload.size());
-    window.keep(window.post(header, payload.data()));
+    auto length = static_cast<uint32_t>(payload.size());
+    window.keep(window.post({.length = length}, payload.data()));
   }
 
   BufferPool pool{slot_bytes};

@@ -112,11 +112,7 @@ inline std::unique_ptr<LaneOverQueuePair> make_lane(std::vector<LaneSlots::Pairs
   return std::make_unique<LaneOverQueuePair>(3, std::move(slots), statistics);
 }
 
-inline Header header_of(uint32_t length) {
-  Header header;
-  header.length = length;
-  return header;
-}
+inline Header header_of(uint32_t length) { return {.length = length}; }
 
 }  // namespace scripted
 

@@ -19,12 +19,10 @@ struct Fixture {
   uint64_t copies() const { return ends->statistics.verbs.copies.value(); }
   uint64_t reads() const { return ends->statistics.verbs.reads.value(); }
   static Header header_of(size_t length, uint16_t kind, bool is_only_moved) {
-    Header header;
-    header.length = static_cast<uint32_t>(length);
-    header.kind = kind;
-    header.wants_reply = kind > 0;
-    header.is_only_moved = is_only_moved;
-    return header;
+    return {.length = static_cast<uint32_t>(length),
+            .kind = kind,
+            .is_only_moved = is_only_moved,
+            .wants_reply = kind > 0};
   }
   template <class Done>
   void turn_until(Done done) {

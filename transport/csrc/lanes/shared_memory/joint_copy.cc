@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
-#include <thread>
 
 namespace hccl {
 
@@ -96,12 +94,12 @@ bool JointReader::is_writing() const {
   return is_of(Word::load(theirs_.takes), number_) && !is_of(Word::load(theirs_.wrote), number_);
 }
 
-void JointReader::abandon() {
-  if (number_ == 0) return;
+bool JointReader::abandon() {
+  if (number_ == 0) return true;
   end_message();
-  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (is_writing() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  if (is_writing()) return false;
   number_ = 0;
+  return true;
 }
 
 bool JointWriter::take(const JointMessage& message) {

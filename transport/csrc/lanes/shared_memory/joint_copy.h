@@ -39,9 +39,8 @@ class JointReader {
   // or abandon().
   Outcome copy(const JointMessage& message, const RemoteMemory& memory, uint64_t source,
                std::byte* destination);
-  // Returns when the sender cannot write any more; waits at most one second for a sender that was
-  // stopped or died while it wrote.
-  void abandon();
+  // Ends the message under way. False: the sender may still write; call it again.
+  bool abandon();
 
  private:
   void end_message();

@@ -67,7 +67,7 @@ struct alignas(64) ConsumedCounter {
   // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst
   // before it looks at SegmentHeader::withdrawn, and after it has written. A sender whose call
   // fails stores `withdrawn` and then loads this, seq_cst too: either the writer sees that and
-  // writes nothing, or the sender waits for it.
+  // writes nothing, or the sender's call does not end yet.
   std::atomic<uint32_t> writes_reply;
 };
 

@@ -1,9 +1,7 @@
 #include "lanes/shared_memory/shm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "base/copy.h"
 
@@ -100,28 +98,18 @@ void ShmLane::detach() {
   QueuedLane::detach();
 }
 
-void ShmLane::abandon() {
-  joint_reader_.abandon();
+// After the segment was withdrawn.
+bool ShmLane::abandon() {
   asked_.forget(received_);
-  bool is_remote = false;
   for (const Reply& reply : asked_.pending()) {
-    is_remote |= reply.is_remote;
+    is_written_ |= reply.is_remote;
     auto offset =
         reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
     if (offset) arena_->retire(*offset);
   }
   asked_.clear();
-  if (is_remote) wait_for_replies();
-}
-
-// Waits, after the segment was withdrawn, until the peer no longer writes into the memory of calls;
-// at most one second, because the peer may have died or been stopped while writing.
-void ShmLane::wait_for_replies() {
-  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0 &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-  }
+  is_written_ = is_written_ && their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0;
+  return joint_reader_.abandon() && !is_written_;
 }
 
 // Announced memory may have any contents once a call of its owner failed.

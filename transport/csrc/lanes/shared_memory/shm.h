@@ -56,7 +56,7 @@ class ShmLane final : public QueuedLane {
   bool settled() const override { return flushed() && num_announced_ == 0; }
   bool flush() override;
   void detach() override;
-  void abandon() override;
+  bool abandon() override;
   bool shares_payload() const override { return true; }
   bool is_drained() const override { return sent_ == reclaimed_; }
   Shared post_send_to_all(std::span<Lane* const> lanes, const Header& header,
@@ -97,7 +97,6 @@ class ShmLane final : public QueuedLane {
   const std::byte* lend_remote();
   void free_entry();
   uint64_t ask_for_reply(const Header& header, const std::byte* payload, bool is_remote);
-  void wait_for_replies();
   const Reply* reply_for(const Header& header);
   bool write_reply(const Reply& reply, const std::byte* payload);
   void offer_reply(uint64_t number, std::byte* address);
@@ -140,6 +139,7 @@ class ShmLane final : public QueuedLane {
   std::vector<std::byte> lent_;  // a remote payload that is reduced
   uint64_t lent_number_ = 0;     // of its message
   Replies asked_;                // where the peer writes some of its messages
+  bool is_written_ = false;      // abandoned: the peer may be writing one into the memory of a call
   Reply offered_;                // destination that the peeked message offers for one of ours
   Replies promised_;             // the same, of messages that were released
 };

@@ -406,9 +406,9 @@ void LaneOverQueuePair::detach() {
   QueuedLane::detach();
 }
 
-void LaneOverQueuePair::abandon() {
+bool LaneOverQueuePair::abandon() {
   bool in_use = num_lent_ > 0 || asked_.number > released_ || reading_ == Reading::under_way;
-  if (!in_use) return;
+  if (!in_use) return true;
   // Before the callers get their memory back: a peer must neither read later contents as the
   // payload, nor write to it.
   fail("its communicator failed while memory was in use");
@@ -417,6 +417,7 @@ void LaneOverQueuePair::abandon() {
   num_lent_ = 0;
   asked_ = {};
   read_hold_.reset();
+  return true;
 }
 
 // Soft-RoCE destroys a queue pair only when its messages have left, up to 50 s.

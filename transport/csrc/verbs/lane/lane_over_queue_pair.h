@@ -87,7 +87,7 @@ class LaneOverQueuePair final : public QueuedLane {
   void tend(VerbsClock::time_point now) override;
   bool flush() override;
   void detach() override;
-  void abandon() override;
+  bool abandon() override;
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;

@@ -44,10 +44,7 @@ struct Node {
 };
 
 Header header(size_t length, uint64_t fingerprint = call) {
-  Header made;
-  made.fingerprint = fingerprint;
-  made.length = static_cast<uint32_t>(length);
-  return made;
+  return {.fingerprint = fingerprint, .length = static_cast<uint32_t>(length)};
 }
 
 bool holds(Board& board, int from, const std::vector<std::byte>& expected) {

@@ -19,12 +19,7 @@ struct Pair {
 
   Pair() { right.read_from(getpid()); }
   Header header(uint16_t kind = 0) const {
-    Header made;
-    made.length = num_bytes;
-    made.size = 16 << 20;
-    made.kind = kind;
-    made.copy_mode = CopyMode::single;
-    return made;
+    return {.size = 16 << 20, .length = num_bytes, .kind = kind, .copy_mode = CopyMode::single};
   }
   uint64_t send(uint16_t kind = 0) { return left.post_send(header(kind), source.data()); }
   uint64_t num_read() const { return ends->statistics.single_copies.value(); }

@@ -23,11 +23,8 @@ struct Pair {
     std::memset(memory, 1, num_bytes);
   }
   uint64_t send(Lane& lane, const std::byte* payload, uint16_t kind = 0) {
-    Header header;
-    header.length = num_bytes;
-    header.kind = kind;
-    header.wants_reply = kind != 0 && kind != always_copied;
-    return lane.post_send(header, payload);
+    bool asks = kind != 0 && kind != always_copied;
+    return lane.post_send({.length = num_bytes, .kind = kind, .wants_reply = asks}, payload);
   }
 };
 
