@@ -15,7 +15,7 @@ from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import CANNOT_RUN, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
-from hccl_py.launcher.processes import is_in_background, kill_descendants
+from hccl_py.launcher.processes import adopt_orphans, is_in_background, kill_descendants
 from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.signals import end
 from hccl_py.transport.errors import BootstrapError
@@ -29,6 +29,7 @@ def launch(words: Sequence[str]) -> int:
     """Do what the words of a command line say, and return the exit code."""
     _open_streams()
     before = {number: signal.getsignal(number) for number in _STOPS}
+    adopt_orphans()  # of an ssh that `_end` kills while it forks
     try:
         for number in _STOPS:  # until the supervisor handles signals itself
             signal.signal(number, _end)

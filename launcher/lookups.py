@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from hccl_py.transport.network.interfaces import name_to_look_up
+from hccl_py.transport.threads import SIGNAL_SLICE_S
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,14 +36,16 @@ def in_threads(
                 ended.put((index, call(items[index])))
 
     until_s = time.monotonic() + timeout_s
+    missing = len(items)
     # A signal handler's exception within Thread.start() would become another error.
     for _ in items[:MOST_THREADS]:
         _thread.start_new_thread(work, ())
     results: list[Result | None] = [None] * len(items)
-    with suppress(queue.Empty):
-        for _ in items:
-            index, result = ended.get(timeout=max(0.0, until_s - time.monotonic()))
-            results[index] = result
+    while missing and time.monotonic() < until_s:
+        # A signal that arrives just before this thread sleeps does not end its sleep.
+        with suppress(queue.Empty):
+            index, results[index] = ended.get(timeout=SIGNAL_SLICE_S)
+            missing -= 1
     return results
 
 

@@ -64,6 +64,26 @@ def test_signal_ends_the_wait_for_a_name(
     assert list(tmp_path.glob("hccl_launch_*")) == []
 
 
+DEAF = """
+import os, signal, socket, threading, time
+def look_up(*_, **__):
+    # Python's handler is for the main thread, whose sleep this signal does not end.
+    while "futex" not in open(f"/proc/{os.getpid()}/wchan").read(): time.sleep(0.001)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    time.sleep(1000)
+socket.getaddrinfo = look_up
+"""
+
+
+def test_signal_while_the_main_thread_falls_asleep_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEAF)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ended = run(*COMMAND, "--nnodes", "1:2", "--rdzv-endpoint", "node:29400", sleeps(tmp_path))
+    assert (ended.returncode, ended.stderr) == (130, "hccl-launch: stopped by SIGINT\n")
+
+
 IMPORTS = """
 import os, signal, sys
 from hccl_py.launcher.main import command
