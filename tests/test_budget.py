@@ -22,7 +22,7 @@ BUDGET = {
     "transport/network transport/providers transport/verbs transport/*": 4_230,
     "transport/csrc": 10_190,
     "hccl_py/communicator.py": 300,
-    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_720,
+    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_730,
     "hccl_py/*": 2_710,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 2_550,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,
-    "tests": 53_660,
+    "tests": 53_680,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

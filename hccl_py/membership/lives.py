@@ -56,9 +56,8 @@ class _Life(NamedTuple):
     def has_ended(self, here: Identity) -> bool:
         return has_ended(self.opener, self.name, here)
 
-    def is_of_another_job(self, here: Identity) -> bool:
+    def is_of_another_job(self, mine: tuple[str, ...], here: Identity) -> bool:
         """Return whether it seems so; parent processes of other machines are not comparable."""
-        mine = _job()
         if len(mine) == len(self.job) == 1:
             return mine != self.job and self.opener.machine == here.machine
         # Rank 0's address may be localhost on its own machine.
@@ -131,7 +130,7 @@ def life_at(store: Any, rank: int, world_size: int, timeout_s: float) -> Iterato
         with contextlib.suppress(OSError):
             opened.enter_context(bind_unix(name))
         is_member = rank in range(world_size)
-        mine = _Life(name, here, _job(), world_size if is_member else 0)
+        mine = _Life(name, here, lives.job, world_size if is_member else 0)
         if not is_member:
             yield lives.part(lives.join_any(mine))
             return
@@ -150,6 +149,9 @@ class _Lives:
         self._store = store
         self._here = here
         self._rank, self._size = rank, world_size
+        # Ranks of several jobs may meet at an address on purpose, such as a trainer's and an
+        # engine's; jobs that come to one file do so by mistake.
+        self.job = _job() if _is_file(store) else ()
         self._deadline = deadline
         self._began_s = time.monotonic()
         self._seen_s: dict[str, float] = {}  # when this rank first saw a life
@@ -242,7 +244,9 @@ class _Lives:
 
     def _is_alike(self, life: _Life) -> bool:
         """Return whether a life has as many ranks of this job, or no ranks."""
-        return life.world_size in (self._size, 0) and not life.is_of_another_job(self._here)
+        return life.world_size in (self._size, 0) and not life.is_of_another_job(
+            self.job, self._here
+        )
 
     def _is_to_tell(self, life: _Life) -> bool:
         return not life.world_size and not life.was_here and self._is_alike(life)
@@ -257,8 +261,8 @@ class _Lives:
         if (life.name, self._rank) in _joined:
             return False
         is_new, has_ended = self._is_new(life), life.has_ended(self._here)
-        by_hand = len(life.job) == len(_job()) == 1  # in several terminals, perhaps
-        if life.is_of_another_job(self._here) and (is_new or has_ended or not by_hand):
+        by_hand = len(life.job) == len(self.job) == 1  # in several terminals, perhaps
+        if life.is_of_another_job(self.job, self._here) and (is_new or has_ended or not by_hand):
             return False
         # A life without this rank ends soon, or failed for a reason that all must learn.
         if not has_ended and self._rank < life.world_size:
@@ -284,6 +288,12 @@ class _Lives:
     def _take_turn(self) -> None:
         waited_s = time.monotonic() - self._began_s
         pause(min(_FIRST_TURN_S + waited_s / 10, max(_TURN_S, self._size / 2000)))
+
+
+def _is_file(store: Any) -> bool:
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return type(store).__name__ == "FileStore"
 
 
 def _job() -> tuple[str, ...]:

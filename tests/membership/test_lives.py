@@ -112,6 +112,17 @@ def test_two_jobs_at_one_file_each_work_by_themselves(tmp_path: Path) -> None:
     assert sums == ["2", "2", "200", "200"]
 
 
+def live_as_a_job_of_its_own(rank: int, size: int, where: str) -> float:
+    os.environ.update(MASTER_PORT=str(1 + rank), TORCHELASTIC_RUN_ID=str(rank))
+    return live(rank, size, where)
+
+
+def test_ranks_of_two_jobs_meet_at_an_address() -> None:
+    where = f"tcp://127.0.0.1:{free_port()}"
+    env = {"TORCHELASTIC_USE_AGENT_STORE": ""}
+    assert run_ranks(live_as_a_job_of_its_own, 2, where, env=env) == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("old", [b'["name", {}, ["job"], 2]', b"[9, []]"])
 def test_store_of_another_version_is_refused_by_name(rank: int, old: bytes) -> None:
