@@ -30,7 +30,7 @@ BUDGET = {
     "hccl_py/torch_backend": 4_110,
     "hccl_py/schedulers hccl_py/integrations": 2_770,
     "launcher": 8_830,
-    "hccl_py/bench": 5_350,
+    "hccl_py/bench": 5_360,
     "hccl_py/lab": 6_590,
     "hccl_py/horovod": 3_100,
     "benchmarks": 3_310,

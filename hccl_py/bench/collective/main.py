@@ -27,6 +27,7 @@ from hccl_py.bench.collective.ranks import Ranks, open_hosts
 from hccl_py.bench.collective.results import Row
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.bench.tuning.main import tune
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, command = cases[0], shlex.join(["hccl-bench", *argv])
 
     def work() -> int:
+        _check_memory(cases)
         if options.tune_path:
             return tune(options, command)
         if options.validate:
@@ -109,6 +111,19 @@ def run(
     if wrong:
         print(f"hccl-bench: {wrong} wrong elements, see the column wrong", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def _check_memory(cases: Sequence[Options]) -> None:
+    """Refuse sizes that the ranks here cannot have at once: the kernel would kill something."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        available = {line.split()[0]: int(line.split()[1]) << 10 for line in lines}["MemAvailable:"]
+    for case in cases:
+        num_ranks = case.nproc if is_rank() else case.world_size
+        if (size := max(case.sizes, default=0)) * num_ranks > available:
+            raise InvalidArgumentError(
+                f"sizes: expected at most {available // num_ranks} bytes, for {num_ranks} ranks "
+                f"here share {available} bytes of free memory, got {size}"
+            )
 
 
 def _write(
