@@ -11,7 +11,7 @@ variable" in the documentation of Vertex AI.
 nodes such a process is rejected, with the options that give the rest. Sources: LSF's "Environment
 variables set for job execution"; qsub(1B) of OpenPBS and Torque; qsub(1) of Grid Engine; oarsub(1);
 Cobalt's qsub(1); the HTCondor manual, "Parallel Applications"; "Use multi-instance tasks" in the
-documentation of Azure Batch; flux-environment(7); the End-user's Guide of Fujitsu's software.
+documentation of Azure Batch; flux-environment(7); job scripts of Fujitsu's pjsub in public.
 """
 
 import json
