@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hccl_py.membership.lasting_store import lasting
-from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.bootstrap.sealed_store import SealedStore, innermost
 from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
 from hccl_py.transport.deadline import Deadline, pause
 from hccl_py.transport.errors import BootstrapError
@@ -151,7 +151,7 @@ class _Lives:
         self._rank, self._size = rank, world_size
         # Ranks of several jobs may meet at an address on purpose, such as a trainer's and an
         # engine's; jobs that come to one file do so by mistake.
-        self.job = _job() if _is_file(store) else ()
+        self.job = _job() if type(innermost(store)).__name__ == "FileStore" else ()
         self._deadline = deadline
         self._began_s = time.monotonic()
         self._seen_s: dict[str, float] = {}  # when this rank first saw a life
@@ -288,12 +288,6 @@ class _Lives:
     def _take_turn(self) -> None:
         waited_s = time.monotonic() - self._began_s
         pause(min(_FIRST_TURN_S + waited_s / 10, max(_TURN_S, self._size / 2000)))
-
-
-def _is_file(store: Any) -> bool:
-    while (inner := getattr(store, "underlying_store", None)) is not None:
-        store = inner
-    return type(store).__name__ == "FileStore"
 
 
 def _job() -> tuple[str, ...]:

@@ -36,10 +36,16 @@ class Store(Protocol):
         """Wait for a key and return its bytes."""
 
 
-def served_at(store: Any) -> tuple[str, int] | None:
-    """Return host and port where a store of torch is served, None for other stores."""
+def innermost(store: Any) -> Any:
+    """Return the store below all prefixes."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
+    return store
+
+
+def served_at(store: Any) -> tuple[str, int] | None:
+    """Return host and port where a store of torch is served, None for other stores."""
+    store = innermost(store)
     host, port = getattr(store, "host", None), getattr(store, "port", None)
     return (host, port) if isinstance(host, str) and isinstance(port, int) else None
 

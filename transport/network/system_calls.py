@@ -82,6 +82,13 @@ def usable_cores() -> set[int]:
         return set(range(os.cpu_count() or 1))
 
 
+def available_memory() -> int:
+    """Return the memory for new processes without swapping, by the kernel's estimate."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        sizes_kb = dict(line.split()[:2] for line in lines)
+    return int(sizes_kb["MemAvailable:"]) << 10
+
+
 def require_system_calls() -> None:
     """Make each call once.
 

@@ -28,6 +28,7 @@ from hccl_py.bench.collective.results import Row
 from hccl_py.bench.namespaces import Hosts
 from hccl_py.bench.tuning.main import tune
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.network.system_calls import available_memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,14 +116,13 @@ def run(
 
 def _check_memory(cases: Sequence[Options]) -> None:
     """Refuse sizes that the ranks here cannot have at once: the kernel would kill something."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        available = {line.split()[0]: int(line.split()[1]) << 10 for line in lines}["MemAvailable:"]
+    available = available_memory()
     for case in cases:
         num_ranks = case.nproc if is_rank() else case.world_size
         if (size := max(case.sizes, default=0)) * num_ranks > available:
             raise InvalidArgumentError(
                 f"sizes: expected at most {available // num_ranks} bytes, for {num_ranks} ranks "
-                f"here share {available} bytes of free memory, got {size}"
+                f"share {available} bytes of memory, got {size}; try smaller sizes or fewer ranks"
             )
 
 

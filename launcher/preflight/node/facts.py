@@ -15,7 +15,7 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
-from hccl_py.transport.network.system_calls import descriptor_limits
+from hccl_py.transport.network.system_calls import available_memory, descriptor_limits
 from hccl_py.transport.providers.verbs.locked_memory import locked_bytes, locked_bytes_per_peer
 
 RESOLVE_S = 5.0
@@ -115,7 +115,7 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
         cpus=len(machine.cpus),
         quota=machine.quota,
         memory_limit=machine.memory_bytes,
-        memory_available=_available_memory(),
+        memory_available=available_memory(),
         versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
         rdma=_rdma(environ, [interface for interface, _ in paths], interfaces),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
@@ -208,13 +208,6 @@ def _version(package: str) -> tuple[str, str]:
         return package, metadata.version(package)
     except metadata.PackageNotFoundError:
         return package, "not installed"
-
-
-def _available_memory() -> int:
-    """Return the memory for new processes without swapping, by the kernel's estimate."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        sizes_kb = dict(line.split()[:2] for line in lines)
-    return int(sizes_kb["MemAvailable:"]) << 10
 
 
 def resolve(names: Iterable[str], timeout_s: float) -> dict[str, Resolved]:

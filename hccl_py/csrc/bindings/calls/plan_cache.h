@@ -66,8 +66,8 @@ class PlanCache {
 
   const uint8_t compression_;
   std::unordered_map<Key, nanobind::object, Hash> prepared_;
-  const std::pair<const Key, nanobind::object>* last_ =
-      nullptr;  // the last one found, without a hash
+  // The last one found, without a hash.
+  const std::pair<const Key, nanobind::object>* last_ = nullptr;
 };
 
 }  // namespace hccl

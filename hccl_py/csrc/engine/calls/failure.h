@@ -22,8 +22,8 @@ enum class Cause : uint8_t {
   none = 0,
   died = 1,  // the process ended, as its own node reports
   lost = 2,  // all connections to another node's rank closed; that node has not confirmed its end
-  unreachable =
-      3,     // connections broke and cannot be replaced, or the process is alive without them
+  // Connections broke and cannot be replaced, or the process is alive without them.
+  unreachable = 3,
   left = 4,  // said goodbye while others still wait for it
   timed_out = 5,
   mismatch = 6,

@@ -45,8 +45,8 @@ struct Op {
 struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
-  std::vector<uint8_t>
-      compressed;  // for each of `peers`, whether its message is compressed; empty: none
+  // For each of `peers`, whether its message is compressed; empty: none.
+  std::vector<uint8_t> compressed;
   // Ends of its steps, as numbers of ops; empty: none. A message that is sent in a step is
   // received in the same step, and the ranks of a node take the same steps.
   std::vector<int> steps;

@@ -60,9 +60,8 @@ void Connections::watch_process(int rank) {
 void Connections::watch_lane(Lane& lane) {
   std::vector<int> descriptors = lane.descriptors();
   for (int fd : descriptors) {
-    if (fd >= 0)
-      watch(fd, bell_tag,
-            stream_events);  // otherwise it broke before this rank had all connections
+    // Otherwise it broke before this rank had all connections.
+    if (fd >= 0) watch(fd, bell_tag, stream_events);
   }
   if (!descriptors.empty()) watched_lanes_.push_back(&lane);
 }

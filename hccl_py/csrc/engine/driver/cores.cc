@@ -41,8 +41,8 @@ bool Cores::settle() {
   bool crowded = static_cast<int>(peers_.size()) >= cores_;
   if (crowded && num_waits_++ % waits_between_looks != 0) return true;
   int here = static_cast<int>(mine_->note_core()) - 1;
-  if (is_checked_ && here == left_)
-    is_checked_ = false;  // moved by the scheduler, so its yields count
+  // The scheduler moved it, so its yields count.
+  if (is_checked_ && here == left_) is_checked_ = false;
   if (is_checked_) review();
   int sharing = count_on(here);
   if (sharing == 0) return false;
@@ -84,8 +84,8 @@ void Cores::leave(int here) {
   pause_ = std::min(2 * pause_, longest_pause);
   int core = emptiest_core(here);
   if (core < 0) return;
-  is_checked_ =
-      static_cast<int>(peers_.size()) < cores_;  // otherwise its yields count as preemptions
+  // Otherwise its yields count as preemptions.
+  is_checked_ = static_cast<int>(peers_.size()) < cores_;
   check_ends_ = now + move_check;
   left_ = here;
   move_to(core);
