@@ -1,9 +1,9 @@
 """Ranks that wait for each other in different communicators.
 
-A rank with one thread that is blocked in a call of one group cannot come to a call of another. If
-the rank it waits for is blocked likewise, and waits for the first, directly or through others, then
-none of them will ever come: the calls of the groups were made in different orders. A program with
-several threads is never suspected: another of its threads might come.
+A rank with one thread that is blocked in a call of one group cannot make a call of another. If such
+ranks wait for each other in a cycle, none of them can continue: they made the calls of the groups
+in different orders. A process with several threads is left out: another of its threads might make
+the missing call.
 """
 
 from collections.abc import Iterator, Mapping

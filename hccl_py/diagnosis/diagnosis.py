@@ -1,4 +1,4 @@
-"""Which failure came first: the rules in the order of their weight."""
+"""Decides which failure came first: the rules in order of precedence."""
 
 from collections.abc import Callable
 
@@ -10,14 +10,14 @@ from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import find_timeout
 from hccl_py.transport._core import Cause
 
-_OWN_WORDS = {
+_OWN_ACTIONS = {
     Cause.UNCAUGHT_EXCEPTION: "{who} failed: uncaught {reason}",
     Cause.INTERNAL_ERROR: "{who} failed: {reason}",
     Cause.INTERRUPTED: "aborted by {who}: a signal interrupted the call half-way",
     Cause.ABORTED: "aborted by {who}: {reason}",
     Cause.CLOSED: "{who} closed the communicator while calls were under way",
 }
-"""Causes that one rank knows everything about, from the strongest to the weakest."""
+"""Causes that a rank knows of itself, in order of precedence."""
 
 
 def diagnose(reports: Reports) -> Diagnosis | None:
@@ -25,9 +25,9 @@ def diagnose(reports: Reports) -> Diagnosis | None:
     return next(filter(None, (rule(reports) for rule in _RULES)), None)
 
 
-def find_own_words(reports: Reports) -> Diagnosis | None:
-    """Take the word of a rank that ended the communicator itself, before that of others."""
-    for cause, wording in _OWN_WORDS.items():
+def find_own_action(reports: Reports) -> Diagnosis | None:
+    """Name the rank that ended the communicator; its own report comes before those of others."""
+    for cause, wording in _OWN_ACTIONS.items():
         found = [
             (one.rank != reporter, one.rank if one.rank >= 0 else reporter, one)
             for reporter, one in reports.failures(cause).items()
@@ -42,7 +42,7 @@ def find_own_words(reports: Reports) -> Diagnosis | None:
 _RULES: tuple[Callable[[Reports], Diagnosis | None], ...] = (
     find_mismatch,
     find_deadlock,
-    find_own_words,
+    find_own_action,
     find_death,
     find_left,
     find_lost,

@@ -11,19 +11,19 @@ from hccl_py.transport.control.reporter import Fate
 _MAX_NAMED = 4
 _SILENT = "connections closed without a goodbye"
 _NOTHING_CAME = (
-    "no connection came back (does a firewall, a route or a cable stop packets, perhaps of one "
+    "no reconnect succeeded (does a firewall, a route or a cable stop packets, perhaps in one "
     "direction? see hccl-launch --check)"
 )
 
 
 def find_death(reports: Reports) -> Diagnosis | None:
-    """Name all ranks that died; the one that was noticed first is not the first that died."""
+    """Name all ranks that died: the first one noticed need not be the first that died."""
     failures = reports.failures(Cause.DIED)
     ended = [one for report in reports.by_rank.values() for one in report.ended]
     observed = [*failures.values(), *(one for one in ended if one.cause is Cause.DIED)]
     dead = {one.rank for one in observed}
     dead |= {rank for rank, absence in reports.absent.items() if absence.fate is Fate.DEAD}
-    dead = {rank for rank in dead if not _lives(reports, rank)}
+    dead = {rank for rank in dead if not _is_alive(reports, rank)}
     failures = failures or reports.failures(Cause.LOST)
     if not dead or not failures:
         return None
@@ -68,11 +68,10 @@ def find_lost(reports: Reports) -> Diagnosis | None:
     return replace(reports.diagnosis(Cause.LOST, min(lost), text, call), dead=tuple(sorted(lost)))
 
 
-def _lives(reports: Reports, rank: int) -> bool:
-    """Return whether only connections of a rank ended: it lost a rank that lost it.
+def _is_alive(reports: Reports, rank: int) -> bool:
+    """Return whether only a connection of a rank ended: the ranks at both ends report that.
 
-    Of two processes at the ends of a connection, a dead one reports no end of it. An answer alone
-    proves nothing: the rank may have died since.
+    A dead rank reports no such end. A report alone proves nothing: its rank may have died since.
     """
     report = reports.by_rank.get(rank)
     if report is None:
@@ -102,28 +101,28 @@ def find_left(reports: Reports) -> Diagnosis | None:
 
 
 def find_unreachable(reports: Reports) -> Diagnosis | None:
-    """Name the rank that most others cannot reach; of a pair, who did not report, or lost more."""
+    """Name the rank that most others cannot reach; of equals, the one that lost more."""
     failures = reports.failures(Cause.UNREACHABLE, Cause.LOST, Cause.DIED)
     if not failures:
         return None
-    blamed_by = {
+    lost_by = {
         rank: report.lost() | ({report.failure.rank} if report.failure is not None else set())
         for rank, report in reports.by_rank.items()
     }
 
     def weight(one: Failure) -> tuple[int, bool, int, int]:
-        num_blamed = sum(one.rank in blamed for blamed in blamed_by.values())
-        num_lost = len(blamed_by.get(one.rank, ()))
-        return -num_blamed, one.rank in reports.by_rank, -num_lost, one.rank
+        num_reporters = sum(one.rank in lost for lost in lost_by.values())
+        num_lost = len(lost_by.get(one.rank, ()))
+        return -num_reporters, one.rank in reports.by_rank, -num_lost, one.rank
 
     found = min(failures.values(), key=weight)
-    how = "a connection closed, though its process lives"
+    how = "a connection closed, though its process is alive"
     if found.cause is Cause.UNREACHABLE and not found.process_lives:
         reasons = [found.error or _NOTHING_CAME, ", ".join(map(str, found.paths))]
         how = "; ".join(filter(None, reasons))
-    reporters = [rank for rank, blamed in blamed_by.items() if found.rank in blamed]
+    reporters = [rank for rank, lost in lost_by.items() if found.rank in lost]
     text = (
-        f"{reports.name(found.rank)} can be reached no more: {how}; "
+        f"{reports.name(found.rank)} can no longer be reached: {how}; "
         f"look at the output of {ranks([found.rank, *reporters][:_MAX_NAMED])} first"
     )
     call = reports.first_call(failures.values())

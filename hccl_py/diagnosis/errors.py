@@ -1,7 +1,7 @@
-"""From what the engine recorded to the exception that the caller sees.
+"""Makes the exception that the caller sees from what the engine recorded.
 
-A diagnosis comes with its whole text, which all ranks share. Where no coordinator decided (it was
-out of reach, or the failure is one call's alone) the rules of a diagnosis are applied here.
+A diagnosis contains the whole text, the same on all ranks. Without one (no coordinator was within
+reach, or only one call failed), the same rules are applied to this rank's own report.
 """
 
 from collections.abc import Callable
@@ -36,11 +36,11 @@ _ERRORS = {
     Cause.INTERNAL_ERROR: CommunicatorError,
 }
 AFTER_ERROR: list[Callable[[CommunicatorError, Membership], None]] = []
-"""Get each error of a call before the caller does; none may raise."""
+"""Functions that get each error of a call before the caller does; none may raise."""
 
 _OF_ONE_CALL = (Cause.TIMED_OUT, Cause.MISMATCH)
 _SURVEYED_WAIT_S = 0.1
-"""A wait that was shorter is a poll, which must not take longer for a better message."""
+"""Shortest wait after which all ranks are asked: a shorter one is a poll, and must not block."""
 _WINDOW_OF_WAIT = 0.05
 
 
@@ -48,17 +48,17 @@ class CallErrors:
     """Makes the exceptions of one communicator, and has its flight recorder write them."""
 
     def __init__(self, recorder: FlightRecorder, survey: Callable[[float], Reports] | None) -> None:
-        """Ask `survey` for all reports that arrive in time; None: this rank is alone."""
+        """Get the reports that arrive in time from `survey`; None: this rank is alone."""
         self._recorder = recorder
         self._survey = survey
-        self._unasked = Reports({}, {}, recorder.member.processes)
+        self._no_reports = Reports({}, {}, recorder.member.processes)
 
     def of_call(
         self, failed: _core.CommunicatorFailed, timeout_s: float, call: Call
     ) -> CommunicatorError:
-        """Return the exception of a call that failed; its name is for failures of this call alone.
+        """Return the exception of a call for which the engine raised `failed`.
 
-        `timeout_s` was its deadline, and `failed` is what the engine raised.
+        `timeout_s` and `call` are used in the text if only this call failed.
         """
         error = self.of_failure(failed.args[0], timeout_s, call)
         self._recorder.record_failure(str(error))
@@ -81,8 +81,8 @@ class CallErrors:
         return _error(diagnosis)
 
     def of_wait(self, waited_s: float, timeout_s: float, call: Call) -> CommunicatorError:
-        """Return the exception of a wait that was too short for its call, which continues."""
-        reports = self._unasked
+        """Return the exception of a wait that ended before its call, which continues."""
+        reports = self._no_reports
         if self._survey is not None:
             window_s = _WINDOW_OF_WAIT * waited_s if waited_s >= _SURVEYED_WAIT_S else 0.0
             reports = self._survey(window_s)
@@ -100,7 +100,7 @@ class CallErrors:
             where = f"{found.text}; "
         text = (
             f"{describe(call)}: Timed out after {waited_s:g} s of waiting for its Work: {where}"
-            f"the call itself goes on, its own timeout is {timeout_s:g} s"
+            f"the call itself continues, its own timeout is {timeout_s:g} s"
         )
         return _error(reports.diagnosis(Cause.TIMED_OUT, rank, text))
 
@@ -108,14 +108,14 @@ class CallErrors:
         if failure.cause is Cause.MISMATCH:
             text = f"{describe(call)}: {failure.sizes()}"
         else:
-            where = f"waiting for {self._unasked.name(failure.rank)}"
+            where = f"waiting for {self._no_reports.name(failure.rank)}"
             if failure.half_done or failure.paths:
                 where = position(failure)
             text = (
                 f"{describe(call)}: Timed out after {timeout_s:g} s, {where}; see whether that "
                 "rank is stuck or made another call, or raise the timeout"
             )
-        return _error(self._unasked.diagnosis(failure.cause, failure.rank, text))
+        return _error(self._no_reports.diagnosis(failure.cause, failure.rank, text))
 
 
 def _error(diagnosis: Diagnosis) -> CommunicatorError:

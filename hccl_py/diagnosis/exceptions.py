@@ -1,4 +1,4 @@
-"""The exception that ends this process, in one line for the other ranks to read."""
+"""The exception that ends this process, as one line for the other ranks' errors."""
 
 import contextlib
 import pickle
@@ -13,10 +13,9 @@ _LONGEST = 500
 
 
 def exception_at_exit() -> str:
-    """Name what the interpreter ends with; "" if it ends well, or is somebody's shell.
+    """Describe the exception that ends the interpreter; "" if there is none, or it is interactive.
 
-    The interpreter keeps the last exception that it printed. In an interactive one that was any of
-    the user's mistakes, which did not end it.
+    An interactive interpreter also keeps the last exception that it printed, and continues.
     """
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return ""
@@ -41,10 +40,10 @@ def _reported_to_parent() -> str:
 
 
 def handled_error(core: _core.Communicator | None = None) -> str:
-    """Name the exception that the caller handles right now; "" if there is none.
+    """Describe the exception that the caller is handling; "" if there is none.
 
-    With the engine of a communicator that closes: else its last argument that was rejected, if no
-    call has ended since. Peers then wait for that call.
+    `core` is the engine of a communicator that closes. Then a rejected argument is described too,
+    unless a call has ended since: peers wait for the rejected call.
     """
     error = sys.exc_info()[1]
     if isinstance(error, Exception):
@@ -56,18 +55,18 @@ def handled_error(core: _core.Communicator | None = None) -> str:
 
 
 def ends_by_exception() -> bool:
-    """Whether the caller is left by an exception that is no sys.exit()."""
+    """Return whether an exception ends the caller, other than that of sys.exit()."""
     error = sys.exc_info()[1]
     return error is not None and not isinstance(error, SystemExit | GeneratorExit)
 
 
 def describe_error(error: BaseException) -> str:
-    """Name an exception in one line."""
+    """Describe an exception in one line."""
     text = one_line(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def one_line(text: str) -> str:
-    """Return a text in one line that can be sent to other ranks, whatever stands in it."""
+    """Return any text as one short line that can be sent to other ranks."""
     text = " ".join(text.encode(errors="backslashreplace").decode().split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."

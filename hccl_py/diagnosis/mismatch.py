@@ -1,9 +1,8 @@
 """Ranks that made different calls, grouped by call.
 
-The call logs of the ranks decide: the first number that does not mean the same call on all of them
-is where the program went wrong, whichever rank noticed it, and however late. A rank may only notice
-that it waits in vain, so this rule looks at timeouts too, and at a rank that has waited for long,
-before its time is up.
+The ranks' call logs decide: the program went wrong at the first number that is not the same call on
+all ranks, no matter which rank noticed it, or when. A rank may notice only that its call makes no
+progress, so this rule also applies to timeouts, and to long waits before them.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ _OTHERS = tuple(cause for cause in Cause if cause not in (Cause.MISMATCH, Cause.
 
 
 def find_mismatch(reports: Reports) -> Diagnosis | None:
-    """Name which ranks called what; the fewest caused it, of equal groups that without rank 0."""
+    """Name all ranks' calls; the smallest group is the culprit, if equal the one without rank 0."""
     failures = reports.failures(Cause.MISMATCH)
     if not failures and reports.failures(*_OTHERS):
         return None
@@ -58,7 +57,7 @@ def _by_number(
     if len(ordered) > _MAX_GROUPS:
         parts.append(f"{len(ordered) - _MAX_GROUPS} more groups of ranks called something else")
     if missing:
-        parts.append(f"{ranks(missing)} had not come to it")
+        parts.append(f"{ranks(missing)} had not made that call yet")
     # The call of the largest group: most callers see that one.
     usual = next(iter(ordered[-1].values()))
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"

@@ -1,4 +1,4 @@
-"""Reports of ranks and diagnoses of the coordinator, in values that travel between them."""
+"""Reports of ranks and diagnoses of the coordinator, and their encoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +22,7 @@ _ACTIVITIES = {
 
 @dataclass(frozen=True)
 class PathTrouble:
-    """A connection to `rank` that is down, or up and unanswered."""
+    """A connection to `rank` that is down, or up without answers."""
 
     rank: int
     name: str
@@ -93,12 +93,12 @@ class Failure:
                 f"a message of {sent} bytes came from rank {self.rank} "
                 f"for a buffer of {expected} bytes"
             )
-        return f"rank {self.rank} gives {sent} bytes where {expected} bytes were expected"
+        return f"rank {self.rank} sends {sent} bytes where {expected} bytes were expected"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank is; `csrc/engine/calls/failure.h` explains the fields."""
+    """How far a rank's calls are; `csrc/engine/calls/failure.h` explains the fields."""
 
     submitted: int = 0
     finished: int = 0
@@ -115,13 +115,13 @@ class Progress:
 
     @classmethod
     def of(cls, core: _core.Communicator) -> "Progress":
-        """Ask an engine."""
+        """Copy an engine's present progress."""
         native = core.progress()
         return copied(cls, native, stage=copied(Stage, native.stage))
 
     @property
     def call(self) -> str:
-        """Its name and number; "" if none is under way."""
+        """Name and number of the call under way; "" if there is none."""
         if not self.sequence:
             return ""
         return f"{describe(without_number(self.fingerprint))} number {self.sequence}"
@@ -133,12 +133,12 @@ class LoggedCall:
 
     number: int
     fingerprint: int  # without the number, so that equal calls are equal
-    num_bytes: int  # given or got, whichever are more
+    num_bytes: int  # of its input or output, whichever is larger
     site: str = ""  # the user's line, with HCCL_DEBUG=1
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """Equal for equal calls: what was called, on how many elements where ranks must agree."""
+        """Equal for equal calls: the fingerprint, and the number of elements if it must agree."""
         return self.fingerprint, count_of(self.fingerprint, self.num_bytes)
 
     def __str__(self) -> str:
@@ -147,13 +147,13 @@ class LoggedCall:
 
 @dataclass(frozen=True)
 class OtherCall:
-    """A call that the same process is in, in another communicator."""
+    """A call under way in another communicator of the same process."""
 
     communicator_id: bytes
     name: str  # of that communicator
     call: str  # name and number
     stuck: bool  # a thread waits for it, without progress for two seconds
-    waits_for: tuple[tuple[str, int], ...]  # host and pid of the ranks that hold it up
+    waits_for: tuple[tuple[str, int], ...]  # host and pid of the ranks that it waits for
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Report:
         return {one.rank for one in self.ended if one.cause is not Cause.LEFT}
 
     def call(self, number: int) -> LoggedCall | None:
-        """Return the collective of that number, if it is remembered."""
+        """Return the collective of that number, if the log has it."""
         return next((one for one in self.calls if one.number == number), None)
 
 
@@ -187,24 +187,24 @@ class Diagnosis:
     rank: int | None = None  # the culprit; None: no particular rank
     host: str | None = None  # of that rank's process
     pid: int | None = None
-    sequence: int = 0  # of the call that met it; 0: none was under way
+    sequence: int = 0  # of the call that failed; 0: none was under way
     fingerprint: int = 0  # of that call
     also: tuple[bytes, ...] = ()  # ids of other communicators that are also blocked
     dead: tuple[int, ...] = ()  # ranks that no other rank can reach any more
 
 
 def copied(kind: type[Record], native: object, **parts: Any) -> Record:
-    """Return a record of the engine as ours, whose fields have the same names."""
+    """Convert an engine's record to a class of this file with the same field names."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(native, name) for name in names} | parts)
 
 
 _KINDS = (Report, Failure, Stage, PathTrouble, Progress, LoggedCall, OtherCall, Diagnosis)
-"""By number in a message."""
+"""Indexed by the number in a message."""
 
 
 def encode(record: Report | Diagnosis) -> bytes:
-    """Return what the control plane and the engine carry of a record."""
+    """Pack a record for the control plane and the engine."""
     packed: bytes = msgpack.packb(record, default=_extension)
     return packed
 

@@ -1,7 +1,7 @@
 """One rank of one communicator in the control plane: sends its report, applies the diagnosis.
 
-The other half of `transport/control/reporter.py`. All of it runs on the control thread, never on
-that of a call, unless a method says otherwise.
+It implements the interface in `transport/control/reporter.py`, and runs on the control thread
+unless a method says otherwise.
 """
 
 import logging
@@ -34,9 +34,9 @@ from hccl_py.transport.control.reporter import NO_ANSWER, Absence
 logger = logging.getLogger("hccl_py.transport")
 
 DIAGNOSIS_TIMEOUT_S = 1.5
-"""How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
+"""How long a failed call waits for the diagnosis before it raises what this rank observed."""
 _WINDOW_OF_TIMEOUT = 0.05
-"""Part of a timeout that collecting the others' reports may take: the rest is the caller's."""
+"""Part of a timeout that the collection of the other ranks' reports may add to it."""
 _SHORTEST_WINDOW_S = 0.02
 _MAX_CALLS = 128  # a rank can be ahead of another by the 64 messages that a lane holds
 _MAX_OTHER_CALLS = 8
@@ -51,14 +51,14 @@ class Reporter:
         self._recorder = recorder
         self._failure: Failure | None = None
         self._adopted: list[_core.Communicator] = []
-        # Lost when there was a diagnosis, but not dead; None: there was none yet.
+        # Ranks lost, but not dead, at the first diagnosis; None: there is none yet.
         self._cut_off: set[int] | None = None
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
         _reporters[id(self)] = self
 
     def close(self) -> None:
-        """Release the engine: its memory need not wait for the collector of cycles."""
+        """Release the engine, so that its memory need not wait for the garbage collector."""
         _reporters.pop(id(self), None)
         gone: Any = None
         self._core = self._stall = self._recorder = gone
@@ -70,7 +70,7 @@ class Reporter:
         return self._core.report_fd()
 
     def ended_ranks(self) -> list[tuple[int, bool, int]]:
-        """See `control.reporter.Reporter`. Any thread may."""
+        """See `control.reporter.Reporter`. Any thread may call it."""
         core = self._core  # another thread may close it
         if core is None:
             return []
@@ -85,7 +85,7 @@ class Reporter:
         ]
 
     def has_failure(self) -> bool:
-        """See `control.reporter.Reporter`. Any thread may."""
+        """See `control.reporter.Reporter`. Any thread may call it."""
         core = self._core  # another thread may close it
         if self._failure is None and core is not None:
             native = core.take_report()  # returned once; several threads may ask
@@ -106,9 +106,9 @@ class Reporter:
         return encode(report), window_s
 
     def observed(self) -> Report:
-        """Return what this rank knows now. Any thread may."""
+        """Return the report of this rank. Any thread may call it."""
         core = self._core
-        core.poll()  # the end of a connection may be news to this rank itself
+        core.poll()  # detects connections that have ended
         everyone = _all_reporters()
         callers = [one._core.caller() for one in everyone]
         threads = {thread for thread, _, _ in callers if thread}
@@ -148,7 +148,7 @@ class Reporter:
     def adopt(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
         decoded = decode(Diagnosis, diagnosis)
-        if self._cut_off is None:  # it comes again to a rank that reports who has ended since
+        if self._cut_off is None:  # not at a later delivery: more ranks may have ended by then
             lost = {one.rank for one in self._core.ended_peers()}
             self._cut_off = lost.difference(decoded.dead)
         adopted = [
@@ -157,7 +157,7 @@ class Reporter:
             if other.member.id in decoded.also
         ]
         adopted.append((self._core, diagnosis))
-        # A caller that is released in one communicator may go to the next, which must have ended.
+        # Before any call ends: its thread may call another of these communicators next.
         for core, packed in adopted:
             core.adopt_diagnosis(decoded.cause, packed)
         self._adopted = [core for core, _ in adopted]
@@ -184,7 +184,7 @@ class Reporter:
     # Called by the communicator, on any thread.
 
     def report_ended(self, rank: int) -> None:
-        """Report that a rank ended though no call waits for it: this one needs it elsewhere."""
+        """Report the end of a rank that no call waits for, because this rank needs it elsewhere."""
         core = self._core  # another thread may close it
         if core is None or self.has_failure() or core.failed():
             return
@@ -193,7 +193,7 @@ class Reporter:
         os.eventfd_write(core.report_fd(), 1)
 
     def await_diagnosis(self) -> None:
-        """Wait until a failure that this rank has reported is decided, for a limited time."""
+        """Wait, for a limited time, for the diagnosis of a failure that this rank has reported."""
         core = self._core  # another thread may close it
         if core is not None and self.has_failure() and not core.failed():
             self._applied.wait(DIAGNOSIS_TIMEOUT_S)
@@ -204,12 +204,12 @@ class Reporter:
         progress = Progress.of(self._core)
         what = progress.call if progress.sequence else f"{progress.num_transfers} sends or recvs"
         return (
-            f"[{one.name}, rank {one.rank} of {len(one.processes)}] close() lets end what was "
-            f"started and nobody waits for: {what}; each call's own timeout ends it"
+            f"[{one.name}, rank {one.rank} of {len(one.processes)}] close() waits for calls that "
+            f"were started and not waited for: {what}; each ends at its own timeout at the latest"
         )
 
     def survey(self, ask: Callable[[float], Mapping[int, bytes]], timeout_s: float) -> Reports:
-        """Return all reports that arrive in time; without time only this rank's."""
+        """Return all reports that arrive in time; with a timeout of 0, only this rank's."""
         if timeout_s <= 0:
             return self._of({self.member.rank: self.observed()}, {})
         reports = ask(timeout_s)
@@ -255,10 +255,10 @@ class Reporter:
 
 
 def _all_reporters() -> list[Reporter]:
-    # The one view of them that can be had while other threads open communicators.
+    # `valuerefs` is safe while other threads open communicators.
     everyone = [reference() for reference in _reporters.valuerefs()]
     return [one for one in everyone if one is not None and one._core is not None]
 
 
-# By id; held by their communicators only.
+# By id; only their communicators keep them alive.
 _reporters: "weakref.WeakValueDictionary[int, Reporter]" = weakref.WeakValueDictionary()

@@ -89,7 +89,7 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def sites(calls: Mapping[int, LoggedCall | None]) -> str:
-    """Return where ranks made a call, if they know: ` at train.py:41`."""
+    """Return where ranks made a call, if it is known: ` at train.py:41`."""
     by_site: dict[str, list[int]] = {}
     for rank, call in calls.items():
         if call is not None and call.site:

@@ -1,8 +1,8 @@
 """Calls without progress: when the ranks compare their calls, and the warning about a stall.
 
-Ranks that called different things notice it by the messages they get, unless each waits for another
-and sends nothing. So a rank without progress has all ranks report, after 1, 2, 4, 8 ... seconds,
-and the coordinator looks for a mismatch or a deadlock. If there is none and a call has stalled for
+Ranks that made different calls detect it by the messages they receive, unless all of them wait. So
+a rank without progress makes all ranks report, after 1, 2, 4, 8 ... seconds, and the coordinator
+searches for a mismatch or a deadlock. If there is none and a call has stalled for
 HCCL_STALL_WARNING_S, the coordinator (rank 0) warns on its stderr.
 """
 
@@ -25,7 +25,7 @@ _MAX_TURN_S = 1.0  # a process that was stopped must not count that time
 
 
 def warning_from_environment() -> float:
-    """Return after how many seconds a stall is worth a line; 0: never.
+    """Return after how many seconds of a stall to warn; 0: never.
 
     Raises:
         InvalidArgumentError: the variable is no number of seconds.
@@ -41,9 +41,9 @@ def warning_from_environment() -> float:
 
 
 class StallWatch:
-    """Calls of one communicator that make no progress, as one rank sees them.
+    """Watches the calls of one rank in one communicator. For the control thread.
 
-    The control thread's. Every rank watches its own call; the coordinator also prints the lines.
+    Every rank watches its own calls; the coordinator also prints the warnings.
 
     Attributes:
         stalled_s: how long the call under way has made no progress.
@@ -55,7 +55,7 @@ class StallWatch:
         self._warning_s = warning_from_environment()
         self._now_s = time.monotonic()
         self._reset(0)
-        # Of the coordinator: the call that it warned of (number, name, since when), the next line.
+        # On the coordinator: the call of its warning (number, name, start), and the next warning.
         self._warned: tuple[int, str, float] | None = None
         self._next_line_s = self._warning_s
 
@@ -67,7 +67,7 @@ class StallWatch:
         self._next_warning_s = self._warning_s
 
     def must_compare(self) -> bool:
-        """Check the clock, with every heartbeat; True if it is time to have all ranks report."""
+        """Update the time of the stall; return whether all ranks should report now."""
         self._check_end()
         now_s = time.monotonic()
         turn_s = min(now_s - self._now_s, _MAX_TURN_S)
@@ -92,7 +92,7 @@ class StallWatch:
         return warns or compares
 
     def warn(self, reports: Reports) -> None:
-        """Print a line if a call has stalled for long enough."""
+        """Warn if a call has stalled for long enough."""
         under_way = [one for one in reports.by_rank.values() if one.progress.sequence]
         stalled_s = max((one.stalled_s for one in under_way), default=0.0)
         if not self._warning_s or stalled_s < self._next_line_s:
@@ -103,7 +103,7 @@ class StallWatch:
         self._next_line_s = 2 * stalled_s
         _print(
             f"{first.call} of communicator {self._name}: no progress for {stalled_s:.0f} s; "
-            f"{arrivals(reports, first.sequence).text} ({VARIABLE} sets when this line comes)"
+            f"{arrivals(reports, first.sequence).text} ({VARIABLE} sets the delay of this warning)"
         )
 
     def _check_end(self) -> None:
@@ -112,7 +112,7 @@ class StallWatch:
         number, call, since_s = self._warned
         if self._core.num_finished() >= number:
             stalled_s = time.monotonic() - since_s
-            _print(f"{call} of communicator {self._name} goes on after {stalled_s:.0f} s")
+            _print(f"{call} of communicator {self._name} continues after {stalled_s:.0f} s")
         elif not self._core.failed():
             return
         self._warned, self._next_line_s = None, self._warning_s

@@ -1,4 +1,4 @@
-"""A call that is late: which ranks have arrived, which have not and what they do, how far it is."""
+"""A call that is late: which ranks have arrived, what the others do, and how far the call is."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 8
 _PROBED_S = 2.5
-"""After so long it is known whether a host answers: the kernels ask it every second."""
+"""Silence after which it is known whether a host answers: kernels probe it every second."""
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
-_ALL_CAME = (
+_ALL_ARRIVED = (
     "all ranks are in this call: see whether one is stuck, or whether the network between them "
     "loses or changes data (hccl-launch --check), or raise the timeout"
 )
 
 
 def find_timeout(reports: Reports) -> Diagnosis | None:
-    """Blame a rank that is missing; if none is, the rank that the slowest waits for."""
+    """Name a missing rank as the culprit; if none is, the rank that the slowest waits for."""
     failures = reports.failures(Cause.TIMED_OUT)
     if not failures:
         return None
@@ -34,16 +34,16 @@ def find_timeout(reports: Reports) -> Diagnosis | None:
         text = f"Timed out{limit}, {position(first)}; {_HINT}"
         return reports.diagnosis(Cause.TIMED_OUT, culprit, text)
     found = arrivals(reports, sequence)
-    text = f"Timed out{limit}: {found.text}; {_HINT if found.missing else _ALL_CAME}"
+    text = f"Timed out{limit}: {found.text}; {_HINT if found.missing else _ALL_ARRIVED}"
     observed = [one.rank for one in failures.values() if one.rank >= 0]
     culprit = next(iter([*found.missing, *found.waiting_for, *observed]), None)
     return reports.diagnosis(Cause.TIMED_OUT, culprit, text, (sequence, fingerprint))
 
 
 def position(failure: Failure) -> str:
-    """Return where a call stood when its time was up, and what it waited for."""
+    """Return how far a call was at its deadline, and what it waited for."""
     if failure.half_done:
-        where = "a message was half-way when its time was up"
+        where = "a message was incomplete at the deadline"
     elif failure.waiting_for:
         where = f"waiting for {ranks(failure.waiting_for)} {failure.stage}"
     else:
@@ -55,7 +55,7 @@ class Arrivals(NamedTuple):
     """The ranks that have arrived in a collective."""
 
     text: str  # which ranks have, what the others do, and how far the slowest is
-    missing: list[int]  # ranks that have not, the one to blame first
+    missing: list[int]  # ranks that have not, the likeliest culprit first
     waiting_for: Sequence[int]  # ranks that the slowest of the others waits for
 
 
@@ -84,7 +84,7 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
         )
     for reporter, failure in reports.failures(Cause.TIMED_OUT).items():
         parts += [f"rank {reporter}, {path}" for path in _paths(failure)]
-    # A silent rank, or one in no call, may be what those wait for that are in an earlier call.
+    # Ranks in an earlier call may wait for a silent rank, or for one in no call.
     busy = [rank for rank, one in late.items() if one.progress.call]
     missing = sorted(reports.absent or late, key=lambda rank: (rank in busy, rank))
     return Arrivals("; ".join(parts), missing, waiting_for)
@@ -113,9 +113,9 @@ def _absent(reports: Reports) -> str:
 
 
 def _state_of_silent(rank: int, reports: Reports) -> str:
-    """Return why a rank may be silent: the same for all ranks of a host that is silent as a whole.
+    """Return why a rank may be silent; the same for all ranks of a node if all of them are silent.
 
-    The kernel of a stopped process still answers what other kernels ask.
+    The kernel of a stopped process still answers the probes of other kernels.
     """
     node = reports.silent_node(rank)
     some = node | {rank}
@@ -125,8 +125,8 @@ def _state_of_silent(rank: int, reports: Reports) -> str:
     absent = [one for k, one in reports.absent.items() if k in node and one.fate is Fate.UNKNOWN]
     silent_s = min((one.silent_s for one in absent), default=math.inf)
     if silent_s < _PROBED_S or any(not some.isdisjoint(one.unlinked) for one in seen):
-        return "out of reach, stopped, or busy without a break"
-    return "stopped, or busy without a break"
+        return "out of reach, stopped, or busy without releasing the GIL"
+    return "stopped, or busy without releasing the GIL"
 
 
 def activity(report: Report) -> str:

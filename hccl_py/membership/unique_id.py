@@ -148,7 +148,7 @@ def store_of_unique_id(
                 store.stay()
                 yield part
             if server is not None:
-                server.let_go(number)
+                server.unkeep(number)
         elif problem:
             store.fail(problem)
             yield store

@@ -95,7 +95,7 @@ def _check_owner(folder: Path, descriptor: int) -> None:
     status = os.fstat(descriptor)
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(
-            f"{folder} belongs to somebody else; set HCCL_TRACE_DIR to a folder of your own"
+            f"{folder} belongs to another user; set HCCL_TRACE_DIR to a folder of your own"
         )
 
 

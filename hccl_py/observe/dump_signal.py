@@ -24,19 +24,19 @@ _LONGEST_DUMP_S = 5.0  # longest wait for a dump at exit
 
 
 class Bell:
-    """Calls a function on SIGUSR2, while there are holders."""
+    """Calls a function on SIGUSR2, while there are users."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the garbage collector may call release() inside hold()
-        self._num_holders = 0
+        self._lock = threading.RLock()  # the garbage collector may release inside acquire()
+        self._num_users = 0
         self._fd: int | None = None
         self._thread: threading.Thread | None = None  # the last one
 
-    def hold(self, action: Callable[[], None]) -> None:
-        """Start to listen with the first holder."""
+    def acquire(self, action: Callable[[], None]) -> None:
+        """Add a user; the first one starts the listener."""
         with self._lock:
-            self._num_holders += 1
-            if self._num_holders > 1:
+            self._num_users += 1
+            if self._num_users > 1:
                 return
             try:
                 fd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -59,12 +59,12 @@ class Bell:
             self._fd, self._thread = fd, thread
 
     def release(self) -> None:
-        """Stop listening with the last holder; the signal then has no effect."""
+        """Remove a user; the last one stops the listener, and the signal then has no effect."""
         with self._lock:
-            if self._num_holders == 0:
+            if self._num_users == 0:
                 return  # in a forked child: the parent's
-            self._num_holders -= 1
-            if self._num_holders or self._fd is None:
+            self._num_users -= 1
+            if self._num_users or self._fd is None:
                 return
             _core.silence_signal_bell()
             os.eventfd_write(self._fd, _STOP)  # the thread closes it
@@ -76,12 +76,12 @@ class Bell:
             self._thread.join(_LONGEST_DUMP_S)
 
     def forget(self) -> None:
-        """In a forked child: drop the bell, whose thread and signal belong to the parent."""
+        """In a forked child: drop the listener, whose thread and signal belong to the parent."""
         _core.forget_signal_bell()
         if self._fd is not None:
             os.close(self._fd)
         self._lock = threading.RLock()
-        self._num_holders = 0
+        self._num_users = 0
         self._fd = self._thread = None
 
 

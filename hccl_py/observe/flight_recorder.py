@@ -75,7 +75,7 @@ class FlightRecorder:
         # The thread must not depend on an unreferenced communicator.
         self._dropped = weakref.finalize(self, BELL.release)
         self._dropped.atexit = False
-        BELL.hold(_dump_on_signal)
+        BELL.acquire(_dump_on_signal)
 
     @property
     def home_rank(self) -> int:
@@ -124,7 +124,7 @@ class FlightRecorder:
                 _dump(folder, f"failure: {text}", self.home_rank)
 
     def record_failure_soon(self, text: str) -> None:
-        """Write it in a thread of its own: the caller must continue, and no call may raise.
+        """Write the dump in a thread of its own, so that the caller continues; never raises.
 
         A call that raises meanwhile waits for that thread, so the file precedes the error.
         """
@@ -146,9 +146,7 @@ class FlightRecorder:
                 watch(self)
         with _lock:
             _recorders.pop(id(self), None)
-        if (
-            self._dropped.detach() is not None
-        ):  # a call would have no effect while the process exits
+        if self._dropped.detach() is not None:  # calling it has no effect while the process exits
             BELL.release()
         self._core = None  # frees the engine's memory
 

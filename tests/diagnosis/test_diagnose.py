@@ -125,7 +125,7 @@ def test_rank_that_said_why_it_goes_is_quoted_by_the_diagnosis_on_its_death() ->
     )
 
 
-LIVES = "can be reached no more: a connection closed, though its process lives"
+LIVES = "can no longer be reached: a connection closed, though its process is alive"
 
 
 def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
@@ -142,8 +142,8 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
 def test_network_that_fell_silent_is_what_to_look_at() -> None:
     reports = {one: report(Cause.UNREACHABLE, 3 - one) for one in (1, 2)}
     text = decide({0: report(), **reports}).text
-    assert "rank 1 (host h, pid 101) can be reached no more: no connection came back (" in text
-    assert "does a firewall, a route or a cable stop packets, perhaps of one direction" in text
+    assert "rank 1 (host h, pid 101) can no longer be reached: no reconnect succeeded (" in text
+    assert "does a firewall, a route or a cable stop packets, perhaps in one direction" in text
 
 
 def test_of_two_who_lost_each_other_the_one_that_lost_more_is_named() -> None:
@@ -165,7 +165,7 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
     assert (diagnosis.rank, diagnosis.cause) == (3, Cause.TIMED_OUT)
     for part in (
         f"{NAME} number 17: Timed out after 1.5 s: ",
-        "rank 3 (host h, pid 103) is stopped, or busy without a break: silent for 4.0 s; ",
+        "rank 3 (host h, pid 103) is stopped, or busy without releasing the GIL: silent for 4.0 s",
         f"rank 1 (host h, pid 101), which is still in {NAME} number 16, has not arrived; ",
         "ranks 0, 2 have arrived; ",
         "rank 2 is in step 1 of 2 (receiving), 2000 of 4000 bytes moved, waiting for rank 1; ",

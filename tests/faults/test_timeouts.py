@@ -90,7 +90,7 @@ def one_does_not_come(rank: int, world_size: int) -> list[Late]:
 
 
 def one_does_not_wait(rank: int, world_size: int) -> list[Late]:
-    """Work.wait gives up; the call itself goes on and ends well."""
+    """Work.wait gives up; the call itself continues and ends well."""
     wait_for_every_report()
     comm = Communicator()
     data = np.ones(COUNT, np.float32)
@@ -154,7 +154,7 @@ def test_timeout_of_wait_is_kept_and_harms_nobody(tmp_path: Path, layout: Layout
     check_times(stories, layout)
     expected = (
         rf"of waiting for its Work: rank {ABSENT} \(host .*\), which is .*, has not arrived; "
-        rf"ranks {_names(layout)} have arrived; .*; the call itself goes on, its own timeout is"
+        rf"ranks {_names(layout)} have arrived; .*; the call itself continues, its own timeout is"
     )
     for *_, text in sum(stories, []):
         assert re.search(expected, text), text

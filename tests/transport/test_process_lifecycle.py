@@ -82,7 +82,7 @@ def read_late(descriptor):
     return value
 os.eventfd_read = read_late
 from hccl_py.observe.dump_signal import BELL
-BELL.hold(lambda: None)
+BELL.acquire(lambda: None)
 BELL.release()
 """,
 }

@@ -5,9 +5,9 @@
     acknowledge   one byte              <->      one byte           same node: with segment,
                                                                     doorbell and arena
 
-An acknowledgement says how many of the other rank's messages its sender has (`full_mesh.py`). The
-hello says which connection of which communicator it is, and no identity follows: the random id of
-the communicator stands for one list of members, which every rank found itself in.
+An acknowledgement carries the number of messages received from the other rank (`full_mesh.py`). The
+hello names the communicator and the connection, and no identity follows: the communicator's random
+id implies one list of members, in which every rank has found itself.
 """
 
 import os
@@ -55,11 +55,11 @@ class NotNowError(RejectedError):
 
 
 class PendingConnection(Handshake):
-    """A socket on its way through the handshake of two ranks.
+    """A socket in the handshake of two ranks.
 
     Attributes:
         socket: replaced by its TLS wrapper where there is one.
-        key: which connection it is, claimed until `authenticated`; None before the hello.
+        key: the connection that it claims to be until `authenticated`; None before the hello.
         progress: how many messages the peer had from this rank when it acknowledged, or `JOINED`.
     """
 
@@ -71,9 +71,9 @@ class PendingConnection(Handshake):
         wanted: Key | Callable[[Key], bool],
         progress_with: Callable[[Key], int] = lambda key: 0,
     ) -> None:
-        """Take over a socket; `wanted` was dialled, or says which accepted ones may come.
+        """Take over a socket; `wanted` is the dialled key, or decides which ones to accept.
 
-        `progress_with` is this rank's own `progress` with the peer.
+        `progress_with` returns this rank's own `progress` with the peer.
         """
         self.world = world
         self.key = wanted if isinstance(wanted, Key) else None
@@ -82,7 +82,7 @@ class PendingConnection(Handshake):
         super().__init__(connection, address, dialled=isinstance(wanted, Key))
 
     def go_on_with(self, steps: Steps) -> None:
-        """Have `advance` run these steps, once the handshake is complete or others are given up."""
+        """Have `advance` run these steps, after the handshake or instead of earlier ones."""
         self._steps = steps
 
     def check(self) -> None:
@@ -111,8 +111,8 @@ class PendingConnection(Handshake):
             if self.socket.getpeercert(binary_form=True) != expected:
                 raise RejectedError("its TLS certificate is not the one of its peer info")
         if self.key.index == CONTROL:
-            # Not on a lane, which may rightly stand still for minutes with its window closed: the
-            # user timeout would take that for a dead peer.
+            # Not on a lane: its window may be closed for minutes, which the user timeout would take
+            # for a dead peer.
             self.watch_host(_WATCH_OPTIONS)
 
     def _secure(self, *, server_side: bool) -> Steps:
@@ -121,7 +121,7 @@ class PendingConnection(Handshake):
             if user != os.geteuid():
                 raise RejectedError(f"it belongs to user {user}, this process to {os.geteuid()}")
             return
-        # Before the handshake: Nagle's delay would cost 40 ms per connection there already.
+        # Before the handshake, which Nagle's algorithm would delay by 40 ms.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.world.tls is not None:
             self.socket = secured = self.world.tls.wrap(self.socket, server_side=server_side)
@@ -139,7 +139,7 @@ class PendingConnection(Handshake):
         yield from self._conclude()
 
     def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
-        """Run the side that was dialled; `is_expected` says whether a connection may come."""
+        """Run the side that was dialled; `is_expected` decides whether to accept."""
 
         def answer_to(hello: bytes) -> bytes:
             key = self._read_hello(hello, _CONNECTOR)
@@ -170,7 +170,7 @@ class PendingConnection(Handshake):
         return _HELLO.pack(_MAGIC, *here, secrets.token_bytes(NONCE_BYTES))
 
     def _read_hello(self, data: bytes, role: int) -> Key:
-        """Return which connection the other side means, as this side names it."""
+        """Return this side's key of the connection that a hello names."""
         magic, version, its_role, *connection, communicator_id, _ = _HELLO.unpack(data)
         if magic != _MAGIC:
             raise RejectedError("it does not speak this protocol")
@@ -184,14 +184,14 @@ class PendingConnection(Handshake):
         return Key(source, index, path)
 
     def detach(self) -> Connection:
-        """Give the connection to the caller; received descriptors go along."""
+        """Hand the connection and its received descriptors over to the caller."""
         self.closed = True
         if isinstance(self.socket, SSLSocket):
             return TlsStream(self.socket)
         return self.socket.detach()
 
     def send_some(self, data: bytes) -> int:
-        """Send what fits; TLS takes no flags."""
+        """Send as many bytes as fit; TLS sockets accept no flags."""
         return (
             self.socket.send(data)
             if isinstance(self.socket, SSLSocket)
@@ -199,7 +199,7 @@ class PendingConnection(Handshake):
         )
 
     def when_ready(self, event: int, call: Callable[[], T]) -> Generator[int, None, T]:
-        """Call until the call does not block; `event` is what it waits for on a plain socket."""
+        """Repeat a call until it does not block; a plain socket waits for `event`."""
         while True:
             try:
                 return call()

@@ -1,7 +1,7 @@
 """Makes connections: dials, listens and authenticates, all on one selector and one thread.
 
-`wire/acceptor.py` treats the strangers. A failure is an error at the start (`full_mesh.py`); later
-(`reconnect.py`) it is tried again.
+`wire/acceptor.py` limits unauthenticated connections. A failed connection is an error at the start
+(`full_mesh.py`), and is retried later (`reconnect.py`).
 """
 
 import heapq
@@ -33,9 +33,9 @@ class Connector(Acceptor[PendingConnection]):
     """Dials, accepts and authenticates.
 
     Attributes:
-        FIRST_RETRY_S: pause after a first failed attempt; doubles with each further one.
-        LONGEST_RETRY_S: where it stops to double.
-        CONNECT_S: how long the kernel of a member may take to answer that it is dialled.
+        FIRST_RETRY_S: pause after the first failed attempt; each further one doubles it.
+        LONGEST_RETRY_S: longest pause.
+        CONNECT_S: time limit for the kernel of a dialled host to answer.
     """
 
     FIRST_RETRY_S: float
@@ -49,7 +49,7 @@ class Connector(Acceptor[PendingConnection]):
         max_unauthenticated: int,
         selector: BaseSelector,
     ) -> None:
-        """Prepare; the loop of `selector` calls what is registered there, and `tick`."""
+        """Prepare; the loop of `selector` calls the registered callbacks, and `tick`."""
         super().__init__(listeners, max_unauthenticated, selector, f"rank {world.rank}")
         self._world = world
         # The next pause of each connection that this rank dials, until it is connected.
@@ -58,7 +58,7 @@ class Connector(Acceptor[PendingConnection]):
 
     @abstractmethod
     def _is_expected(self, key: Key) -> bool:
-        """Say whether another rank may make this connection; NotNowError: later, or not needed."""
+        """Return whether a peer may make this connection; NotNowError: later, or not needed."""
 
     @abstractmethod
     def _progress(self, key: Key) -> int:
@@ -70,11 +70,11 @@ class Connector(Acceptor[PendingConnection]):
 
     @abstractmethod
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Raise, or retry later: an attempt of a member, or to reach one, failed."""
+        """Raise, or retry later: an attempt to connect with a member failed."""
 
     @abstractmethod
     def _num_missing(self) -> int:
-        """Return how many connections this rank still lacks at the least."""
+        """Return how many connections this rank lacks, at least."""
 
     def _no_descriptor(self) -> str:
         limit = descriptor_limits()[0]
@@ -126,7 +126,7 @@ class Connector(Acceptor[PendingConnection]):
         self._begin(pending, self.CONNECT_S)
 
     def _through_emulation(self, dialled: socket.socket, rank: int) -> socket.socket:
-        """Put the emulated network, if there is one, into a connection with another node."""
+        """Carry a connection with another node over the emulated network, if there is one."""
         here, there = (self._world.members[one].identity for one in (self._world.rank, rank))
         emulated = emulation()
         if emulated is None or here.node == there.node:
@@ -151,7 +151,7 @@ class Connector(Acceptor[PendingConnection]):
         return there.host, there.port
 
     def _bind(self, key: Key, dialled: socket.socket) -> None:
-        """Have a connection begin at this rank's end of its path."""
+        """Bind a dialled socket to this rank's end of its path."""
         if self._world.is_local(key.rank):
             return
         here, _ = self._world.route(key.rank, key.path)
@@ -189,6 +189,6 @@ class Connector(Acceptor[PendingConnection]):
             self._refused(key)
             return
         what = f"{pending.step}: {rejection}"
-        if pending.step == "proof":  # an acceptor drops strangers and says nothing
+        if pending.step == "proof":  # an acceptor closes without a reason
             what += " (is HCCL_SECRET the same on both?)"
         self._failed(key, what, rejection)

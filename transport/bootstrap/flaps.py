@@ -1,4 +1,4 @@
-"""The log of paths that break and come back: what happens again and again is said once."""
+"""The log of paths that break and come back, which must not fill it."""
 
 import logging
 import time
@@ -9,10 +9,9 @@ _CALM_S = 60.0
 
 
 class Flaps:
-    """Logs breaks and returns of paths, the first two of each until it was whole for a minute."""
+    """Logs two breaks and the first return of a path, then nothing until a minute without any."""
 
     def __init__(self) -> None:
-        """Know of no break."""
         self._num_breaks: dict[object, int] = {}
         self._last_s: dict[object, float] = {}
 
@@ -28,7 +27,7 @@ class Flaps:
             logger.warning("%s broke again; not logged again within %g s", name, _CALM_S)
 
     def log_return(self, name: str, path: object) -> None:
-        """Log that it works again, if its break was the first."""
+        """Log that a path works again, if its last break was the first."""
         self._last_s[path] = time.monotonic()
         if self._num_breaks.get(path) == 1:
             logger.warning("%s works again", name)

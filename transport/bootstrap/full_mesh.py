@@ -4,18 +4,17 @@ Of each pair the higher rank dials. Ranks of one node share one Unix connection;
 nodes share, over each path, a TCP control connection. Data lanes follow when they are first needed
 (`reconnect.py`); only those of queue pairs are connected here.
 
-A connection fails as soon as it can be known: the kernel of the peer does not answer, or refuses
-although the peer listens. All ranks learn that (`shared_failure.py`), and no rank goes on before
-all have all their connections (`join`).
+Connecting fails early: when the kernel of a peer does not answer, or refuses although the peer
+listens. All ranks then raise that failure (`shared_failure.py`). No rank continues before all ranks
+have all connections (`join`).
 
-A connection that is lost after its handshake is dialled again by the rank that dialled it: perhaps
-the other rank had not finished it. Of a queue pair, whose ends have no store to tell, both dial.
-Messages that were lost with it are sent again. A rank that
-has joined answers by its `Reconnector`. Of one that the peer closed the other rank dials too: a
-refusal means that the peer has ended.
+The rank that dialled a connection redials it if it is lost after its handshake, and lost messages
+are sent again. A peer that has joined accepts through its `Reconnector`. If the peer closed the
+connection, both ranks dial: a refusal means that the peer has ended. Both ends of a queue pair
+always dial, because they have no store to share a failure.
 
-The control connections are a full mesh: a rank notices by them within milliseconds that another one
-ended, and whether it said goodbye, even if the two never exchange data.
+The control connections are a full mesh: they show within milliseconds that another rank ended, and
+whether it said goodbye, even if the two ranks never exchange data.
 """
 
 import contextlib
@@ -49,12 +48,12 @@ from hccl_py.transport.wire.handshake import (
 
 _MAX_PEERS_IN_MESSAGE = 8
 _KERNEL_ANSWERS_S = 12.0
-"""How long a dialled host may be silent: the third packet of a lost connect goes out after 7 s."""
+"""Time limit for the kernel of a dialled host: the third repeated SYN leaves after 7 s."""
 _LOST_S = 45.0
-"""How long a connection that was lost may stay away, as later with the engine."""
+"""Time limit for a lost connection to return, the same as the engine's."""
 _JOINED = b"J"
 _LONGEST_TURN_S = 0.1
-"""How often a deadline that can be hopeless is asked."""
+"""Interval at which `Deadline.hopeless` is called."""
 
 
 class FullMesh(Connector):
@@ -62,7 +61,7 @@ class FullMesh(Connector):
 
     FIRST_RETRY_S = 0.002
     LONGEST_RETRY_S = 0.1
-    # No limit to a handshake: a rank may be slow, and there is a deadline for it all.
+    # Handshakes have no limit of their own: a rank may be slow, and the deadline covers all.
     ATTEMPT_S = math.inf
 
     def __init__(
@@ -72,12 +71,12 @@ class FullMesh(Connector):
         deadline: Deadline,
         failure: SharedFailure | None = None,
     ) -> None:
-        """Prepare; `run` does the work. The listening sockets stay the caller's.
+        """Prepare; `run` does the work. The caller owns the listening sockets.
 
-        `failure` is what all ranks know; None where they share nothing.
+        `failure` is None where ranks share no failures.
         """
-        # Half of the time at most, so that the rank that dials names the cause before its peers,
-        # which know less, come to their deadlines.
+        # At most half of the time: the rank that dials knows the cause, and raises it before its
+        # peers' deadlines.
         self.CONNECT_S = min(_KERNEL_ANSWERS_S, deadline.remaining_s / 2)
         self._failure = failure
         self._poll_s = time.monotonic() + POLL_PERIOD_S
@@ -89,7 +88,7 @@ class FullMesh(Connector):
         self._closed: set[Key] = set()  # closed by the peer
         self._sent: defaultdict[int, list[bytes]] = defaultdict(list)  # by rank
         self._received: defaultdict[int, list[bytes]] = defaultdict(list)
-        self._unheard: dict[int, int] = {}  # how many bytes ranks have still to send
+        self._open: dict[int, int] = {}  # by rank of an open exchange: bytes to receive
         self._deadline = deadline
         num_inbound = sum(key.rank > world.rank for key in self._awaited)
         max_unauthenticated = num_inbound + unauthenticated_limit()
@@ -107,9 +106,9 @@ class FullMesh(Connector):
             pending.close()
 
     def run(self) -> dict[Key, PendingConnection]:
-        """Connect to every peer; what is returned stays owned by this object until detached.
+        """Connect to every peer; this object owns the connections until they are detached.
 
-        BootstrapError: a peer rejected, failed or did not come; everything is to be closed.
+        BootstrapError: a peer rejected, failed or did not connect; `close` this object then.
         """
         self._listen()
         for key in sorted(self._awaited):
@@ -119,10 +118,10 @@ class FullMesh(Connector):
             self._turn(self._timeout_message)
         return self._finished
 
-    def go_on(self) -> str:
-        """Answer ranks that lost a connection, while this one waits for other things.
+    def serve(self) -> str:
+        """Serve ranks that lost a connection while this rank waits for something else.
 
-        Return "", as `Deadline.hopeless` does where there is hope; BootstrapError: there is none.
+        Return "", so that it can be a `Deadline.hopeless`; BootstrapError: waiting is hopeless.
         """
         self._longest_turn_s()
         self._handle(0.0)
@@ -131,7 +130,7 @@ class FullMesh(Connector):
     def join(self) -> None:
         """Wait until every rank has all its connections: each reports to rank 0, which answers all.
 
-        BootstrapError: a rank could not connect, ended, or did not come so far.
+        BootstrapError: a rank could not connect, ended, or did not report in time.
         """
         others = range(1, len(self._world.members))
         if self._world.rank == 0:
@@ -141,23 +140,23 @@ class FullMesh(Connector):
             self.exchange({0: _JOINED}, {0: len(_JOINED)})
 
     def exchange(self, messages: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytes]:
-        """Send these ranks a message, and return one of each of those, of so many bytes.
+        """Send messages by rank, and return one of `sizes[rank]` bytes from each rank in `sizes`.
 
-        BootstrapError: a rank ended, or its message did not come.
+        BootstrapError: a rank ended, or its message did not arrive.
         """
-        self._unheard = {**dict.fromkeys(messages, 0), **sizes}
+        self._open = {**dict.fromkeys(messages, 0), **sizes}
         for rank, message in messages.items():
             self._sent[rank].append(message)
-        for rank in tuple(self._unheard):
-            self._talk(rank, len(self._sent[rank]) - (rank in messages))
-        while self._unheard:
-            self._turn(lambda: self._join_message(sorted(self._unheard)))
+        for rank in tuple(self._open):
+            self._start_exchange(rank, len(self._sent[rank]) - (rank in messages))
+        while self._open:
+            self._turn(lambda: self._join_message(sorted(self._open)))
         return {rank: self._received[rank][-1] for rank in sizes if self._received[rank]}
 
-    def _talk(self, rank: int, first: int) -> None:
-        """Send a rank its messages from number `first` on, and receive one if one is to come."""
+    def _start_exchange(self, rank: int, first: int) -> None:
+        """Send a rank its messages from number `first` on, and receive one if one is expected."""
         key = Key(rank, CONTROL, 0)
-        if key not in self._lost:  # else when it is back
+        if key not in self._lost:  # else `_connected` does it
             self._finished[key].go_on_with(self._steps(rank, first))
             self._go_on(key)
 
@@ -165,9 +164,9 @@ class FullMesh(Connector):
         control = self._finished[Key(rank, CONTROL, 0)]
         for message in self._sent[rank][first:]:
             yield from control.send(message)
-        if self._unheard.get(rank):
-            self._received[rank].append((yield from control.receive(self._unheard[rank])))
-        self._unheard.pop(rank, None)
+        if self._open.get(rank):
+            self._received[rank].append((yield from control.receive(self._open[rank])))
+        self._open.pop(rank, None)
 
     def _go_on(self, key: Key) -> None:
         control = self._finished[key]
@@ -181,7 +180,7 @@ class FullMesh(Connector):
                 self._selector.register(control.socket, event, partial(self._go_on, key))
 
     def _lose(self, key: Key, cause: RejectedError) -> None:
-        """Dial a finished connection again: one that was closed, to see whether the peer ended."""
+        """Redial a finished connection; whether a peer that closed it ended shows in its answer."""
         self._unwatch(self._finished[key])
         self._lost[key] = time.monotonic()
         if not isinstance(cause, ResetError):
@@ -200,7 +199,7 @@ class FullMesh(Connector):
         return BootstrapError(f"{who} ended while ranks connected; look at its log")
 
     def _turn(self, timeout_message: Callable[[], str]) -> None:
-        """Handle what happens in the next moment; raise at the deadline, or if it is hopeless."""
+        """Handle the next events; raise at the deadline, or if waiting is hopeless."""
         if self._deadline.expired:
             self._poll()
             raise BootstrapError(timeout_message())
@@ -220,11 +219,11 @@ class FullMesh(Connector):
             return remaining_s
         reason = self._deadline.hopeless()
         if reason:
-            raise BootstrapError(f"rank {self._world.rank}: gave up to connect: {reason}")
+            raise BootstrapError(f"rank {self._world.rank}: gave up connecting: {reason}")
         return min(_LONGEST_TURN_S, remaining_s)
 
     def _poll(self) -> None:
-        """See what was lost, whether another rank failed, and whether those that refuse listen."""
+        """Check for lost connections, for failed ranks, and whether ranks that refuse listen."""
         self._poll_s = time.monotonic() + POLL_PERIOD_S
         self._check_finished()
         if self._failure is None:
@@ -232,7 +231,7 @@ class FullMesh(Connector):
         members = self._world.members
         here = members[self._world.rank].identity
         awaited = [members[rank] for rank in sorted({key.rank for key in self._awaited})]
-        # A rank closes its socket after it shared its failure, or when no rank awaits it any more.
+        # Before `failure.poll`: a rank shares its failure before it closes its socket.
         ended = [one for one in awaited if has_ended(one.identity, one.unix_name, here)]
         self._failure.poll()
         if ended:
@@ -257,8 +256,8 @@ class FullMesh(Connector):
                 )
 
     def _refused(self, key: Key) -> None:
-        """Retry while the peer may be slow; what it refuses once it listens, a firewall does."""
-        if key in self._closed or self._failure is None:  # that end listened before it was known
+        """Retry while the peer may not listen yet; once it listens, a firewall refuses."""
+        if key in self._closed or self._failure is None:  # the peer has listened
             raise self._ended(key)
         if not self._world.is_local(key.rank) and self._refusing.setdefault(key, False):
             what = f"{CONNECTING}: connection refused, although that rank listens"
@@ -276,32 +275,32 @@ class FullMesh(Connector):
         return len(self._received[key.rank])
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
-        """Take it, also in place of one that only the peer knows to be lost."""
+        """Take over a connection; it may replace one whose loss only the peer has noticed."""
         self._lost.pop(key, None)
         self._closed.discard(key)
         before = self._finished.get(key)
         if before is not None:
             if key.index != CONTROL and pending.progress == JOINED:
-                pending.close()  # the engines replace it, which both have to know
+                pending.close()  # the peer has joined: both engines must replace the lane
                 return
             self._unwatch(before)
             before.close()
         self._finished[key] = pending
         self._awaited.discard(key)
         if pending.progress == JOINED:
-            self._unheard.pop(key.rank, None)
+            self._open.pop(key.rank, None)
         elif (key.index, key.path) == (CONTROL, 0):
-            self._talk(key.rank, pending.progress)
+            self._start_exchange(key.rank, pending.progress)
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Give up: at the start every connection has to come about. One that was reset comes again.
+        """Raise, because every connection is required; retry one that was reset.
 
-        A peer that has ended refuses it then.
+        A peer that has ended refuses the retry.
         """
         was_reset = isinstance(cause, ResetError)
-        is_dialled = key in self._retry_s  # by the end that accepts, only after a loss
+        is_dialled = key in self._retry_s  # the end that accepts dials only after a loss
         if was_reset and self._failure is None and not is_dialled:
-            self._dial(key)  # the other end may have all it needs, and have left
+            self._dial(key)  # the other end may have finished and closed
             return
         if was_reset or key in self._finished or (is_dialled and key.rank > self._world.rank):
             self._retry_later(key)
@@ -358,7 +357,7 @@ class FullMesh(Connector):
         )
         return (
             f"{self._world.me} is connected with all ranks, but "
-            f"{self._deadline} has not heard that of {missing}; look at the log there"
+            f"{self._deadline} these have not reported the same: {missing}; look at their logs"
         )
 
 

@@ -23,7 +23,7 @@ from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store, served_
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
-from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.control_plane import acquire, release
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import ControlMembers
 from hccl_py.transport.deadline import Deadline
@@ -60,11 +60,11 @@ MakeSegment = Callable[[tuple[int, ...]], tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Terms:
-    """A rank's data for the others.
+    """The data of one rank that `connect` passes to the others.
 
     Attributes:
-        settings: those that `agreed.SETTINGS` compares and that are not the network's.
-        shared: what all ranks get from rank 0.
+        settings: compared settings (`agreed.COMPARED`) that are not the network's.
+        shared: rank 0's is passed to all ranks.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class Link:
     Attributes:
         controls: one Unix socket (same node), or one TCP connection per path.
         lanes: the TCP connections of each lane, one per path; empty where they are made when first
-            needed, where memory is shared and where a provider has the lanes.
+            needed, where memory is shared and where a provider makes the lanes.
         paths: name of each path; empty where memory is shared.
         shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
             where no memory is shared.
         provided: the lanes of a provider in Python.
-        rdma_lanes: over queue pairs of an RDMA device, in RTS.
+        rdma_lanes: lanes over queue pairs of an RDMA device, in state RTS.
     """
 
     rank: int
@@ -97,16 +97,16 @@ class Link:
 
 @dataclass(frozen=True)
 class Mesh:
-    """All connections of this rank, which are the caller's of `connect` to close.
+    """All connections of this rank; the caller of `connect` closes them.
 
     Attributes:
         world: this rank among all ranks.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes make lanes and replace connections; empty on a single
             node.
-        provider: owns the links' provided lanes, to be closed after them; None without one.
-        coordination: this rank's hold on the control plane, still to be attached; None if alone.
-        shared: what rank 0 shared with all ranks; empty if alone.
+        provider: owns the links' provided lanes and is closed after them; None without one.
+        coordination: this rank's use of the control plane, not attached yet; None if alone.
+        shared: rank 0's data for all ranks; empty if alone.
     """
 
     world: World
@@ -118,7 +118,7 @@ class Mesh:
 
     @property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each node; nodes in the order in which ranks first name them."""
+        """The ranks of each node; nodes in the order of their lowest ranks."""
         nodes: dict[tuple[str, int, str], list[int]] = {}
         for member in self.world.members:
             nodes.setdefault(member.identity.node, []).append(member.rank)
@@ -142,16 +142,15 @@ def connect(
     Args:
         store: used by the ranks of this communicator only; wrap it in a prefix.
         make_segment: called once with the ranks that share memory, in order, this one included;
-            returns what those peers get a copy of, see `World.segment`. The descriptors stay
-            the caller's, on failure too.
+            returns the descriptors that those peers receive (`World.segment`). The caller owns
+            them, on failure too.
         num_lanes: data lanes per rank that shares no memory.
-        slot_bytes: the most that a message of a lane has.
+        slot_bytes: largest message of a lane.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
-        ask: called once, when the others hear of a failure: if it raises, that is the error of
-            all ranks.
+        ask: called once, while failures are shared: its error becomes the error of all ranks.
 
     Raises:
-        InvalidArgumentError: rank, world_size or a setting makes no sense.
+        InvalidArgumentError: rank, world_size or a setting is invalid.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
     sealed = SealedStore(store, sealing_key())
@@ -159,12 +158,12 @@ def connect(
         require_system_calls()
         identity = identity or Identity.of_this_process()
         ask()
-        _refuse_others(sealed, Member(0, identity))
+        _reject_others(sealed, Member(0, identity))
         alone = World(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
     failure = SharedFailure(sealed, rank, world_size)
-    # The failure is shared before anything closes, pending connections too: peers would fail in
-    # turn, and one of them would be the first to share its failure.
+    # A failure is shared before any connection closes. Otherwise a peer might be the first to share
+    # one: that its connection was closed.
     with contextlib.ExitStack() as opened, failure.sharing():
         if not 0 <= rank < world_size:
             raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
@@ -186,13 +185,13 @@ def connect(
         opened.callback(coordination.close)
         mine.settle_transport(result.infos, sealed, deadline, failure)
         mesh = mine.connect(result, make_segment, deadline, coordination, failure)
-        release(mine.plane)  # the coordination has a hold of its own
-        opened.pop_all()  # what is still open is the caller's from here on
+        release(mine.plane)  # the coordination has acquired it too
+        opened.pop_all()  # the caller owns them now
     return mesh
 
 
-def _refuse_others(store: SealedStore, me: Member) -> None:
-    """Report that WORLD_SIZE differs to ranks that come although this one is to be alone."""
+def _reject_others(store: SealedStore, me: Member) -> None:
+    """Report to ranks with a larger WORLD_SIZE that this rank expects to be alone."""
     if store.is_there:
         with contextlib.suppress(BootstrapError):
             store.set("members", msgpack.packb({"failure": f"{me} has world_size 1"}))
@@ -200,28 +199,27 @@ def _refuse_others(store: SealedStore, me: Member) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    # The first communicator reads the variable and removes it; hccl-launch has warned itself.
-    if text and "HCCL_PROGRESS_FILE" not in os.environ:
+    if text and "HCCL_PROGRESS_FILE" not in os.environ:  # under hccl-launch, the launcher warned
         logger.warning(text)
 
 
 class _Resources:
     """The resources that a rank opens before the rendezvous, for its peer info.
 
-    Sockets are bound there and listen only after it: a job on one node never opens a port, and
-    no peer is served before the secret is known.
+    Sockets are bound before the rendezvous and listen after it: a job on one node never opens a
+    port, and no peer is served before the secret is known.
     """
 
     def __init__(
         self,
         rank: int,
         world_size: int,
-        lanes: tuple[int, int],  # how many, and the most that a message of them has
+        lanes: tuple[int, int],  # their number, and their largest message
         identity: Identity,
         settings: NetworkSettings,
         opened: contextlib.ExitStack,
     ) -> None:
-        """Open; `opened` closes all of it, and what is opened later, if the bootstrap fails."""
+        """Open them; `opened` closes all, also those opened later, if the bootstrap fails."""
         self.settings = settings
         self._opened = opened
         self._rank = rank
@@ -252,7 +250,7 @@ class _Resources:
                 self._rdma = self._open_rdma()
             except BootstrapError as error:
                 raise BootstrapError(f"{VARIABLE}={VERBS}: {error}") from error
-        self.plane = hold()
+        self.plane = acquire()
         opened.callback(release, self.plane)
         self.info = PeerInfo(
             identity,
@@ -290,7 +288,7 @@ class _Resources:
         coordination: Coordination,
         failure: SharedFailure,
     ) -> Mesh:
-        """Connect to all ranks; closes what is only needed for that, and nothing else."""
+        """Connect to all ranks, and close the sockets that are no longer needed."""
         world = self._world(result, make_segment)
         _log_unused(world)
         remote = world.remote
@@ -302,17 +300,17 @@ class _Resources:
         for listener in listeners:
             listener.listen(BACKLOG)
         if remote:
-            failure.tell_listening()
+            failure.publish_listening()
         full_mesh = FullMesh(world, listeners, deadline, failure)
         self._opened.callback(full_mesh.close)
         made = full_mesh.run()
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
-            meanwhile = Deadline(deadline.remaining_s, full_mesh.go_on)
+            meanwhile = Deadline(deadline.remaining_s, full_mesh.serve)
             provided = self._provider.connect([info.provider for info in result.infos], meanwhile)
         rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]] = {}
         if self._rdma is not None:
-            # Only over connections that are authenticated; none sends before all can receive.
+            # Over authenticated connections only; no rank sends before all can receive.
             self._rdma.make(remote, self._slot_bytes)
             mine = self._rdma.describe()
             theirs = full_mesh.exchange(mine, {rank: len(one) for rank, one in mine.items()})
@@ -334,7 +332,7 @@ class _Resources:
         deadline: Deadline,
         failure: SharedFailure,
     ) -> None:
-        """Let `auto` become `verbs` where every rank can; the device is opened only for that."""
+        """Change `auto` to `verbs` if every rank can use RDMA; else the device is not kept open."""
         if self.settings.transport != AUTO or not any(info.rdma for info in infos):
             return
         node = self.info.identity.node
@@ -346,7 +344,7 @@ class _Resources:
         try:
             rdma = self._open_rdma()
             rdma.make(remote, self._slot_bytes)
-        except RuntimeError as error:  # an HcclError, or what the system refuses, as descriptors
+        except RuntimeError as error:  # an HcclError, or the system's, e.g. for descriptors
             problem = f"rank {self._rank} on {self.info.identity.host}: {error}"
         problem = first_problem(store, self._rank, len(infos), problem, deadline, failure.poll)
         if problem:
@@ -357,7 +355,7 @@ class _Resources:
             self.settings = replace(self.settings, transport=VERBS)
 
     def _open_rdma(self) -> "RdmaLanes":
-        # Imported when used: it brings all of verbs along.
+        # Imported here, because it imports all of verbs.
         from hccl_py.transport.providers.verbs.lanes import RdmaLanes
 
         return RdmaLanes(self._num_lanes, self._interfaces)
@@ -408,7 +406,7 @@ def _log_unused(world: World) -> None:
         interfaces = ", ".join(endpoint.interface for endpoint in me.endpoints)
         logger.warning(
             f"rank {me.rank} has {len(me.endpoints)} interfaces ({interfaces}), {fewest} has "
-            f"{len(fewest.endpoints)}: towards it the first {len(fewest.endpoints)} are used"
+            f"{len(fewest.endpoints)}: connections with it use the first {len(fewest.endpoints)}"
         )
 
 
@@ -418,7 +416,7 @@ def _links(
     provided: Mapping[int, Sequence[Lane]],
     rdma_lanes: Mapping[int, tuple[_core.RdmaLaneEnd, ...]],
 ) -> tuple[Link, ...]:
-    """Hand finished connections over; nothing can fail once the first is detached."""
+    """Hand over the finished connections; nothing can fail once the first is detached."""
     links = []
     for peer in (member.rank for member in world.members if member.rank != world.rank):
         if world.is_local(peer):

@@ -1,4 +1,4 @@
-"""HCCL_TRANSPORT=auto: RDMA between nodes only if every rank has what it needs of its device.
+"""HCCL_TRANSPORT=auto: RDMA between nodes only if every rank can use its device.
 
 A rank opens the device and makes its queue pairs before it agrees. If that fails on any rank, all
 ranks use TCP. Nothing is connected yet.
@@ -29,10 +29,10 @@ def first_problem(
 
     Args:
         problem: of this rank; empty: it has none.
-        poll: called now and then; may raise to end the wait.
+        poll: called every second; may raise to end the wait.
 
     Raises:
-        BootstrapError: a rank did not come so far.
+        BootstrapError: a rank did not report in time.
     """
     store.set(f"{_AGREED}/{rank}", problem.encode()[:_MAX_BYTES])
     if rank == 0:

@@ -2,17 +2,17 @@
 
 The control thread does both, so it serves a peer while this rank computes.
 
-A lane is made once a message waits on it, and either rank may dial. If both do, the connection that
-the higher rank dials is the one: it turns the other away, and dials only while it has not answered
-the other's proof. So never are two connections made where one is wanted.
+A lane is made when a message first waits on it, and either rank may dial. If both do, the higher
+rank's connection is kept: that rank rejects the other attempt, and dials only while it has not
+answered the other's proof. So a lane never gets two connections for one path.
 
-The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
-rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
-made there, and because a refusal means that the peer has ended. The engine gets the new connection
-and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
-also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
-without any path ends. Only that no connection of a lane can be made while the control connections
-stand is known here (`unmade.py`), and reported to the engine.
+The engine reports broken connections and uses the other paths. Both ranks redial, and only the
+higher rank's connection is kept. The lower rank dials because the higher one may never have had the
+lost lane, and because a refusal means that the peer has ended. The engine receives the new
+connection and repeats what the old one may have lost. Attempts continue until the communicator is
+closed, also after a failure, because `shrink` must know which ranks ended. The engine decides when
+a communicator without a path fails. This module only reports lanes that cannot be made although the
+control connections work (`unmade.py`).
 """
 
 import logging
@@ -28,7 +28,7 @@ from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
 from hccl_py.transport.bootstrap.world import CONTROL, Key, World
-from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.control_plane import acquire, release
 from hccl_py.transport.deadline import pause
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import unauthenticated_limit
@@ -39,17 +39,17 @@ from hccl_py.transport.wire.handshake import CONNECTING
 logger = logging.getLogger("hccl_py.transport")
 
 _FIRST_LANE_RETRY_S = 0.002
-"""The peer may just be about to finish its start, or dial the same lane itself."""
+"""Short: the peer may be about to finish its start, or to dial the same lane."""
 _POLL_PERIOD_S = 1.0
-"""How often the engine checks the connections while no call does."""
+"""Interval at which the engine checks the connections while no call does."""
 _CHECK = "a firewall? see hccl-launch --check"
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
-"""How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
-`_POLL_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
+"""How long a closing rank waits for a path to an unreachable peer: longer than `_POLL_PERIOD_S`, in
+which the peer notices the break, and short enough to close within 2 s."""
 _SETTLE_LANES_S = 5.0
-"""The same for a lane that is being made, or made again for what was lost with it, and for lanes of
-a provider: their peer lives, but may compute without Python's lock."""
+"""The same while a lane is made or replaced, or a provider's lane has data to send: the peer is
+alive, but may be busy."""
 
 
 class Reconnector(Connector):
@@ -68,16 +68,16 @@ class Reconnector(Connector):
         listeners: Sequence[socket.socket],
         opened: OpenSockets,
     ) -> None:
-        """Begin; `opened` learns of every new connection, and the listeners are taken over."""
-        self._plane = hold()
+        """Start, and take over the listeners; every new connection is added to `opened`."""
+        self._plane = acquire()
         remote = world.remote
-        num_inbound = world.num_lanes * sum(map(world.num_paths, remote))  # of one call, at once
+        num_inbound = world.num_lanes * sum(map(world.num_paths, remote))  # one call may need all
         max_unauthenticated = num_inbound + unauthenticated_limit()
         super().__init__(world, listeners, max_unauthenticated, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()
-        # The lanes' connections that there are, or were.
+        # Connections of lanes that exist, or existed.
         self._made: set[Key] = {
             Key(rank, 1 + lane, path)
             for rank in remote
@@ -86,7 +86,7 @@ class Reconnector(Connector):
         }
         self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
-        # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
+        # Peers with a lane that has no path. Replaced, never mutated: `settle` reads it.
         self._unreachable: set[int] = set()
         self._unmade = UnmadeLanes(world.num_paths)
         # Connections that could not be dialled for lack of a descriptor.
@@ -97,12 +97,12 @@ class Reconnector(Connector):
         self._plane.loop.call(self._open)
 
     def settle(self) -> None:
-        """Wait a moment for peers out of reach, and for what they have not got yet.
+        """Wait a short time for unreachable peers, and for messages that are not delivered.
 
-        Without a goodbye this rank's end is a death. Peers that ended need none.
+        A peer that receives no goodbye reports this rank as dead. Peers that ended need none.
         """
         began_s = time.monotonic()
-        # In this order: a break is known here a little later than to the engine.
+        # In this order: the control thread learns of a break a little later than the engine.
         while (owes := self._engine.has_undelivered()) or (
             self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
         ):
@@ -113,7 +113,7 @@ class Reconnector(Connector):
             pause(_SETTLE_PERIOD_S)
 
     def close(self) -> None:
-        """Close what is under way and the listeners. Idempotent."""
+        """Close the listeners and unfinished connections. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -121,7 +121,7 @@ class Reconnector(Connector):
         release(self._plane)
 
     def close_in_child(self) -> None:
-        """In a forked child, where the thread is not: close the copies of the descriptors."""
+        """In a forked child, which lacks the thread: close the copies of the descriptors."""
         self._closing = True
         self._close_copies()
         self._close_listeners()
@@ -159,13 +159,13 @@ class Reconnector(Connector):
             self._poll_s = time.monotonic() + _POLL_PERIOD_S
             self._take_news()
             for key, why in self._unmade.take_given_up():
-                if key in self._without_descriptor:  # it is no fault of the peer
+                if key in self._without_descriptor:  # not the peer's fault
                     self._engine.abort(self._no_descriptor(), Cause.INTERNAL_ERROR)
                 else:
                     self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}")
 
     def _take_news(self, but: Key | None = None) -> None:
-        """Make what the engine needs, except `but`, to which there is a new connection."""
+        """Make the connections that the engine needs, except `but`, which was made."""
         self._take_broken(but)
         self._take_wanted()  # the same event announces both
 
@@ -178,7 +178,7 @@ class Reconnector(Connector):
                 self._make(key)
 
     def _make(self, key: Key) -> None:
-        """Dial, unless the peer's own attempt has come so far that it may have succeeded there."""
+        """Dial, unless the peer's own attempt may have succeeded at the peer."""
         for accepted in self._attempts(key, dialled=False):
             if accepted.authenticated:
                 return
@@ -201,7 +201,7 @@ class Reconnector(Connector):
                 self._make(key)
 
     def _log_break(self, key: Key) -> None:
-        """Log it once it does not look like the end of the peer, which breaks all and refuses."""
+        """Log a break once a redial shows that the peer did not end: it would have refused."""
         if not _any_on_path(key, self._logged):
             self._flaps.log_break(self._name(key), (key.rank, key.path))
         self._logged.add(key)
@@ -217,7 +217,7 @@ class Reconnector(Connector):
     # Called by a connector.
 
     def _is_expected(self, key: Key) -> bool:
-        """Accept any connection there may be: the peer may have noticed a break first."""
+        """Accept every connection that may exist: the peer may notice a break first."""
         if key.index > self._world.num_lanes or key.path >= self._world.num_paths(key.rank):
             return False
         is_first = key.index != CONTROL and key not in self._made
@@ -226,7 +226,7 @@ class Reconnector(Connector):
         return True
 
     def _progress(self, key: Key) -> int:
-        """Let a rank that lost the last message of the start know that it may go on."""
+        """Return `JOINED`: a peer that lost the last message of its start may continue."""
         return JOINED
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
@@ -234,7 +234,7 @@ class Reconnector(Connector):
             self._made.add(key)
             self._wanted.discard(key)
             self._unmade.forget([key])
-        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
+        # Breaks reported so far are of the old connection. Later they would count for the new one.
         self._take_news(but=key)
         connection = pending.detach()
         self._opened.add(connection)
@@ -248,7 +248,7 @@ class Reconnector(Connector):
                 self._flaps.log_return(self._name(key), (key.rank, key.path))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Try again, if this rank dials it, or if it needs what the peer dialled."""
+        """Retry if this rank dials the connection, or needs one that the peer dialled."""
         if key in self._broken and key not in self._logged:
             self._log_break(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
@@ -270,7 +270,7 @@ class Reconnector(Connector):
         return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)
 
     def _refused(self, key: Key) -> None:
-        """Report it to the engine, which takes it for the end of the peer; retry all the same."""
+        """Retry; a refused control connection is reported to the engine as the end of the peer."""
         if key.index == CONTROL:
             self._engine.note_refusal(key.rank)
         else:
@@ -278,7 +278,7 @@ class Reconnector(Connector):
         super()._refused(key)
 
     def _note_unmade(self, key: Key, why: str) -> None:
-        """Note what keeps a lane away; where the whole path is down, the engine sees it."""
+        """Record why a lane cannot be made; if the whole path is down, the engine sees it."""
         if key.index != CONTROL and Key(key.rank, CONTROL, key.path) not in self._broken:
             self._unmade.note(key, why)
 

@@ -1,9 +1,9 @@
-"""Ranks meet at a store: each leaves its peer info, rank 0 collects all and publishes one list.
+"""The rendezvous: each rank sets its peer info in a store, rank 0 publishes one list of all.
 
 The store is the root of trust: a process that can read it can join, unless HCCL_SECRET is set.
-Every value is sealed with an HMAC under that secret (under the empty one where it is unset: then
-the seal only finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store
-operations. `mesh.py` uses the peer infos.
+Every value has an HMAC under that secret and a size limit, and is parsed only if both are right.
+Where the secret is unset, it counts as empty and the HMAC only detects damage. A rendezvous takes
+O(world_size) store operations. `mesh.py` uses the peer infos.
 """
 
 import secrets
@@ -39,8 +39,8 @@ class PeerInfo:
         unix_name, endpoints, certificate: see `Member`; nothing listens there yet.
         tcp_problem: why there are no endpoints; an error only with a peer on another node.
         provider: the address of its provider; empty without one.
-        settings: those that `agreed.COMPARED` names.
-        control: of its process's control plane.
+        settings: compared settings (`agreed.COMPARED`).
+        control: address of its process's control plane.
         rdma: `IPv4` or `IPv6` where `auto` could use a GID of this family; else empty.
     """
 
@@ -77,10 +77,10 @@ def meet(
     shared: bytes = b"",
     poll: Callable[[], None] = lambda: None,
 ) -> RendezvousResult:
-    """Exchange peer infos with all ranks; without a `secret` rank 0 draws one for the store.
+    """Exchange peer infos with all ranks; without a `secret`, rank 0 makes one.
 
-    All ranks get what is `shared` by rank 0. Whoever waits calls `poll` now and then, which may
-    raise to end that.
+    All ranks get rank 0's `shared`. A waiting rank calls `poll` every second; it may raise to end
+    the wait.
 
     BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
     others raise the same error.
@@ -101,7 +101,7 @@ def meet(
             raise
         sealed.set("members", content)
     else:
-        # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
+        # Rank 0's deadline passes at about the same time, so its error may come too late.
         otherwise = "rank 0 published no list of members; look at its log"
         sealed.wait(["members"], rank, info.world_size, deadline, otherwise, poll)
     limit = (info.world_size + 1) * (MAX_INFO_BYTES + 64) + _MAX_SHARED_BYTES
@@ -110,7 +110,7 @@ def meet(
 
 
 def _claim(sealed: SealedStore, rank: int, mine: PeerInfo, packed: bytes) -> None:
-    """Leave the peer info, where no other process has left one for this rank."""
+    """Set this rank's peer info; BootstrapError: another process has set one for this rank."""
     key, what = f"member/{rank}", f"the peer info of rank {rank}"
     if not sealed.set_first(key, packed):
         other = _unpack_info(rank, sealed.get(key, what, MAX_INFO_BYTES))
@@ -128,13 +128,13 @@ def _claimed_twice(rank: int, *infos: PeerInfo) -> BootstrapError:
 def _collect(
     sealed: SealedStore, mine: PeerInfo, deadline: Deadline, poll: Callable[[], None]
 ) -> list[bytes]:
-    """Wait for all peer infos and return them; an error is found before all have come."""
+    """Wait for all peer infos and return them; each is checked when it arrives."""
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
-    came: dict[int, PeerInfo] = {}
+    arrived: dict[int, PeerInfo] = {}
 
     def read(rank: int) -> bytes:
         packed = sealed.get(keys[rank], f"the peer info of rank {rank}", MAX_INFO_BYTES)
-        came[rank] = info = _unpack_info(rank, packed)
+        arrived[rank] = info = _unpack_info(rank, packed)
         if info.world_size != mine.world_size:
             raise BootstrapError(
                 f"rank {rank} has world_size {info.world_size}, rank 0 has {mine.world_size}: set "
@@ -145,9 +145,9 @@ def _collect(
     def watch() -> None:
         poll()
         for rank, key in enumerate(keys):
-            if rank not in came and sealed.has(key):
+            if rank not in arrived and sealed.has(key):
                 read(rank)
-        for rank, info in came.items():
+        for rank, info in arrived.items():
             if has_ended(info.identity, info.unix_name, mine.identity):
                 raise BootstrapError(
                     f"{Member(rank, info.identity)} ended before all ranks had arrived; look at "
@@ -156,7 +156,7 @@ def _collect(
 
     sealed.wait(keys, 0, mine.world_size, deadline, "the store failed", watch)
     packed = [read(rank) for rank in range(mine.world_size)]
-    infos = [came[rank] for rank in range(mine.world_size)]
+    infos = [arrived[rank] for rank in range(mine.world_size)]
     different = differences([info.settings for info in infos])
     if different:
         raise BootstrapError(different)
@@ -201,7 +201,7 @@ def _read_members(
 
 
 def _check_reachable(infos: Sequence[PeerInfo]) -> None:
-    """Reject what would end in a connection timeout on some other rank."""
+    """Reject addresses to which other ranks' connections would time out."""
     if infos[0].transport == AUTO and len({info.identity.node for info in infos}) == 1:
         return
     machines = {info.identity.machine for info in infos}
@@ -270,9 +270,9 @@ def _check_types(received: object) -> None:
             raise TypeError(f"{name} is not {expected}")
 
 
-@cache  # to evaluate the annotations takes longer than all else of a peer info
+@cache  # evaluating the annotations takes longer than all other work on a peer info
 def _types() -> dict[type, dict[str, Any]]:
-    """Return the types of all fields, by the class of what ranks publish."""
+    """Return the field types of each class that ranks publish."""
     return {
         part: {
             name: get_origin(expected) if get_origin(expected) in (tuple, dict) else expected

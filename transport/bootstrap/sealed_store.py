@@ -1,6 +1,6 @@
-"""A store with authenticated values: each has an HMAC, is bounded, and is read only if it fits.
+"""A store with authenticated values: each has an HMAC and a size limit, checked before its use.
 
-`rendezvous.py` says what ranks leave there to meet, `shared_failure.py` what while they connect.
+`rendezvous.py` names the keys of the rendezvous, `shared_failure.py` those of failures.
 """
 
 import hmac
@@ -15,18 +15,18 @@ from hccl_py.transport.threads import is_of_signal_handler
 
 _SEAL_BYTES = 32
 POLL_PERIOD_S = 1.0
-"""How often a rank that waits looks for failures; no sooner, so that a quick start asks nothing."""
-_FIRST_TURN_S, _TURN_S = 0.001, 0.02
-"""How long a rank sleeps between questions, at first and later; longer in a large world."""
+"""Interval at which a waiting rank checks for failures; a quick start ends before the first."""
+_FIRST_PAUSE_S, _PAUSE_S = 0.001, 0.02
+"""Pause between two queries of the store, at first and later; longer in a large world."""
 
 
 class Store(Protocol):
     """The required interface of a store; every c10d store has it.
 
-    `check(keys) -> bool` is used where it exists. A store without it must bound `get` itself, and
-    missing ranks can then not be named. `hopeless() -> str`, where it exists, says why to give up
-    waiting for the other ranks, or ""; `hopeless_to_connect() -> str` the same once all have met;
-    `problem` is why the ranks cannot meet.
+    A store may have more. Without `check(keys) -> bool`, `get` must have its own timeout, and
+    errors name no missing ranks. `hopeless() -> str` returns the reason to stop waiting for other
+    ranks, or ""; `hopeless_to_connect() -> str` does so after the rendezvous. `problem` is the
+    reason why the rendezvous failed.
     """
 
     def set(self, key: str, value: Any, /) -> Any:
@@ -53,11 +53,11 @@ def served_at(store: Any) -> tuple[str, int] | None:
 class SealedStore:
     """A store of one communicator.
 
-    Stores raise what they like (c10d: DistStoreError, DistNetworkError, both RuntimeError), hence
-    the broad excepts.
+    Stores raise errors of any type (c10d: DistStoreError, DistNetworkError, both RuntimeError),
+    hence the broad excepts.
 
     Attributes:
-        is_there: there is a store; a rank that is alone may have none.
+        is_there: whether there is a store; a rank that is alone may have none.
     """
 
     def __init__(self, store: Any, secret: bytes | None) -> None:
@@ -72,9 +72,9 @@ class SealedStore:
             self._store.set(key, self._seal(key, content))
 
     def set_first(self, key: str, content: bytes) -> bool:
-        """Set a key unless it is set, where the store can do that at once; else set it.
+        """Set a key unless it is set; a store without `compare_set` overwrites it.
 
-        Return whether this content is set.
+        Return whether the key has this content.
         """
         compare_set = getattr(self._store, "compare_set", None)
         if compare_set is None:
@@ -86,11 +86,12 @@ class SealedStore:
 
     def get(self, key: str, what: str, max_bytes: int) -> bytes:
         """Return the content of a key; `what` names it in errors."""
-        with _explained(f"the store did not hand out {key!r}"):
+        with _explained(f"the store did not return {key!r}"):
             sealed = bytes(self._store.get(key))
         if len(sealed) > _SEAL_BYTES + max_bytes:
             raise BootstrapError(
-                f"{what} has {len(sealed)} bytes, > {_SEAL_BYTES + max_bytes}: not ours"
+                f"{what} has {len(sealed)} bytes, expected at most {_SEAL_BYTES + max_bytes}; does "
+                "another program use this store?"
             )
         content = sealed[_SEAL_BYTES:]
         if not hmac.compare_digest(self._seal(key, content), sealed):
@@ -109,12 +110,12 @@ class SealedStore:
         otherwise: str,
         poll: Callable[[], None],
     ) -> None:
-        """Wait until all keys are set; the error names the ranks without one, or `otherwise`.
+        """Wait until all keys are set, and call `poll` every second, which may raise to end it.
 
-        Now and then it calls `poll`, which may raise to end the wait.
+        The error names the missing ranks; if none is missing, it says `otherwise`.
         """
         began_s = time.monotonic()
-        look_s = began_s + POLL_PERIOD_S
+        poll_s = began_s + POLL_PERIOD_S
         while (problem := self._problem(keys, deadline)) is not None:
             if not isinstance(problem, _NotYetError):
                 raise BootstrapError(
@@ -122,15 +123,15 @@ class SealedStore:
                     f"{self._absent(world_size) or otherwise} (store: {_first_line(problem)})"
                 ) from problem
             now_s = time.monotonic()
-            # Not `wait` of torch's stores: it logs each turn that ends in vain.
-            turn_s = min(_FIRST_TURN_S + (now_s - began_s) / 10, max(_TURN_S, world_size / 2000))
-            pause(min(turn_s, deadline.remaining_s))
-            if now_s >= look_s:
-                look_s = now_s + POLL_PERIOD_S
+            # Not `wait` of torch's stores, which logs each of its timeouts.
+            pause_s = min(_FIRST_PAUSE_S + (now_s - began_s) / 10, max(_PAUSE_S, world_size / 2000))
+            pause(min(pause_s, deadline.remaining_s))
+            if now_s >= poll_s:
+                poll_s = now_s + POLL_PERIOD_S
                 poll()
 
     def _problem(self, keys: list[str], deadline: Deadline) -> Exception | None:
-        """Return why not all keys are set; None: they are."""
+        """Return the reason why a key is not set, or None if all are."""
         try:
             if self._check is None:
                 for key in keys:
@@ -148,7 +149,7 @@ class SealedStore:
 
     def _absent(self, world_size: int) -> str:
         missing = []
-        if self._check is not None:  # else it cannot answer in a bounded time
+        if self._check is not None:  # else `has` cannot answer in a bounded time
             with suppress(BootstrapError):
                 missing = [str(one) for one in range(world_size) if not self.has(f"member/{one}")]
         if not missing:
@@ -159,7 +160,7 @@ class SealedStore:
         )
 
     def has(self, key: str) -> bool:
-        """Say whether a key is set; False where the store cannot answer in a bounded time."""
+        """Return whether a key is set; False where the store cannot answer in a bounded time."""
         if self._check is None:
             return False
         with _explained("the store ended"):

@@ -1,12 +1,12 @@
-"""Why connecting failed on some rank: all ranks learn it, by the store at which they meet.
+"""Shares the first failure to connect with all ranks, through the store of the rendezvous.
 
     failure = SharedFailure(SealedStore(store, secret), rank, world_size)
-    with failure.sharing():        # what fails in the block is shared, or was another rank's first
+    with failure.sharing():        # shares the block's error, unless another rank's came first
         ...
-        failure.poll()             # now and then; raises what another rank shared
+        failure.poll()             # regularly; raises another rank's error
 
-The first failure is the error of all ranks. A rank that fails closes its connections, and its peers
-would otherwise blame it or each other, or wait until their deadline.
+All ranks raise the first failure. A rank that fails closes its connections. Without the shared
+failure its peers would report that rank or each other, or wait until their deadline.
 """
 
 import contextlib
@@ -25,19 +25,18 @@ from hccl_py.transport.threads import is_of_signal_handler
 FAILURE = "failure"
 _MAX_BYTES = 2048
 _READERS_S = 3.0
-"""How long rank 0, in whose process the store may be, waits until the others know its failure."""
+"""Longest wait of rank 0, whose process may serve the store, for the others to read a failure."""
 _READERS_PERIOD_S = 0.02
 
 
 class SharedFailure:
-    """The first failure of a communicator that is being connected.
+    """The first failure of a communicator whose ranks connect.
 
     Attributes:
-        has_met: this rank's rendezvous is over.
+        has_met: whether this rank's rendezvous is over.
     """
 
     def __init__(self, store: SealedStore, rank: int, world_size: int) -> None:
-        """Share nothing yet."""
         self.has_met = False
         self._store = store
         self._rank = rank
@@ -50,13 +49,13 @@ class SharedFailure:
         try:
             yield
         except Exception as error:
-            cause = self._share(self._in_words(error))
+            cause = self._share(self._describe(error))
             if isinstance(error, BootstrapError | OSError) and not is_of_signal_handler(error):
                 raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
             raise
 
     def poll(self) -> None:
-        """Raise what another rank shared, or that the store ended."""
+        """Raise BootstrapError if another rank shared a failure, or if the store ended."""
         if self._store_ended:
             return
         try:
@@ -71,20 +70,20 @@ class SharedFailure:
             raise BootstrapError(self._read())
 
     def first(self) -> str:
-        """Return the failure that was shared first; "" if there is none, or no store."""
+        """Return the first shared failure; "" if there is none, or no store."""
         with contextlib.suppress(BootstrapError):
             return self._read() if self._store.has(FAILURE) else ""
         return ""
 
-    def tell_listening(self) -> None:
-        """Publish that this rank listens: a connection that it refuses is an error now."""
+    def publish_listening(self) -> None:
+        """Publish that this rank listens: from now on a refused connection is an error."""
         self._store.set(f"listening/{self._rank}", b"")
 
     def listens(self, rank: int) -> bool:
-        """Return whether a rank has published so."""
+        """Return whether a rank has published that it listens."""
         return not self._store_ended and self._store.has(f"listening/{rank}")
 
-    def _in_words(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         text = str(error) if isinstance(error, HcclError) else f"{type(error).__name__}: {error}"
         if is_no_descriptor(error):
             text = f"no descriptor is left: ulimit -n is {descriptor_limits()[0]}; raise it there"
@@ -94,14 +93,14 @@ class SharedFailure:
         return text.partition("\n")[0][:_MAX_BYTES]
 
     def _share(self, mine: str) -> str:
-        """Leave a failure if it is the first; return the first, as far as known."""
+        """Publish a failure unless it is not the first; return the first, as far as known."""
         if self._store_ended:
             return mine
         try:
             content = mine.encode()
             if not (self.first() or self._store.set_first(FAILURE, content) or self.first()):
-                self._store.set(FAILURE, content)  # instead of one under another HCCL_SECRET
-            if not self.has_met:  # the others do not look yet: they wait for these
+                self._store.set(FAILURE, content)  # over one with another HCCL_SECRET
+            if not self.has_met:  # ranks in the rendezvous wait for these keys
                 key = "members" if self._rank == 0 else f"member/{self._rank}"
                 self._store.set(key, msgpack.packb({FAILURE: mine}))
             return self._read()
@@ -115,9 +114,9 @@ class SharedFailure:
         return self._store.get(FAILURE, "the failure", 4 * _MAX_BYTES).decode(errors="replace")
 
     def _leave(self) -> None:
-        """Let the others read the store before it may end with the process of rank 0.
+        """Wait until the others have read the store, which may end with the process of rank 0.
 
-        Rank 0 waits for the ranks that came; for all where it failed before it left its peer info.
+        Rank 0 waits for the ranks that arrived, or for all if it failed before it set its own info.
         """
         with contextlib.suppress(BootstrapError):
             if self._store_ended:

@@ -1,8 +1,8 @@
-"""Encryption of the connections between nodes (HCCL_TLS=1): TLS 1.3, both sides pinned.
+"""Encryption of the connections between nodes (HCCL_TLS=1): TLS 1.3, both certificates pinned.
 
 Every rank makes a key and a self-signed certificate for each communicator. The certificate travels
-in the rank's peer info at the rendezvous, and a connection stands only if its other end shows the
-certificate of the rank that it claims to be. No authority, no file and no clock is involved. The
+in the rank's peer info at the rendezvous. A connection is accepted only if the other end presents
+the certificate of the rank that it claims to be. This needs no authority, file or clock. The
 handshake with the job's secret then runs inside.
 """
 
@@ -24,7 +24,7 @@ _RECORD_BYTES = 16 * 1024  # what TLS encrypts at a time
 
 
 class Tls:
-    """Wraps connected sockets; trusts the certificates of one communicator's ranks alone.
+    """Wraps connected sockets, and trusts only the certificates of one communicator's ranks.
 
     Attributes:
         certificate: this rank's, in DER. Its private key is in OpenSSL only.
@@ -33,17 +33,17 @@ class Tls:
     def __init__(self) -> None:
         """Make a key pair.
 
-        InvalidArgumentError: the package that does it is not installed. BootstrapError: no file.
+        InvalidArgumentError: `cryptography` is missing. BootstrapError: OpenSSL got no key file.
         """
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
+        self._server.num_tickets = 0  # sessions are not resumed; the engine must read no tickets
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.certificate, pem = _make_certificate()
         for context in (self._server, self._client):
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.check_hostname = False  # ranks have no names; certificates are compared
             context.verify_mode = ssl.CERT_REQUIRED
-        # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
+        # OpenSSL reads keys from files only; this one has no name and dies with its descriptor.
         try:
             with _nameless_file() as file:
                 file.write(pem)
@@ -51,8 +51,8 @@ class Tls:
                     context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         except OSError as error:
             raise BootstrapError(
-                f"HCCL_TLS=1: OpenSSL reads the key from a file of {len(pem)} bytes, which this "
-                f"process could not make: {error}; see ulimit -f and, without memfd_create, TMPDIR"
+                f"HCCL_TLS=1: could not write the private key ({len(pem)} bytes) to a file for "
+                f"OpenSSL: {error}; check ulimit -f, and TMPDIR where memfd_create is missing"
             ) from error
 
     def trust(self, certificates: Iterable[bytes]) -> None:
@@ -86,7 +86,7 @@ def _make_certificate() -> tuple[bytes, bytes]:
             "HCCL_TLS=1 needs the package `cryptography`: pip install 'hccl-py[tls]'"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
-    # Names differ, so that none of many certificates is tried in vain.
+    # A unique name: OpenSSL tries all certificates with the name that a peer presents.
     common_name = f"hccl-{secrets.token_hex(8)}"
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
     certificate = (
@@ -95,7 +95,7 @@ def _make_certificate() -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # It lives as long as the communicator; a clock that is wrong shall not matter.
+        # Always valid, so that a wrong clock does not matter; it serves one communicator only.
         .not_valid_before(datetime.datetime(2000, 1, 1))
         .not_valid_after(datetime.datetime(9999, 12, 31))
         .sign(key, hashes.SHA256())
@@ -111,7 +111,7 @@ def _make_certificate() -> tuple[bytes, bytes]:
 
 
 class TlsStream(_core.Stream):
-    """An encrypted connection, as the engine reads and writes it. One thread at a time may."""
+    """An encrypted connection for the engine. For one thread at a time."""
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         super().__init__()
@@ -128,21 +128,21 @@ class TlsStream(_core.Stream):
             Bytes taken, 0 if it would block; then the next call must begin with the same bytes.
         """
         num_sent = 0
-        # Record by record, and no record longer at the second try than at the first: OpenSSL has
-        # encrypted it by then and would reject a shorter one.
+        # One record per call: OpenSSL keeps a record that it could not send, and rejects a retry
+        # that is shorter or begins elsewhere.
         with contextlib.suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
             while num_sent < len(data):
                 num_sent += self._socket.send(data[num_sent : num_sent + _RECORD_BYTES])
         return num_sent
 
     def receive(self, into: memoryview) -> int:
-        """Read what is there, return how many bytes; OSError: it broke; EOFError: it was closed."""
+        """Read available bytes, return their number; OSError: it broke; EOFError: it was closed."""
         num_received = 0
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
             while num_received < len(into):
                 received = self._socket.recv_into(into[num_received:])
                 if received == 0:
-                    if num_received:  # hand out what came before; the next call raises
+                    if num_received:  # the next call raises
                         break
                     raise EOFError("the connection was closed")
                 num_received += received

@@ -1,20 +1,20 @@
-"""The store of a unique id: where ranks meet that know nothing but the id. Its server and client.
+"""The store of a unique id, for ranks that know nothing but the id: its server and its client.
 
 The control thread of one process serves it. Server and clients prove that they know the secret in
-the id, so a process without the id gets nothing in or out. The questions are those of
-`control/store.py` and four more:
+the id, so a process without the id can neither read nor write. The requests are those of
+`control/store.py` and four more, which are answered with True:
 
-    join     rank, world_size, who, client  True
-    visit    -                        True; of a client that says elsewhere which rank it is
-    fail     problem                  True; of a rank that cannot even say which it is
-    leave    client                   True
+    join     rank, world_size, who, client
+    visit    -         by a client that uses the store, but does not join
+    fail     problem   by a rank that cannot join
+    leave    client
 
 A client has a random name, which outlives its connections. After a reset it connects, joins and
-asks again; a question that was answered before changes nothing. One that stays away has left.
+repeats its request, which has no second effect. A client that does not reconnect has left.
 
-A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
-A server that only has visitors serves several rendezvous at a time, which are not its concern:
-their clients know one secret, and put the name of their rendezvous before every key.
+If two processes claim a rank, or ranks expect different numbers of ranks, the rendezvous ends for
+all. Visitors of one server may have several rendezvous at a time, which the server does not check:
+they know one secret, and put the name of their rendezvous before every key.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.control_plane import acquire, release
 from hccl_py.transport.control.store import StoreClient, StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
@@ -50,16 +50,16 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _MAX_PROBLEM = 2048
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
-_LATE_S = 20.0  # from the first failure on, or once all left, for ranks that start later
-_AWAY_S = 5.0  # until a client has left that lost its connection; it asks about once a second
+_LATE_S = 20.0  # for how long ranks that start late get the reason of a failure
+_AWAY_S = 5.0  # a client without a connection for so long has left
 _VISITORS_S = 1.5
-_AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
+_AFTERWARDS_S = 0.5  # after the deadline, to find missing ranks and to share the failure
 _GONE_S = 1.0  # how long the server may be unreachable
-_REJECTED_S = 2.0  # how long it may reject a client: an earlier job's may be about to end
+_REJECTED_S = 2.0  # how long it may reject a client: the server of an earlier job may be closing
 _TURN_S = 0.05
 _SERVER_LINGER_S = 0.5
 _CLIENT_LINGER_S = 1.0
-# A client that asks nothing answers no beat.
+# A client without a request reads nothing, so it answers no beat.
 _BEAT_S, _SERVER_SILENT_S, _CLIENT_SILENT_S = 1.0, 5.0, math.inf
 _OTHER_SECRET = (
     "HCCL_SECRET is another one there; set it to the same value on every rank, or on none"
@@ -83,9 +83,9 @@ class UniqueIdServer:
         is_kept: bool = False,
         timeout_s: float = math.inf,
     ) -> None:
-        """Serve clients that know `secret`; ranks name `made_by` if this ends too early.
+        """Serve clients that know `secret`; errors name `made_by` if this ends too early.
 
-        Without any client it ends after `timeout_s`, unless it `is_kept`, as `keep` says.
+        Without any client it ends after `timeout_s`, unless it `is_kept` (see `keep`).
         """
         self.secret = secret
         self._is_kept = is_kept
@@ -103,7 +103,7 @@ class UniqueIdServer:
         self._problem = ""
         self._farewell: Deadline | None = None
         self._failed_until_s = 0.0  # how long a late rank gets the reason
-        self._plane = hold()
+        self._plane = acquire()
         settings, who = _wire_settings(secret), "the store of a unique id"
         self.wire = WireServer(self._plane.loop.selector, settings, who, self)
         self._plane.loop.call(lambda: self._open(bound))
@@ -111,7 +111,7 @@ class UniqueIdServer:
     # Any thread.
 
     def keep(self) -> int:
-        """Stay open for another rendezvous, whose number this returns; 0 if it is closed."""
+        """Stay open for another rendezvous; return its number, or 0 if this is closed."""
         kept = [0]
 
         def keep() -> None:
@@ -123,13 +123,13 @@ class UniqueIdServer:
         self._plane.loop.call(keep)
         return kept[-1]
 
-    def let_go(self, number: int) -> None:
-        """Close when the last visitor has left, unless it was kept for another rendezvous since."""
+    def unkeep(self, number: int) -> None:
+        """Close when the last visitor has left, unless a later `keep` is in force."""
 
-        def let_go() -> None:
+        def unkeep() -> None:
             self._is_kept = self._is_kept and number != self._num_kept
 
-        self._plane.loop.post(let_go)
+        self._plane.loop.post(unkeep)
 
     def close(self) -> None:
         """End the rendezvous; ranks that still wait get the reason. Idempotent."""
@@ -143,7 +143,7 @@ class UniqueIdServer:
         if self._farewell is not None:
             return min(self.wire.next_s(), self._farewell.end_s)
         if self._joined or self._visitors or self._is_kept:
-            return self.wire.next_s()  # the loop comes once a second
+            return self.wire.next_s()  # the loop calls `turn` once a second
         return min(self.wire.next_s(), self._unused_until_s)
 
     def turn(self) -> None:
@@ -154,7 +154,7 @@ class UniqueIdServer:
                 del self._away_until_s[client]
                 self._left.update(one for one, _ in self._joined.values() if one == client)
                 self._expect_late_ranks()
-        # A rank that leaves before all have come failed, and without it they never meet.
+        # A rank that leaves before all have joined has failed, and with it the rendezvous.
         is_left = not self._visitors and len(self._left) >= len(self._joined)
         if self._farewell is not None:
             is_over = is_left or self._farewell.expired
@@ -174,7 +174,7 @@ class UniqueIdServer:
     def _end(self) -> None:
         if self._closed.is_set():
             return
-        if self._visitors:  # whose rendezvous are their own
+        if self._visitors:  # their rendezvous are not this server's
             self._farewell = self._farewell or Deadline(_VISITORS_S)
             return
         self._fail(f"{self._made_by} ended before all ranks had met")
@@ -183,7 +183,7 @@ class UniqueIdServer:
     def _close(self) -> None:
         self._plane.loop.remove(self)
         self.wire.close(_SERVER_LINGER_S)
-        # Before the process may take it for closed: at exit the thread ends with the last hold.
+        # Before `_closed` is set: at exit the control thread must end with this release.
         release(self._plane)
         _open.discard(self)
         self._closed.set()
@@ -263,7 +263,7 @@ class UniqueIdServer:
         self._store.reject_waiting()
 
     def _expect_late_ranks(self) -> None:
-        """A rank that is missing when others leave, or have a problem, hears why if it comes."""
+        """Keep the reason for missing ranks that join after others left or failed."""
         self._failed_until_s = self._failed_until_s or time.monotonic() + _LATE_S
 
     def _answer(self, route: int, number: int, value: Any) -> None:
@@ -292,9 +292,9 @@ class ServerAddress:
     """Where the store of a unique id is served.
 
     Attributes:
-        made_by: which process serves there, for messages.
-        comes_later: it may not serve yet.
-        name: of one rendezvous among several.
+        made_by: the process that serves there, for messages.
+        comes_later: whether it may not serve yet.
+        name: prefix of the keys of one rendezvous among several.
     """
 
     host: str
@@ -312,18 +312,18 @@ class UniqueIdClient(StoreClient):
     """A rank's connection with the store of a unique id. One thread uses it.
 
     Attributes:
-        problem: why the ranks cannot meet; "" as long as they can.
-        rejected: which clients the server rejected, for an error; "" if none.
+        problem: why the rendezvous failed; "" if it has not.
+        rejected: the connections that the server rejected, for an error; "" if none.
     """
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
-        """Dial, and wait for nothing; `timeout_s` is for all questions together."""
+        """Start to dial; `timeout_s` is for all requests together."""
         self._all = Deadline(timeout_s)
         self._afterwards: Deadline | None = None
         super().__init__(self._ask_server, timeout_s, address.name)
         self.problem = self.rejected = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
-        self._comes_later = address.comes_later  # as long as this visits
+        self._comes_later = address.comes_later  # until `stay`
         self._why_gone = (
             "look at the log of its process"
             if address.comes_later
@@ -343,36 +343,35 @@ class UniqueIdClient(StoreClient):
         self._rejected: Deadline | None = None
 
     def join(self, rank: int, world_size: int) -> None:
-        """Send this rank's number; BootstrapError: no answer, or the ranks contradict each
-        other."""
+        """Announce this rank; BootstrapError: no answer, or the ranks contradict each other."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
         join = "join", rank, world_size, who, self._name
         self._ask(*join, deadline=self._all)
         self._greeting = join
 
     def visit(self, timeout_s: float | None = None) -> None:
-        """Say that this client needs the store until it leaves, wherever it is served from now on.
+        """Use the store until `leave`, also after another process has begun to serve it.
 
-        BootstrapError: no answer in time, for all questions or for this one.
+        BootstrapError: no answer within `timeout_s`, or within the time for all requests.
         """
         self._ask("visit", deadline=self._all if timeout_s is None else Deadline(timeout_s))
         self._greeting = ("visit",)
 
     def stay(self) -> None:
-        """Say that nothing but the server of now will do."""
+        """Accept no other server than the present one from now on."""
         self._greeting, self._comes_later = (), False
 
     def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """Set a key where it has the value that is expected; return what it has then."""
-        question = "compare", self._prefix + key, bytes(expected), bytes(value)
-        return bytes(self._ask(*question, deadline=self._deadline()))
+        """Set a key if it has the expected value; return its final value."""
+        request = "compare", self._prefix + key, bytes(expected), bytes(value)
+        return bytes(self._ask(*request, deadline=self._deadline()))
 
     def fail(self, problem: str) -> None:
-        """Tell the ranks that they cannot meet, and why."""
+        """End the rendezvous for all ranks, with the reason."""
         self._ask("fail", problem, deadline=self._all)
 
     def leave(self) -> None:
-        """Say that this rank needs the store no more, and close."""
+        """Leave the store, and close the connection."""
         if self._was_up:
             with contextlib.suppress(BootstrapError):
                 self._ask("leave", self._name, deadline=Deadline(_CLIENT_LINGER_S))
@@ -387,15 +386,15 @@ class UniqueIdClient(StoreClient):
 
     def _ask_server(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         number = next(self._numbers)
-        question = msgpack.packb([number, kind, *body])
-        is_asked = False
+        request = msgpack.packb([number, kind, *body])
+        is_sent = False
         while True:
-            if self._wire.is_up and not is_asked:
-                self._wire.send(question)
-                is_asked = True
+            if self._wire.is_up and not is_sent:
+                self._wire.send(request)
+                is_sent = True
             self._turn(min(_TURN_S, deadline.remaining_s))
-            if self._has_new_connection:  # what was asked before may be lost
-                self._has_new_connection = is_asked = False
+            if self._has_new_connection:  # a request on the old one may be lost
+                self._has_new_connection = is_sent = False
                 if self._greeting:
                     self._wire.send(msgpack.packb([next(self._numbers), *self._greeting]))
             answers, self._answers = self._answers, []

@@ -1,7 +1,7 @@
-"""Lanes that cannot be made although the peer lives: a firewall lets only some connections through.
+"""Lanes that cannot be made although the peer is alive: a firewall blocks only some connections.
 
-A firewall drops or refuses what is dialled later, while the control connections stand. Then no
-break is seen, and calls would wait until their deadline.
+The control connections still work then, so the engine sees no break, and calls would wait until
+their deadline.
 """
 
 import time
@@ -10,33 +10,33 @@ from collections.abc import Callable, Iterable, Iterator
 from hccl_py.transport.bootstrap.world import Key
 
 GIVEN_UP_S = 12.0
-"""For how long the network may keep all connections of a lane away."""
+"""How long the network may block all connections of a lane."""
 
 
 class UnmadeLanes:
-    """The connections that the network keeps away: since when, and why."""
+    """The connections that the network blocks: since when, and why."""
 
     def __init__(self, num_paths: Callable[[int], int]) -> None:
-        """Know of none; `num_paths` says how many connections a lane to a rank has."""
+        """Start empty; `num_paths` returns how many connections a lane to a rank has."""
         self._num_paths = num_paths
         self._unmade: dict[Key, tuple[float, str]] = {}
 
     def note(self, key: Key, why: str) -> None:
-        """Note that an attempt never came as far as the peer's process."""
+        """Record an attempt that did not reach the peer's process."""
         since_s, _ = self._unmade.get(key, (time.monotonic(), ""))
         self._unmade[key] = since_s, why
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Note that an attempt did."""
+        """Remove connections, for example because an attempt reached the peer's process."""
         for key in keys:
             self._unmade.pop(key, None)
 
     def forget_path(self, rank: int, path: int) -> None:
-        """Note that the whole path is down, which the engine sees."""
+        """Remove a path's connections: the engine sees that the whole path is down."""
         self.forget([key for key in self._unmade if (key.rank, key.path) == (rank, path)])
 
     def take_given_up(self) -> Iterator[tuple[Key, str]]:
-        """Yield, once, a connection of each lane without any for too long, and why."""
+        """Yield one connection of each lane that is blocked for too long, and why; remove it."""
         long_ago_s = time.monotonic() - GIVEN_UP_S
         for key, (since_s, why) in tuple(self._unmade.items()):
             paths = range(self._num_paths(key.rank))

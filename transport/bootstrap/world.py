@@ -1,4 +1,4 @@
-"""A communicator as the handshakes of one rank see it, and the name of a connection."""
+"""The data of a communicator that one rank's handshakes use, and the name of a connection."""
 
 import hmac
 from dataclasses import dataclass, field
@@ -25,18 +25,18 @@ class Key:
 
 @dataclass(frozen=True)
 class World:
-    """This rank, as all its handshakes see it.
+    """The data of this rank and its communicator that all handshakes use.
 
     Attributes:
         communicator_id: random, public; keeps connections of two communicators apart.
         secret: known to members only.
-        segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
+        segment: descriptors passed to ranks of the same node: memfd of the segment, eventfd of the
             doorbell, memfd of the registered memory.
         num_lanes: data lanes to each rank of another node.
-        lanes_later: their connections are made when first needed, not at the start.
+        lanes_later: whether lanes are connected when first needed, not at the start.
         num_connections: TCP connections per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
-        shares_memory: whether ranks of the same node do; else they are wired like all others.
+        shares_memory: whether ranks of the same node share memory; else they connect as if remote.
     """
 
     rank: int
@@ -61,11 +61,11 @@ class World:
         return [one.rank for one in self.members if not self.is_local(one.rank)]
 
     def is_local(self, rank: int) -> bool:
-        """Say whether a rank shares memory with this one."""
+        """Return whether a rank shares memory with this one."""
         return self.shares_memory and self.me.identity.node == self.members[rank].identity.node
 
     def shares_machine(self, rank: int) -> bool:
-        """Say whether this rank reaches another one by loopback, at any of its addresses."""
+        """Return whether this rank reaches another one by loopback, at any of its addresses."""
         return self.me.identity.machine == self.members[rank].identity.machine
 
     @property
@@ -79,7 +79,7 @@ class World:
         return len(self.me.endpoints) > 1
 
     def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
-        """Return both ends of a path, this rank's first: paths go round the interfaces."""
+        """Return both ends of a path, this rank's first; paths use the interfaces in turn."""
         mine, theirs = self.me.endpoints, self.members[rank].endpoints
         interface = path % min(len(mine), len(theirs))
         return mine[interface], theirs[interface]

@@ -1,6 +1,6 @@
 """The control plane of this process: messages between ranks, a service of the control thread.
 
-`hold` starts it before the rendezvous, because peer infos carry its address. It lives from the
+`acquire` starts it before the rendezvous, because peer infos carry its address. It lives from the
 first communicator that has peers to the last. Ranks of one process need no sockets.
 """
 
@@ -26,7 +26,7 @@ from hccl_py.transport.threads import is_of_signal_handler
 
 
 class ControlPlane:
-    """The messages between ranks. `hold` and `release` own this process's only instance."""
+    """The messages between ranks. `acquire` and `release` own this process's only instance."""
 
     def __init__(self) -> None:
         self.loop = ControlLoop(self._close)
@@ -171,10 +171,10 @@ class ControlPlane:
 _plane: ControlPlane | None = None
 _released: ControlPlane | None = None  # the last instance, whose thread may be ending
 _num_holders = 0
-_lock = threading.RLock()  # the garbage collector may release inside hold()
+_lock = threading.RLock()  # the garbage collector may release inside acquire()
 
 
-def hold() -> ControlPlane:
+def acquire() -> ControlPlane:
     """Return the control plane of this process, started if necessary; `release` it once.
 
     Raises:

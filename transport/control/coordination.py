@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from hccl_py.transport.clock import ClockReading
-from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.control_plane import acquire, release
 from hccl_py.transport.control.loop import Service
 from hccl_py.transport.control.message import ControlMembers
 from hccl_py.transport.control.participant import Participant
@@ -35,7 +35,7 @@ class Coordination:
     """One rank's use of the control plane, from the rendezvous until it is closed."""
 
     def __init__(self, members: ControlMembers) -> None:
-        self._plane = hold()
+        self._plane = acquire()
         self.members = members
         self._participant: Participant | None = None
         self._closed = False
@@ -106,11 +106,11 @@ class Coordination:
     def _ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         participant = self._require()
         # Checked first: the cause of hopelessness may also have ended the coordinator.
-        _give_up_in_vain(deadline)
+        _raise_if_hopeless(deadline)
         answer = self._ask(kind, list(body))
         try:
             while not wait([answer], min(_SLICE_S, deadline.remaining_s)).done:
-                _give_up_in_vain(deadline)
+                _raise_if_hopeless(deadline)
                 if deadline.expired:
                     raise BootstrapError(
                         f"the coordinator's store: {kind} {body[0]!r}: no answer in "
@@ -157,7 +157,7 @@ class Coordination:
         return self._participant
 
 
-def _give_up_in_vain(deadline: Deadline) -> None:
+def _raise_if_hopeless(deadline: Deadline) -> None:
     reason = deadline.hopeless() if deadline.hopeless is not None else ""
     if reason:
         raise BootstrapError(reason)

@@ -27,7 +27,7 @@ WINDOW_S = 0.25
 ACK_S = 0.25  # wait for an answer to a report before asking the next rank
 DIAGNOSIS_S = 0.7  # wait for the diagnosis after the acknowledgement
 _DELIVERY_S = 0.5  # wait of the coordinator's own rank for delivery to the others
-_LAST_WORDS_S = 0.1  # wait of a successor for messages of an ended coordinator
+_SUCCESSOR_WAIT_S = 0.1  # for late messages of an ended coordinator
 _SILENT_PERIODS = 3.2  # heartbeat periods after which a rank counts as silent
 _RANKS_AT_FULL_PACE = 128
 
@@ -68,13 +68,13 @@ class Coordinator:
         self._note_ended(ended)
         for rank, one_s in silent_s.items():  # unless this rank has later knowledge
             self._seen_s.setdefault(rank, now_s - one_s)
-        self._hear(sender, now_s)
+        self._note_seen(sender, now_s)
         if self._diagnosis is not None and not has_diagnosis:
             self._send(sender, "diagnosis", self._diagnosis)
         elif self._diagnosis is None and has_diagnosis:
             self._send(sender, "ask", None)
 
-    def _hear(self, sender: int, now_s: float) -> None:
+    def _note_seen(self, sender: int, now_s: float) -> None:
         if sender == self._rank and self._silent_s(sender, now_s):
             self._seen_s.clear()  # this process was stopped and received nothing
         self._seen_s[sender] = now_s
@@ -93,7 +93,7 @@ class Coordinator:
         Reports may show a failure together although no rank observed one.
         """
         packed, window_s, acknowledged_by = body
-        self._hear(sender, now_s)
+        self._note_seen(sender, now_s)
         self._reports[sender] = _checked(packed)
         if self._diagnosis is not None:
             self._send(sender, "diagnosis", self._diagnosis)
@@ -115,7 +115,7 @@ class Coordinator:
             return
         self._opened_s = now_s
         if any(rank in self._ended for rank in range(self._rank)):
-            self._earliest_s = now_s + _LAST_WORDS_S
+            self._earliest_s = now_s + _SUCCESSOR_WAIT_S
         if self._silent_s(self._rank, now_s):
             # Heartbeats sent to another coordinator are not silence.
             self._seen_s = {sender: now_s, self._rank: now_s}

@@ -177,7 +177,7 @@ class ControlLoop:
 
 
 def _logger() -> "logging.Logger":
-    # An agent of hccl-launch, of which a thousand may start on one machine, logs nothing.
+    # Imported here: agents of hccl-launch log nothing, and a thousand may start on one machine.
     import logging
 
     return logging.getLogger("hccl_py.transport")

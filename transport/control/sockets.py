@@ -89,7 +89,7 @@ class ControlHandshake(Handshake):
         else:
             self.watch_host(_WATCH_OPTIONS)
             hellos = yield from self.prove_accepting(_HELLO.size, self._answer_to, self._sign)
-            members, peer = self._parties(hellos[0])
+            members, peer = self._read_hello(hellos[0])
         self.process = members.addresses[peer].key
         self.session = _sign(members, b"session", *hellos)
 
@@ -97,7 +97,7 @@ class ControlHandshake(Handshake):
         nonce = secrets.token_bytes(NONCE_BYTES)
         return _HELLO.pack(_MAGIC, members.communicator_id, members.rank, peer, nonce)
 
-    def _parties(self, hello: bytes) -> tuple[ControlMembers, int]:
+    def _read_hello(self, hello: bytes) -> tuple[ControlMembers, int]:
         """Return a hello's communicator, its local receiver rank and its sender rank."""
         magic, communicator_id, peer, rank, _ = _HELLO.unpack(hello)
         if magic != _MAGIC:
@@ -108,14 +108,14 @@ class ControlHandshake(Handshake):
         return members, peer
 
     def _check(self, answer: bytes) -> None:
-        if self._parties(answer) != self._wanted:
+        if self._read_hello(answer) != self._wanted:
             raise RejectedError("it answered for another rank or communicator")
 
     def _answer_to(self, hello: bytes) -> bytes:
-        return self._hello(*self._parties(hello))
+        return self._hello(*self._read_hello(hello))
 
     def _sign(self, side: bytes, hello: bytes, answer: bytes) -> bytes:
-        return _sign(self._parties(hello)[0], side, hello, answer)
+        return _sign(self._read_hello(hello)[0], side, hello, answer)
 
 
 def _sign(members: ControlMembers, side: bytes, hello: bytes, answer: bytes) -> bytes:

@@ -72,7 +72,7 @@ class WireClient:
     def next_s(self) -> float:
         """Return when to call `turn` at the latest."""
         if self._connection is not None:
-            return self._connection.heard_s + self._settings.client_silence_s
+            return self._connection.received_s + self._settings.client_silence_s
         return self._dial_at_s if self._pending is None else self._until_s
 
     def turn(self) -> None:

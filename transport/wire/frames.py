@@ -96,7 +96,7 @@ class FramedConnection:
 
     Attributes:
         address: the other end, for messages.
-        heard_s: when a byte was last received, by `time.monotonic`.
+        received_s: when a byte was last received, by `time.monotonic`.
         is_closed: whether it has ended.
     """
 
@@ -110,7 +110,7 @@ class FramedConnection:
     ) -> None:
         """Take over the socket of a complete handshake; `on_end` gets the reason, once."""
         self.address = handshake.address
-        self.heard_s = time.monotonic()
+        self.received_s = time.monotonic()
         self._selector, self._socket = selector, handshake.socket
         self._dialled = handshake.dialled
         sides = (b"connector", b"acceptor") if handshake.dialled else (b"acceptor", b"connector")
@@ -178,7 +178,7 @@ class FramedConnection:
         if not data:
             self.end("it closed the connection")
             return
-        self.heard_s = time.monotonic()
+        self.received_s = time.monotonic()
         self._received += data
         self._take_whole()
 

@@ -77,7 +77,7 @@ class WireServer(Acceptor[SecretHandshake]):
         if now_s >= self._beat_s:
             self._beat_s = now_s + self._settings.beat_s if self._connections else math.inf
             for connection in tuple(self._connections.values()):
-                if now_s >= connection.heard_s + self._settings.server_silence_s:
+                if now_s >= connection.received_s + self._settings.server_silence_s:
                     connection.end("it is silent")
                 else:
                     connection.send(b"")

@@ -113,7 +113,7 @@ def _require_one_job(files: Sequence[RankFile]) -> None:
     if others:
         raise TraceError(
             f"{first.path} and {others[0].path} have no communicator in common: they are of "
-            "different jobs, or of different lives of one that was restarted"
+            "different jobs, or of different starts of one that was restarted"
         )
 
 

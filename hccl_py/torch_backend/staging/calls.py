@@ -202,7 +202,7 @@ class StagedCall:
         if not self._ended.wait(timeout_s):
             raise CollectiveTimeoutError(
                 f"Timed out after {timeout_s:g} s of waiting for {self._name} on "
-                f"{self.device}; the call itself goes on"
+                f"{self.device}; the call itself continues"
             )
         if self._error is not None:
             raise self._error

@@ -89,6 +89,6 @@ def test_network_that_carries_only_the_control_connections_ends_the_call_on_all_
         results = run_ranks(cause_in_a_call, 2, *given, hosts=hosts, timeout_s=90)
     texts = [text for text, _ in results]
     assert texts[0] == texts[1]
-    assert re.search(f"can be reached no more: .*{WHY[rule]}", texts[0]), texts[0]
+    assert re.search(f"can no longer be reached: .*{WHY[rule]}", texts[0]), texts[0]
     for _, lines in results:
         assert len(lines) <= 3, lines

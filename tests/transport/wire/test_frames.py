@@ -116,9 +116,9 @@ def test_messages_of_all_sizes_come_in_their_order(ends: Ends) -> None:
 
 
 def test_beat_is_answered_by_the_end_that_dialled_and_is_no_message(ends: Ends) -> None:
-    before_s = ends.ends[1].heard_s
+    before_s = ends.ends[1].received_s
     ends.ends[1].send(b"")
-    ends.await_that(lambda: ends.ends[1].heard_s > before_s)
+    ends.await_that(lambda: ends.ends[1].received_s > before_s)
     assert ends.messages == ([], [])
 
 
