@@ -15,10 +15,10 @@ def carry_out(prog: str, work: Callable[[], int]) -> int:
     """Do the work of a command.
 
     Returns:
-        The exit code: that of the work; 1 where a rank failed, or there could be no namespaces; 2
-        where an argument is wrong; 130 after Ctrl-C or SIGTERM.
+        The exit code of the work; 1 if a rank failed or namespaces could not be made, 2 if an
+        argument is wrong, 130 after Ctrl-C or SIGTERM.
     """
-    # Like Ctrl-C: network namespaces outlive their processes.
+    # SIGTERM unwinds as Ctrl-C does: network namespaces would outlive this process.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return work()

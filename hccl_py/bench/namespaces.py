@@ -1,10 +1,9 @@
-"""Hosts on one machine: network namespaces, two joined by links, more by a switch for each link.
+"""Hosts on one machine: network namespaces joined by links, more than two by a switch per link.
 
-What ranks on different hosts send each other takes the kernel's whole way through two network
-stacks, as between two machines that have no wire; they share the kernel and its clock, but no
-loopback interface, no abstract Unix sockets and hence no shared memory. Link k is called `link0`,
-`link1`, ... on both hosts. It can be slow (a token bucket), cut and restored. Needs root, iproute2
-and, for slow links, tc.
+Messages between hosts pass through two network stacks of the kernel. The hosts share the kernel
+and its clock, but no loopback interface and no abstract Unix sockets, hence no shared memory. The
+links are called `link0`, `link1`, ... on every host. A link can be slow (a token bucket), cut and
+restored. Needs root, iproute2 and, for slow links, tc.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from contextlib import suppress
 _CLONE_NEWNET = 0x40000000
 _COMMAND_S = 20.0
 _BURST_S = 0.01
-"""How long a limited link may go on at full speed after it stood still."""
+"""How long a limited link may send at full speed after it was idle."""
 
-# The last number of an address says which host it is. Open MPI takes hosts of one name for one.
+# The last number of an address is that of the host. Every host gets a name of its own, because Open
+# MPI takes hosts of the same name for one host.
 _REMOTE_SHELL = """\
 #!/bin/bash
 while [[ $1 == -* ]]; do shift; done
@@ -35,7 +35,7 @@ _count = itertools.count()
 
 
 class NamespaceError(Exception):
-    """Namespaces or links could not be made; the message says what to do."""
+    """Namespaces or links could not be made."""
 
 
 class Hosts:
@@ -55,13 +55,13 @@ class Hosts:
         ipv6: bool = False,
         queue_ms: float = 20,
     ) -> None:
-        """Say what to make.
+        """Choose what `__enter__` makes.
 
         Args:
-            num_hosts: namespaces; more than two are joined by bridges in another one.
+            num_hosts: namespaces; more than two are joined by bridges in a further namespace.
             num_links: veth pairs, each a network of its own.
             rates_mbit: limit of each link in both directions; None and missing ones have none.
-            queue_ms: how much a limited link keeps for later; it drops what is beyond.
+            queue_ms: longest queue of a limited link, in milliseconds; more is dropped.
             ipv6: links have IPv6 addresses only, instead of IPv4 only.
         """
         stem = f"hccl-{os.getpid()}-{next(_count)}"
@@ -76,7 +76,7 @@ class Hosts:
         """Make hosts and links.
 
         Raises:
-            NamespaceError: not root, a tool is missing, or the kernel rejects it. Nothing is left.
+            NamespaceError: not root, a tool is missing, or the kernel rejects it; nothing remains.
         """
         if os.geteuid() != 0:
             raise NamespaceError("network namespaces need root: run this with sudo")
@@ -94,7 +94,7 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         """Remove the hosts, and with them the links."""
         for name in filter(None, (*self.names, self._switch)):
-            with suppress(NamespaceError):  # it was never made
+            with suppress(NamespaceError):  # after a failure some were never made
                 _run(f"ip netns delete {name}")
 
     def address(self, host: int, link: int = 0) -> str:
@@ -102,7 +102,7 @@ class Hosts:
         return f"fd77:{link}::{host + 1}" if self._ipv6 else f"10.77.{link}.{host + 1}"
 
     def host_of(self, rank: int, world_size: int) -> int:
-        """Say on which host a rank runs: as many ranks on each, the first ones on the first."""
+        """Return the host of a rank: equal blocks of ranks in order."""
         return rank * len(self.names) // world_size
 
     def command(self, host: int, *words: str) -> list[str]:
@@ -142,12 +142,12 @@ class Hosts:
         if rate is not None:
             for host, name in enumerate(self.names):
                 self._limit(name, interface, rate)
-                if switch is not None:  # a switch sends no faster to a host than it is sent
+                if switch is not None:  # the direction from the switch to the host
                     self._limit(switch, f"{interface}-{host}", rate)
         self.restore(link)
 
     def slow_down(self, here: int, there: int, rate_mbit: float) -> None:
-        """Send what one host has for another through a slow link of its own (IPv4)."""
+        """Route IPv4 traffic from one host to another over a slow link of its own."""
         name, peer = self.names[here], self.names[there]
         interface = f"slow{here}-{there}"
         _run(_VETH.format(interface, name, interface, peer))
@@ -183,7 +183,7 @@ def enter(name: str) -> None:
 
 
 def _run(command: str) -> None:
-    """Run a command; its own words are the best explanation of a failure."""
+    """Run a command; an error has its output."""
     words = command.split()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S)

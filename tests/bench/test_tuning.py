@@ -25,7 +25,7 @@ from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
 from hccl_py.bench.tuning.main import chosen_against_best, document, text_of, tuning_from
-from hccl_py.bench.tuning.sweep import PING_PONG, Cell, Measurement, Swept
+from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, SweepPoint, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
@@ -136,15 +136,15 @@ def test_chosen_is_compared_with_best_round_by_round() -> None:
     tuning = tuning_from(text_of(file_of(synthetic(nodes, 2.0))))
     _, cell, by_tuning, *_ = chosen_against_best(Swept(nodes, 2.0, tuple(found), 0), tuning)
     assert cell.split()[2:] == ["one_shot", "30.00", "mesh", "28.00", "1.07"]
-    assert "1 of 1 cells" in by_tuning
+    assert "1 of 1 sizes" in by_tuning
 
 
 def test_algorithms_far_behind_are_not_measured_again() -> None:
-    cell = Cell.of("reduce", 8, one_node(4))
-    assert cell.near() == [first for first, *_ in cell.alike]
-    cell.times = {"direct": [1.0, 9.0, 1.0], "mesh": [4.0] * 3, "tree": [2.0] * 3}
-    assert cell.near() == ["direct", "tree"]
-    in_file = {one.algorithm: one.us for one in cell.measurements(4)}
+    point = SweepPoint.of("reduce", 8, one_node(4))
+    assert point.near() == [first for first, *_ in point.alike]
+    point.times = {"direct": [1.0, 9.0, 1.0], "mesh": [4.0] * 3, "tree": [2.0] * 3}
+    assert point.near() == ["direct", "tree"]
+    in_file = {one.algorithm: one.us for one in point.measurements(4)}
     alike = {"leader": 1.0, "hierarchical": 4.0}  # on one node they have plans of the others
     assert in_file == {"direct": 1.0, "mesh": 4.0, "tree": 2.0, **alike}
 

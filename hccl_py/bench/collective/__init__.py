@@ -2,12 +2,12 @@
 
     main        the command: options in, tables and files out; start reading here
     command_line  the options: names, argparse, checks; options: one `Options` for each case
-    cases       what a collective is to a benchmark: its hooks
+    cases       a `Case` for each collective: its blocks, its expected result, its call
     oracle      input data and the numpy oracle
-    contender   what is measured: the interface; contenders: those there are, by name
+    contender   the interface of what is measured; contenders: all of them by name
                 (over_communicator, over_torch: the two implementations)
-    rank        one rank process: calls the functions that it is sent
-    ranks       all rank processes, seen from the command: start, ask, failure, end
+    rank        one rank process: runs the functions that the command sends
+    ranks       all rank processes, from the command's side: start, ask, failure, end
     job_ranks   the same where this process is a rank of a launcher's job
     measure     the number and order of requests to ranks; results: the evaluated times
     sockets     bytes over plain connections

@@ -27,12 +27,12 @@ def _bind_collective(by: Contender, call: Call, rank: int, input: Any, output: A
 
 @dataclass(frozen=True)
 class Case:
-    """The three hooks; `n` is the world size.
+    """The three hooks and the flags of one collective; `n` is the world size.
 
     Attributes:
-        reduces, has_root, has_data: what its calls take.
-        places: whether it works out of place or in place; as torch calls it, first.
-        messages: how many follow each other in one call; its time is divided by them.
+        reduces, has_root, has_data: whether its calls take an op, a root, a buffer.
+        places: "in" place, "out" of place or both; first the one that torch's call uses.
+        messages: messages that follow each other in one call; its time is divided by them.
     """
 
     blocks: Callable[[int], tuple[int, int]]
@@ -45,12 +45,12 @@ class Case:
     messages: int = 1
 
     def count(self, size: int, dtype: str, n: int) -> int:
-        """Elements of one rank's block for a size in bytes: rounded down, at least one."""
+        """Return the elements of one rank's block for a size in bytes: rounded down, at least 1."""
         blocks = max(self.blocks(n))
         return max(1, size // (ITEM_SIZES[dtype] * blocks)) if blocks else 0
 
     def num_bytes(self, count: int, dtype: str, n: int) -> int:
-        """Bytes of a rank's larger buffer, of blocks of `count` elements."""
+        """Return the bytes of a rank's larger buffer, of blocks of `count` elements."""
         return max(self.blocks(n)) * count * ITEM_SIZES[dtype]
 
 
@@ -73,7 +73,7 @@ def _at_root(expect: Expect) -> Expect:
 
 
 def _expect_neighbour(call: Call, rank: int) -> list[Piece]:
-    """Of pairs only the second rank receives."""
+    """Expect the block of the previous rank; with pairs, only the second rank of each receives."""
     if not call.pairs:
         return [Piece(call.count, contribution(call, (rank - 1) % call.world_size))]
     return [Piece(call.count, contribution(call, a)) for a, b in call.pairs if b == rank]
@@ -85,7 +85,7 @@ def _expect_answer(call: Call, rank: int) -> list[Piece]:
 
 
 def _bind_send_recv(by: Contender, call: Call, rank: int, input: Any, output: Any) -> Timed:
-    """Send to the next rank and receive from the one before; of pairs, the first rank sends."""
+    """Send to the next rank and receive from the previous; with pairs, the first rank sends."""
     if call.pairs:
         peer = call.peer(rank)
         if peer is None:
@@ -126,7 +126,7 @@ def _one_way(by: Contender, call: Call, op: str, peer: int, data: Any) -> Callab
 
 
 def _nothing_to_do() -> None:
-    """Stand for the call of a rank that is in no pair."""
+    """Do what a rank does that is in no pair."""
 
 
 CASES: dict[str, Case] = {

@@ -1,7 +1,7 @@
 """The interface of a contender, the measured implementation.
 
-A contender's method does not run the collective: it returns the call, bound to its buffers, so
-that nothing of the benchmark stands between the clock and what a user would write.
+A contender does not run the collective. It returns the call bound to its buffers, so that the clock
+times only what a user would write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Zeros = Callable[[int, str], Any]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a contender's ranks find each other."""
+    """Where a contender's ranks connect."""
 
     rank: int
     world_size: int
@@ -34,22 +34,22 @@ class Contender(Protocol):
     """The collectives over one implementation; buffers are contiguous and one-dimensional.
 
     Attributes:
-        zeros: makes its buffers.
-        compression: of large sums between nodes; empty: none.
+        zeros: makes the buffers.
+        compression: name of the compression of large sums between nodes; empty: none.
     """
 
     zeros: Zeros
     compression: str
 
     def bind(self, call: Call, input: Any, output: Any) -> Timed:
-        """Return a collective as `call` has it; in place, `input` is or has `output`.
+        """Return the collective of `call`; in place, the buffers are the same or overlap.
 
-        The ops send, recv and start_send move `input` to or from the root; what start_send returns
-        is to be waited for, unless it is None. A barrier has no buffers.
+        The ops send, recv and start_send move `input` to or from the root. start_send returns an
+        object with `wait()`, or None. A barrier has no buffers.
         """
 
     def statistics(self) -> str | None:
-        """Say what the implementation counted, if it counts."""
+        """Return the implementation's counters as text; None if it has none."""
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,4 +1,4 @@
-"""The contenders by name: an `Api` opens one in a rank process, where alone torch is imported."""
+"""The contenders by name: an `Api` opens one in a rank process, which alone imports torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Api:
 
     Attributes:
         name: communicator, torch (its backend hccl), or another backend of torch.
-        variable: set while it is opened, with its value.
+        variable: name and value of an environment variable, set while the contender is opened.
         is_registered: whether its buffers are in registered memory.
     """
 
@@ -74,7 +74,7 @@ def _environment(variable: tuple[str, str] | None) -> Iterator[None]:
 
 
 def with_algorithm(api: str, place: str) -> Api:
-    """Call hccl with an algorithm, as --algorithm or HCCL_ALGORITHM names it."""
+    """Return hccl with an algorithm, in the syntax of --algorithm and HCCL_ALGORITHM."""
     algorithms = ",".join(filter(None, (os.environ.get(ALGORITHM), place)))
     return Api(api, (ALGORITHM, algorithms))
 

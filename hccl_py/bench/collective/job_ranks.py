@@ -1,4 +1,4 @@
-"""This process as a rank of a launcher's job: all ranks do the same and exchange the results.
+"""This process as a rank of a launcher's job: all ranks run the same and exchange the results.
 
 `ranks.Ranks` is the other way: one command that starts ranks on this machine and asks them.
 """
@@ -22,13 +22,13 @@ _NAME_BYTES = 64
 
 
 def is_rank() -> bool:
-    """Say whether a launcher started this process as a rank of a job."""
+    """Return whether a launcher started this process as a rank of a job."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 @contextmanager
 def rank_of_job() -> Iterator[Rank]:
-    """Join the job's ranks, which all do this; leaving it closes the communicator."""
+    """Connect with the job's ranks, which all call this; closes the communicator at the end."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     endpoint = Endpoint(rank, world_size, address, port, timeout_s=_CONNECT_S)
@@ -37,14 +37,14 @@ def rank_of_job() -> Iterator[Rank]:
 
 
 class JobRanks:
-    """Asks all ranks of the job at once, because each of them asks the same.
+    """All ranks of the job, as seen by one: each makes the same requests.
 
     Attributes:
-        communicator: of the rank's only contender; answers go through it.
+        communicator: of the rank's only contender; results are gathered over it.
     """
 
     def __init__(self, rank: Rank) -> None:
-        """Speak for `rank`."""
+        """Take the communicator of `rank`."""
         self._rank, (contender,) = rank, rank.contenders
         assert isinstance(contender, CommunicatorContender)
         self.communicator = contender.communicator
@@ -57,15 +57,15 @@ class JobRanks:
         return tuple(node_of[rank] for rank in range(len(node_of)))
 
     def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> Sequence[Any]:
-        """Do something on all ranks.
+        """Run a function on all ranks.
 
         Args:
             function: called with this rank; it returns numbers, or None.
             arguments: of it, the same on all ranks.
-            what: it is for, unused here: an error of the communicator names the call.
+            what: unused here: an error of the communicator names the call.
 
         Returns:
-            By rank, an array of float64; nothing where the function returns None.
+            An array of float64 for each rank; nothing where the function returns None.
         """
         mine = function(self._rank, *arguments)
         return () if mine is None else self._gathered(np.atleast_1d(np.float64(mine)))

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0; 1 where a result was wrong, a link is slow or a rank failed; see also `carry_out`.
+        0; 1 if a result was wrong, a link is slow or a rank failed; see also `carry_out`.
 
     Raises:
         SystemExit: help, or wrong arguments (code 2).
@@ -64,10 +64,9 @@ def run(
     """Measure and report.
 
     Args:
-        cases: what to measure; they differ in the collective and its data alone.
+        cases: what to measure; they differ in the collective and its data only.
         command: the command line, for the record.
-        contenders: what to measure it with, by name; the first is what the others are
-            compared with.
+        contenders: what to measure, by name; the others are compared with the first.
         hosts: where the nodes are; None: as the options say.
 
     Returns:
@@ -75,7 +74,7 @@ def run(
 
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
-        NamespaceError: --veth could not have its two hosts.
+        NamespaceError: the hosts of --veth could not be made.
     """
     found, options, names = facts(), cases[0], list(contenders)
     measured: list[tuple[Options, list[Row]]] = []
@@ -115,7 +114,7 @@ def run(
 
 
 def _check_memory(cases: Sequence[Options]) -> None:
-    """Refuse sizes that the ranks here cannot have at once: the kernel would kill something."""
+    """Reject sizes whose buffers do not fit the memory, before the kernel kills a process."""
     available = available_memory()
     for case in cases:
         num_ranks = case.nproc if is_rank() else case.world_size
@@ -132,7 +131,7 @@ def _write(
     found: dict[str, Any],
     names: Sequence[str],
 ) -> None:
-    """Write the files that were asked for."""
+    """Write the requested files."""
     options = measured[0][0]
     if options.json_path:
         write(options.json_path, document(measured, command, found))

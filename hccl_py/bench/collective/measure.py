@@ -39,12 +39,12 @@ def measure(ranks: Ranks, options: Options, names: Sequence[str]) -> Iterator[Ro
 
 
 def calls_of_round(call_s: Callable[[int], float], round_s: float, most: int) -> int:
-    """Return how many calls fill a round: by doubling, as the first calls say little.
+    """Return how many calls fill a round; found by doubling until they fill a quarter of it.
 
     Args:
-        call_s: makes so many calls, on all ranks; returns the seconds of one.
-        round_s: what they should take.
-        most: more are never made.
+        call_s: makes so many calls on all ranks; returns the seconds of one.
+        round_s: length of a round in seconds.
+        most: upper bound of the calls.
     """
     calls = 1
     while (each_s := call_s(calls)) * calls < round_s / 4 and calls < most:
@@ -82,7 +82,7 @@ def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, s
 
 
 def _check(ranks: Ranks, options: Options, index: int, what: str) -> int | None:
-    """Count wrong elements of as many checked calls as wanted."""
+    """Count wrong elements over the checked calls; None if there are none."""
     if not options.checks:
         return None
     checked = (ranks.ask(check, index, what=what) for _ in range(options.checks))
@@ -90,7 +90,7 @@ def _check(ranks: Ranks, options: Options, index: int, what: str) -> int | None:
 
 
 def count_wrong(checked: Sequence[Checked], collective: str) -> int:
-    """Add up wrong elements; of a barrier, the ranks that left before the last one came."""
+    """Add up wrong elements; for a barrier, the ranks that left before the last one entered."""
     if collective == "barrier":
         last_ns = max(rank.entered_ns for rank in checked)
         return sum(rank.left_ns < last_ns for rank in checked)
@@ -98,7 +98,7 @@ def count_wrong(checked: Sequence[Checked], collective: str) -> int:
 
 
 def _calls_per_round(ranks: Ranks, options: Options, index: int, what: str) -> int:
-    """Enough calls for one round, found by doubling; this also warms the contender up."""
+    """Return how many calls fill one round; finding it also warms the contender up."""
     if options.iters is not None:
         ranks.ask(time_calls, index, 1, _warmup(options, 1), what=what)
         return -(-options.iters // min(options.iters, _MIN_ROUNDS))
@@ -110,7 +110,7 @@ def _calls_per_round(ranks: Ranks, options: Options, index: int, what: str) -> i
 
 
 def _time(ranks: Ranks, options: Options, results: Sequence[Result], at: str) -> None:
-    """Fill in the rounds of all contenders, in turns, so that what disturbs one disturbs all."""
+    """Time the rounds of all contenders in turns, so that a disturbance affects all of them."""
     end = time.monotonic() + _BUDGET_S * len(results)
     for number in range(_MAX_ROUNDS):
         if options.iters is not None:
@@ -126,7 +126,7 @@ def _round(ranks: Ranks, options: Options, index: int, result: Result, what: str
     """Run one round and add its times to the result."""
     calls, warmup = result.calls_per_round, _warmup(options, result.calls_per_round)
     if options.measure == "latency":
-        # A ping and its answer keep step by themselves.
+        # A ping-pong needs no barrier: each message waits for the one before.
         apart = CASES[options.collective].messages == 1
         times = np.array(ranks.ask(time_each, index, calls, warmup, apart, what=what)) * 1e6
         slowest = np.nanmax(times, axis=0)

@@ -11,7 +11,7 @@ from hccl_py.bench.collective.oracle import Call
 
 @dataclass(frozen=True)
 class Options:
-    """One collective to measure, how, and what to do with the result.
+    """One collective to measure, how to measure it, and where to write the result.
 
     The parser's options have these names; `read` gives each case values for the first six.
     """

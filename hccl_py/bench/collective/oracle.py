@@ -1,9 +1,9 @@
 """Input data and expected results, in numpy; no torch here.
 
 Every rank's input repeats a pattern of `PERIOD` small whole numbers, so the expected result
-repeats with the same period and one period of it says everything, at any size. The period is a
-prime: data that lands at a wrong offset shows up, because no usual block size is its multiple.
-Values are so small that every element type of the table holds every result exactly.
+repeats with the same period: one period describes a buffer of any size. The period is a prime, so
+no usual block size is its multiple and data at a wrong offset is noticed. Values are so small that
+every element type represents every result exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ITEM_SIZES = {
     "int64": 8,
 }
 FLOAT_TYPES = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
-"""Each with the distance from 1 to the next number."""
+"""Floating-point types, each with the distance from 1 to the next number."""
 
 REDUCE_OPS = ("sum", "product", "min", "max", "avg", "band", "bor", "bxor")
 BITWISE_OPS = frozenset({"band", "bor", "bxor"})
@@ -48,18 +48,18 @@ class Call:
     """Elements of one rank's block."""
     in_place: bool = False
     pairs: tuple[tuple[int, int], ...] = ()
-    """Of send_recv and ping_pong: who sends to whom; none: every rank to the next one."""
+    """For send_recv and ping_pong: sender and receiver; empty: every rank sends to the next one."""
 
     def peer(self, rank: int) -> int | None:
         """Return the other rank of this rank's pair."""
         return next((a + b - rank for a, b in self.pairs if rank in (a, b)), None)
 
     def begins(self, rank: int) -> bool:
-        """Say whether a rank is the first of its pair."""
+        """Return whether a rank is the first of its pair."""
         return any(first == rank for first, _ in self.pairs)
 
     def takes_part(self, rank: int) -> bool:
-        """Say whether a rank has anything to do."""
+        """Return whether a rank has anything to do."""
         return not self.pairs or self.peer(rank) is not None
 
 
@@ -79,7 +79,7 @@ def contribution(call: Call, rank: int, offset: int = 0) -> Pattern:
     index = (np.arange(PERIOD, dtype=np.int64) + offset) % PERIOD
     # Random, because regular inputs can sum up to a constant, which would hide a wrong offset.
     base = np.random.default_rng(rank).integers(0, 1 << 15, PERIOD)[index]
-    # Few ranks carry a factor or a bit, different ones for each element: a product stays small.
+    # For each element only some ranks have a factor or a bit, so that a product stays small.
     place = (rank - index) % call.world_size
     if call.reduce_op in ("sum", "avg"):
         return base % min(11, max(2, 127 // call.world_size + 1))

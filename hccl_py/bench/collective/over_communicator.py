@@ -15,18 +15,18 @@ from hccl_py.transport.types import ReduceOp
 
 
 class CommunicatorContender:
-    """A communicator; buffers are numpy arrays, or tensors, which it calls on their memory."""
+    """A communicator, called on numpy arrays or on bfloat16 tensors."""
 
     zeros: Zeros
 
     def __init__(self, communicator: Communicator) -> None:
-        """Take a communicator over."""
+        """Take over an open communicator."""
         self.compression = os.environ.get(VARIABLE, "")
         self.communicator = communicator
 
     @classmethod
     def open(cls, endpoint: Endpoint) -> CommunicatorContender:
-        """Join by the environment, as a program without torch does; blocks until all are there."""
+        """Connect by the environment, as a program without torch does; blocks until all have."""
         os.environ["MASTER_ADDR"] = endpoint.master_address
         os.environ["MASTER_PORT"] = str(endpoint.master_port)
         return cls(Communicator(timeout_s=endpoint.timeout_s))
@@ -58,7 +58,7 @@ class CommunicatorContender:
         return describe(self.communicator.statistics())
 
     def force(self, algorithms: str | None) -> None:
-        """Choose by these, named as for `HCCL_ALGORITHM`, from now on; None: as before."""
+        """Use algorithms in the syntax of `HCCL_ALGORITHM` from now on; None: no longer."""
         chosen = None if algorithms is None else {"HCCL_ALGORITHM": algorithms}
         self.communicator._state.plans.choose_by(chosen)
 
@@ -68,7 +68,7 @@ class CommunicatorContender:
 
 
 def _array(buffer: Any) -> Any:
-    """The same memory as a numpy array; numpy has no bfloat16, that stays a tensor."""
+    """Return the same memory as a numpy array; a bfloat16 tensor, unknown to numpy, as it is."""
     if hasattr(buffer, "numpy") and "bfloat16" not in str(buffer.dtype):
         return buffer.numpy()
     return buffer

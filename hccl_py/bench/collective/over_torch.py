@@ -23,7 +23,7 @@ class TorchContender:
     zeros: Zeros
 
     def __init__(self, backend: str, endpoint: Endpoint) -> None:
-        """Join the group; blocks until every rank is there."""
+        """Make the group; blocks until every rank has."""
         self.compression = os.environ.get(VARIABLE, "")
         timeout = timedelta(seconds=endpoint.timeout_s)
         self.rank, self.world_size = endpoint.rank, endpoint.world_size
@@ -43,7 +43,7 @@ class TorchContender:
         """See Contender."""
         group, at_root, root = self.group, self.rank == call.root, call.root
         op: Any = getattr(dist.ReduceOp, call.reduce_op.upper(), None)
-        # Torch's calls on one buffer have no output: out of place a program copies first.
+        # These calls of torch have one buffer: a program that works out of place copies first.
         copies = not call.in_place and (at_root or call.op == "all_reduce")
         data = output if not call.in_place and (copies or call.op == "broadcast") else input
 

@@ -1,8 +1,8 @@
-"""One rank process: opens the contenders, then answers requests until the command hangs up.
+"""One rank process: opens the contenders, then serves requests until the command ends them.
 
-A request is a function and its arguments. The rank calls it with itself first and sends back what
-it returns, or a traceback. The requests that every measurement needs are here; others stand beside
-the code that asks for them.
+A request is a function and its arguments. The rank passes its `Rank` as the first argument and
+sends back the result, or a traceback. The requests that every measurement needs are here, others
+are beside the code that makes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 _STAGGER_S = 0.002
 _INT8_ERROR = 2.01 / 253 * 127
-"""Of sums of the oracle's data, which are at most 127; bf16 holds these exactly."""
+"""Allowed error of int8 for sums of the oracle's data, which are at most 127; bf16 is exact."""
 
 _Seconds = TypeVar("_Seconds", float, npt.NDArray[np.float64])
 
@@ -48,7 +48,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank's exception in one line; also in full unless it is a wrong input."""
+    """A rank's exception in one line, and its traceback, empty where an argument is wrong."""
 
     error: str
     traceback: str
@@ -59,12 +59,12 @@ class Rank:
 
     Attributes:
         rank: its rank.
-        contenders: open; the rank does not close them.
+        contenders: open; the caller closes them.
         call: what is measured.
-        calls: by contender, the call.
-        barriers: by contender, its barrier.
-        buffers: by contender, input and output; in place they are one or overlap.
-        listener: of what `analysis/limits.py` measures.
+        calls: the bound call of each contender.
+        barriers: the barrier of each contender.
+        buffers: input and output of each contender; in place they are the same or overlap.
+        listener: the socket that `analysis/limits.py` accepts on.
     """
 
     call: Call
@@ -101,7 +101,7 @@ def _make_buffers(rank: Rank, contender: Contender) -> tuple[Any, Any]:
     counts = [blocks * call.count for blocks in CASES[call.op].blocks(call.world_size)]
 
     def zeros(count: int) -> Any:
-        # Written once more: what was never written is one page of zeros to the kernel, which is
+        # Writes every page: pages that were never written all share one page of zeros, which is
         # read from the cache.
         return contender.zeros(count, call.dtype).zero_()
 
@@ -120,7 +120,7 @@ def check(rank: Rank, contender: int) -> Checked:
     _fill(input, contribution(call, rank.rank))
     rank.barriers[contender]()
     if call.op == "barrier":
-        time.sleep(rank.rank * _STAGGER_S)  # a barrier that does not wait is noticed
+        time.sleep(rank.rank * _STAGGER_S)  # shows a barrier that does not wait
     entered_ns = time.monotonic_ns()
     rank.calls[contender]()
     left_ns = time.monotonic_ns()
@@ -157,7 +157,7 @@ def time_each(
         contender: whose call.
         calls: how many.
         warmup: untimed ones before them.
-        apart: a barrier before each, which is not timed.
+        apart: whether an untimed barrier precedes each call.
     """
     call, barrier = rank.calls[contender], rank.barriers[contender]
     barrier()
@@ -176,7 +176,7 @@ def time_each(
 
 
 def statistics(rank: Rank) -> list[str | None]:
-    """Say what each contender counted."""
+    """Return the counters of each contender as text."""
     return [contender.statistics() for contender in rank.contenders]
 
 
@@ -206,7 +206,7 @@ def _fill(data: Any, pattern: npt.NDArray[np.int64]) -> None:
 
 
 def _tensor(pattern: npt.NDArray[Any], dtype: Any) -> Any:
-    import torch  # the command imports this file, and needs no torch
+    import torch  # not above: the command imports this file and must start quickly
 
     return torch.from_numpy(np.ascontiguousarray(pattern)).to(dtype)
 
@@ -218,7 +218,7 @@ def serve(
     environment: dict[str, str],
     contenders: Sequence[tuple[Open, Endpoint]],
 ) -> None:
-    """Be a rank process: answer requests until the pipe closes.
+    """Run a rank process: serve requests until the command sends None.
 
     Args:
         pipe: to the command.
@@ -227,7 +227,7 @@ def serve(
         environment: what a launcher would set.
         contenders: what to measure, and where each one's ranks connect.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C
     try:
         if namespace is not None:
             enter(namespace)  # before there is any other thread
@@ -246,7 +246,7 @@ def serve(
                 pipe.send(function(served, *arguments))
         pipe.send(None)
     except BaseException as error:
-        with suppress(OSError):  # it has no reader once the command was killed
+        with suppress(OSError):  # the command may have been killed
             is_wrong_input = isinstance(error, InvalidArgumentError)
             in_full = "" if is_wrong_input else traceback.format_exc()
             pipe.send(Failed(f"{type(error).__name__}: {error}", in_full))
@@ -254,7 +254,7 @@ def serve(
 
 
 def _end_with_parent() -> None:
-    """Leave no orphan: a rank may hang in a collective when the command is killed."""
+    """End this process with the command, even if a rank hangs in a collective then."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""All rank processes, seen from the command: start them, ask them, notice a failure, end them."""
+"""All rank processes, from the command's side: start, requests, failures, end."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PRELOAD = [
     *(f"hccl_py.bench.collective.over_{what}" for what in ("torch", "communicator")),
     "hccl_py.torch_backend.process_group",
 ]
-"""The imports of the server that ranks are forked from."""
+"""Modules that the fork server imports once for all ranks."""
 
 
 class RankFailure(Exception):
-    """A rank raised, died or did not answer in time; the message says which and how."""
+    """A rank raised, died or did not answer in time."""
 
 
 def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
-    """Make the hosts of --veth, which last as long as the stack; None without it.
+    """Make the hosts of --veth, which the stack removes; None without --veth.
 
     Raises:
-        NamespaceError: the machine or the user may not have them.
+        NamespaceError: the user or the kernel may not make namespaces.
     """
     if not options.veth_links:
         return None
@@ -49,7 +49,7 @@ class Ranks:
     """The rank processes of one run; a context manager that leaves none behind.
 
     Attributes:
-        on_ask: called with what goes on, before every request.
+        on_ask: called before every request with its description.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Ranks:
         """Start every rank and wait until it has opened its contenders.
 
         Args:
-            options: what to measure.
-            contenders: what to measure it with.
+            options: number of ranks, nodes and limits of time.
+            contenders: what each rank opens.
             hosts: one for each node; None: the nodes are emulated where the command runs.
             method: how processes are started, as multiprocessing names it.
 
         Raises:
-            RankFailure: a rank could not.
+            RankFailure: a rank could not open them.
         """
         if hosts:
-            # In a namespace torch's store warns in each rank that a peer's address has no name.
+            # In namespaces torch's store warns in each rank that a peer's address has no host name.
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self.on_ask: Callable[[str], None] = lambda what: None
         self._timeout_s = options.timeout_s
@@ -90,7 +90,7 @@ class Ranks:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End every rank, in peace or by force."""
+        """Ask every rank to end unless there was an error, then kill those that remain."""
         try:
             if error is None:
                 self._send(None)
@@ -99,25 +99,25 @@ class Ranks:
             self._kill()
 
     def ask(self, function: Callable[..., Any], *arguments: object, what: str) -> list[Any]:
-        """Ask every rank the same and wait for all answers.
+        """Run a function on every rank and wait for all results.
 
         Args:
-            function: of a module; each rank calls it with its `Rank` and the arguments.
+            function: top-level function; each rank calls it with its `Rank` and the arguments.
             arguments: the same for all ranks.
-            what: what is going on, for the message of a failure.
+            what: description of the request, for the message of a failure.
 
         Returns:
-            The answers in rank order.
+            The results in rank order.
 
         Raises:
-            RankFailure: a rank raised, died, or the run's time is over.
+            RankFailure: a rank raised or died, or the timeout of the run passed.
         """
         self.on_ask(what)
         self._send((function, arguments))
         return self._collect(what)
 
     def _send(self, request: object) -> None:
-        with suppress(OSError):  # that rank is dead; collecting finds out how it died
+        with suppress(OSError):  # that rank is dead; _collect reports how it died
             for pipe in self._pipes:
                 pipe.send(request)
 
@@ -134,7 +134,7 @@ class Ranks:
         context: Any = multiprocessing.get_context(method)
         context.set_forkserver_preload(PRELOAD)
         address = hosts.address(0) if hosts else "127.0.0.1"
-        # The ranks of a collective give up before the run does: their message says more than ours.
+        # A collective times out before the run does: its error says more.
         timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
         ports: set[int] = set()
         while len(ports) < len(contenders):
@@ -152,7 +152,7 @@ class Ranks:
             self._pipes.append(here)
 
     def _collect(self, what: str) -> list[Any]:
-        """Wait for one answer of every rank."""
+        """Wait for one answer from every rank."""
         n, deadline = len(self._pipes), self._deadline
         answers: dict[int, Any] = {}
         while len(answers) < n and not any(answer is _DIED for answer in answers.values()):
@@ -171,7 +171,7 @@ class Ranks:
         return [answers[rank] for rank in range(n)]
 
     def _raise_first_cause(self, answers: dict[int, Any], what: str) -> None:
-        """Raise for a rank that died, before those that noticed and complained, or for a late one.
+        """Raise for a rank that died, else for one that failed, else for one that did not answer.
 
         Raises:
             RankFailure: there is such a rank.
@@ -185,8 +185,8 @@ class Ranks:
                 raise RankFailure(failure.rstrip())
         late = ", ".join(str(rank) for rank in range(len(self._pipes)) if rank not in answers)
         if late:
-            over = f"the {self._timeout_s:g} s of the run (--timeout) are over"
-            raise RankFailure(f"no answer from rank {late} {what}: {over}")
+            limit = f"the run took longer than its timeout of {self._timeout_s:g} s (--timeout)"
+            raise RankFailure(f"no answer from rank {late} {what}: {limit}")
 
     def _ending(self, rank: int) -> str:
         process = self._processes[rank]
@@ -195,7 +195,7 @@ class Ranks:
         return f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
 
     def _kill(self) -> None:
-        """End what still runs, and wait until it has ended."""
+        """Kill the processes that still run, and wait for their end."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -205,7 +205,7 @@ class Ranks:
 
 
 def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, str]:
-    """The launcher's variables for one rank, and the interfaces of its node."""
+    """Return the variables of one rank: those of a launcher, and the interfaces of its node."""
     address = hosts.address(options.node(rank)) if hosts else "127.0.0.1"
     environment = {
         "HCCL_BENCH_ADDRESS": address,  # of this rank's node

@@ -13,7 +13,7 @@ from hccl_py.bench.collective.analysis.profile import Profile
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, 10th and 90th percentile of a number of values."""
+    """Median, 10th and 90th percentile of some values."""
 
     median: float
     p10: float
@@ -53,7 +53,7 @@ class Result:
 
     @property
     def calls_us(self) -> dict[str, float]:
-        """Percentiles and maximum of single calls; empty: they are not known."""
+        """Percentiles and maximum of single calls; empty if these were not timed."""
         if not self.call_us:
             return {}
         every = np.concatenate([times.ravel() for times in self.call_us])
@@ -62,12 +62,12 @@ class Result:
 
     @property
     def ranks_us(self) -> list[float]:
-        """Median over the rounds, for each rank; empty: they are not known."""
+        """Median over the rounds, for each rank; empty if there are no rounds."""
         return [float(time) for time in np.median(self.rank_us, axis=0)] if self.rank_us else []
 
     @property
     def rank_spread(self) -> float | None:
-        """From the fastest to the slowest rank, as a part of their mean; None: it is not known."""
+        """Slowest minus fastest rank, as a part of their mean; None if there are no rounds."""
         if not self.rank_us:
             return None
         times = np.array(self.ranks_us)
@@ -79,10 +79,10 @@ class Row:
     """One size.
 
     Attributes:
-        results: what the others are compared with, first.
+        results: the first is what the others are compared with.
         copy_gb_per_s: one thread's memcpy of as many bytes.
         wire_gb_per_s: plain sockets between two nodes, in each direction used; None: one node.
-        limit_gb_per_s: the busbw that one of these allows; None: they say nothing about it.
+        limit_gb_per_s: the busbw that one of these allows; None: neither applies.
         doubts: why these results cannot be trusted.
         profiles: of the first contender, one for each rank, with --profile.
     """
@@ -106,7 +106,7 @@ class Row:
         return self.algbw(result) * self.busbw_factor
 
     def share(self, result: Result) -> float | None:
-        """The part of the measured limit that was reached."""
+        """Return the busbw as a part of the measured limit."""
         limit = self.limit_gb_per_s
         return None if limit is None else self.busbw(result) / limit
 

@@ -1,6 +1,6 @@
 """Bytes over plain TCP connections: what the network carries without a library.
 
-Two ends have two connections, as many as two ranks of hccl use for collectives.
+Two ends have two connections, as two ranks of hccl have for collectives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 NUM_CONNECTIONS = 2
 TIMEOUT_S = 20.0
-"""For the other end to connect, and then for each byte to come or to go."""
+"""The longest wait for the other end to connect, and for the next byte to move."""
 
 _OUTGOING, _INCOMING = memoryview(bytes(1 << 20)), memoryview(bytearray(1 << 20))
 
@@ -25,7 +25,7 @@ def accept(listener: socket.socket) -> list[socket.socket]:
 
 
 def connect(address: tuple[str, int]) -> list[socket.socket]:
-    """Connect with an end that accepts."""
+    """Connect with the end that accepts."""
     connections = (socket.create_connection(address, TIMEOUT_S) for _ in range(NUM_CONNECTIONS))
     return list(map(_prepared, connections))
 
@@ -39,7 +39,7 @@ def _prepared(peer: socket.socket) -> socket.socket:
 def exchange(peers: Sequence[socket.socket], to_send: int, to_receive: int) -> None:
     """Send and receive so many bytes, an equal part of them over each connection.
 
-    The connections are non-blocking: each is asked in turn for as much as it takes and has.
+    The connections are non-blocking: each in turn moves as much as it can at once.
 
     Raises:
         OSError: one failed, the other end closed it too early, or nothing moved for 20 s.
@@ -66,4 +66,4 @@ def exchange(peers: Sequence[socket.socket], to_send: int, to_receive: int) -> N
         elif time.monotonic() > moved_s + TIMEOUT_S:
             raise TimeoutError(f"{before} bytes were still to be sent and to come")
         else:
-            os.sched_yield()  # the other end may need this core
+            os.sched_yield()  # the other end may share this core

@@ -16,10 +16,10 @@ Numbers = tuple[float | None, ...]
 
 
 def fit(swept: Swept) -> Numbers:
-    """Return the numbers that predict the measurements best; None for a link that there was not.
+    """Return the numbers that predict the measurements best; None for a link that was not measured.
 
-    The model is linear but for one choice: whether the busiest rank or all ranks' work limits a
-    call. Numbers of one turn decide it for the next.
+    The model is linear except for one choice: whether the busiest rank or the work of all ranks
+    limits a call. Each turn makes this choice with the numbers of the turn before.
     """
     numbers, measured_us = np.array(_START), np.array([one.us for one in swept.measurements])
     for turn in range(_MOST_TURNS):
@@ -45,7 +45,7 @@ def _rows(swept: Swept, numbers: tuple[float, ...]) -> npt.NDArray[np.float64]:
     crowd = max(1.0, max(map(len, swept.nodes)) / swept.cores_per_node)
     return np.array(
         [
-            # The ranks that are not in a round trip sleep.
+            # During a round trip the other ranks sleep.
             _cost(one, swept.nodes).row(
                 one.bytes, 1.0 if one.collective == PING_PONG else crowd, numbers
             )
@@ -65,7 +65,7 @@ def _cost(one: Measurement, nodes: Nodes) -> Cost:
 
 
 def _ping_pong(link: str) -> Cost:
-    """Examine a round trip as any algorithm: two plans of a message there and one back."""
+    """Return the cost of a round trip, from plans of two ranks for a message there and one back."""
     nodes: Nodes = ((0, 1),) if link == "scale_up" else ((0,), (1,))
     plans = {}
     for rank in (0, 1):
@@ -82,7 +82,7 @@ def _ping_pong(link: str) -> Cost:
 
 
 def _least_squares(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Solve rows x = 1 for x >= 0: what would be negative is left out, one by one."""
+    """Solve rows x = 1 for x >= 0: the most negative unknown becomes 0 until none is negative."""
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     kept = [index for index in range(len(NUMBERS)) if rows[:, index].any()]
     solved = np.zeros(len(NUMBERS))

@@ -1,5 +1,5 @@
-"""`hccl-bench --tune [FILE]`, on ranks of its own or as a rank of a launcher's job: the file it
-writes, and the table of chosen against best.
+"""`hccl-bench --tune [FILE]`, on ranks of its own or as a rank of a launcher's job: its file, and
+the table that compares chosen algorithms with the best.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept, sweep
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.quantities import read_size
 
-_BUDGET_S = 45.0  # start and end of the ranks come on top: 60 s in all
+_BUDGET_S = 45.0  # with start and end of the ranks at most 60 s
 _NEAR = 1.1
 _UNITS = {
     "latency_us": "us for each round of messages that waits for the one before it",
@@ -47,7 +47,7 @@ def tune(options: Options, command: str) -> int:
 
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
-        NamespaceError: --veth could not have its two hosts.
+        NamespaceError: the hosts of --veth could not be made.
     """
     path = options.tune_path
     assert path is not None
@@ -69,7 +69,7 @@ def tune(options: Options, command: str) -> int:
 
 
 def _sweeping(options: Options, opened: ExitStack) -> Callable[[Sequence[int], float], Swept]:
-    """Return what sweeps: in this rank of a job, or on ranks that last as long as the stack."""
+    """Return a function that sweeps as a rank of a job, or on ranks that the stack ends."""
     if is_rank():
         return partial(sweep, opened.enter_context(rank_of_job()))
     hosts = open_hosts(options, opened)
@@ -89,7 +89,7 @@ def document(
 
     Args:
         swept: the measurements.
-        numbers: what was fitted to them, in the order of `cost.NUMBERS`.
+        numbers: fitted to them, in the order of `cost.NUMBERS`.
         command: for the record.
         facts: machine, versions and date, for the record.
     """
@@ -134,14 +134,14 @@ def tuning_from(text: str) -> Tuning:
 
 
 def chosen_against_best(swept: Swept, tuning: Tuning) -> list[str]:
-    """Make the lines: each cell of the sweep, then the share of cells within 10 % of the best.
+    """Make the lines: each collective and size, then how often a choice is within 10 % of the best.
 
-    The shares are those of the tuning, of its numbers alone, and of the table without tuning.
+    The choices are those with the tuning, with its numbers alone, and without tuning.
     """
-    cells: dict[tuple[str, int], dict[str, Measurement]] = {}
+    sizes: dict[tuple[str, int], dict[str, Measurement]] = {}
     for one in swept.measurements:
         if one.collective != PING_PONG:
-            cells.setdefault((one.collective, one.bytes), {})[one.algorithm] = one
+            sizes.setdefault((one.collective, one.bytes), {})[one.algorithm] = one
     ways = {
         "HCCL_TUNING": tuning,
         "its numbers alone": Tuning(tuning.layout, tuning.cores_per_node, tuning.numbers, {}),
@@ -151,7 +151,7 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> list[str]:
     per_node = tuning.cores_per_node
     cores = Cores(int(per_node), max(map(len, swept.nodes)) > per_node)
     table = [["collective", "bytes", "chosen", "us", "best", "us", "ratio"]]
-    for (collective, num_bytes), times in cells.items():
+    for (collective, num_bytes), times in sizes.items():
         root = 0 if COLLECTIVES[collective].rooted else None
         for way, given in ways.items():
             chosen, _ = choose(
@@ -163,21 +163,21 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> list[str]:
             if way == "HCCL_TUNING":
                 both = [chosen, f"{times[chosen].us:.2f}", best, f"{times[best].us:.2f}"]
                 table.append([collective, str(num_bytes), *both, f"{ratios[best]:.2f}"])
-    shares = {way: f"{number} of {len(cells)} cells" for way, number in near.items()}
+    shares = {way: f"{number} of {len(sizes)} sizes" for way, number in near.items()}
     return text_lines(table) + [
-        f"# chosen within 10 % of the best by {way}: {share}, {near[way] / max(1, len(cells)):.0%}"
+        f"# chosen within 10 % of the best by {way}: {share}, {near[way] / max(1, len(sizes)):.0%}"
         for way, share in shares.items()
     ]
 
 
 def _ratio(one: Measurement, other: Measurement) -> float:
-    """Compare two algorithms of a cell round by round: a round of each had the same disturbance."""
-    pairs = zip(one.rounds_us, other.rounds_us, strict=False)  # the fewest rounds end it
+    """Compare two algorithms round by round: neighbouring rounds have the same disturbance."""
+    pairs = zip(one.rounds_us, other.rounds_us, strict=False)  # one may have fewer rounds
     return float(np.median([first / second for first, second in pairs]))
 
 
 def introduction(swept: Swept, numbers: Numbers) -> list[str]:
-    """Say what was measured and what was fitted."""
+    """Make the lines on what was measured and fitted."""
     layout = " + ".join(str(len(node)) for node in swept.nodes)
     median, p90 = _percentiles(swept, numbers)
     lines = [f"# {len(swept.measurements)} measurements on nodes of {layout} ranks"]

@@ -1,7 +1,6 @@
-"""The sweep on every rank: measure each algorithm of each collective at each size, in step.
+"""The sweep on every rank: measures each algorithm of each collective at each size.
 
-How often to call is decided from times that all ranks know, so no rank waits for another one that
-stopped.
+Ranks decide how often to call by times averaged over all of them, so that all make the same calls.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ _NUM_VISITS = 3
 _ROUNDS, _MOST_ROUNDS = 4, 10
 _FEWEST_ROUNDS = 2
 _FAR = 3.0
-"""Algorithms that take so much longer than the best one in the first visit get no other."""
+"""Algorithms that take this many times the best one's time in the first visit get no other."""
 _PING_PONG_ROUNDS = 9
 _MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
 
 
 class Measurement(NamedTuple):
-    """The time of a call: an algorithm of a collective; or a round trip over a class of link."""
+    """The time of a call of an algorithm, or of a round trip over a class of link."""
 
     collective: str
     algorithm: str
     bytes: int
     us: float  # the median of the rounds
-    rounds_us: tuple[float, ...]  # of each the mean over calls and ranks
+    rounds_us: tuple[float, ...]  # each the mean over calls and ranks
 
 
 class Swept(NamedTuple):
@@ -56,31 +55,31 @@ class Swept(NamedTuple):
     nodes: Nodes
     cores_per_node: float
     measurements: tuple[Measurement, ...]
-    left_out: int  # number of cells for which there was no time
-    machines: tuple[int, ...] = ()  # of each node, the first node on its machine; empty: its own
+    left_out: int  # number of collectives and sizes for which there was no time
+    machines: tuple[int, ...] = ()  # for each node the first node of its machine; empty: itself
 
 
 def sweep(rank: Rank, sizes: Sequence[int], budget_s: float) -> Swept:
-    """Measure round trips, then the collectives; the largest sizes are left out when time is up.
+    """Measure round trips, then collectives; leaves the largest sizes out when time is up.
 
-    A cell is visited several times, far apart: ranks that share cores can run at two speeds, and
-    keep one for seconds. The rank's only contender is a communicator.
+    Each collective and size is visited several times, far apart, because ranks that share cores can
+    run at one of two speeds for seconds. The rank's only contender is a communicator.
     """
     (contender,) = rank.contenders
     assert isinstance(contender, CommunicatorContender)
     communicator = contender.communicator
     start, nodes = time.monotonic(), communicator.nodes
-    cells = [Cell.of(name, size, nodes) for size in sizes for name in _tunable()]
+    points = [SweepPoint.of(name, size, nodes) for size in sizes for name in _tunable()]
     found = list(_round_trips(rank, communicator))
-    visits = [cell for _ in range(_NUM_VISITS) for cell in cells]
-    for done, cell in enumerate(visits):
+    visits = [point for _ in range(_NUM_VISITS) for point in points]
+    for done, point in enumerate(visits):
         left_s = budget_s - agreed(communicator, time.monotonic() - start)
         if left_s <= 0:
             break
-        _visit(rank, contender, cell, left_s / (len(visits) - done))
+        _visit(rank, contender, point, left_s / (len(visits) - done))
     contender.force(None)
-    found += [one for cell in cells for one in cell.measurements(communicator.world_size)]
-    left_out = sum(not cell.times for cell in cells)
+    found += [one for point in points for one in point.measurements(communicator.world_size)]
+    left_out = sum(not point.times for point in points)
     machines = _machines(communicator)
     cores = agreed(communicator, len(usable_cores())) / machines.count(machines[0])
     return Swept(nodes, cores, tuple(found), left_out, machines)
@@ -104,13 +103,14 @@ def _tunable() -> list[str]:
 
 
 @dataclass
-class Cell:
+class SweepPoint:
     """A collective and a size.
 
     Attributes:
-        alike: algorithms that run the same ops on these nodes: their times differ by noise.
-        calls: of a round, for the first algorithm of each of these groups.
-        times: microseconds of each round, for the same algorithms.
+        alike: groups of algorithms that run the same ops on these nodes; only the first of a group
+            is measured.
+        calls: calls of a round of each measured algorithm.
+        times: microseconds of each round of each measured algorithm.
     """
 
     collective: str
@@ -120,7 +120,7 @@ class Cell:
     times: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, collective: str, size: int, nodes: Nodes) -> Cell:
+    def of(cls, collective: str, size: int, nodes: Nodes) -> SweepPoint:
         """Group the algorithms of a collective."""
         groups: dict[object, list[str]] = {}
         root = 0 if COLLECTIVES[collective].rooted else None
@@ -131,14 +131,14 @@ class Cell:
         return cls(collective, size, list(groups.values()))
 
     def call(self, n: int) -> Call:
-        """Return what is called; n is the number of ranks."""
+        """Return the call among n ranks."""
         case = CASES[self.collective]
         count, in_place = case.count(self.size, _DTYPE, n), case.places[0] == "in"
         op = "sum" if case.reduces else "none"
         return Call(self.collective, n, 0, op, _DTYPE, count, in_place=in_place)
 
     def near(self) -> list[str]:
-        """Return the algorithms that may be the fastest; all of them before the first visit."""
+        """Return the measured algorithms that may be the fastest; all before the first visit."""
         medians = {name: float(np.median(times)) for name, times in self.times.items()}
         return [
             *(name for name, us in medians.items() if us <= _FAR * min(medians.values())),
@@ -146,26 +146,26 @@ class Cell:
         ]
 
     def measurements(self, n: int) -> Iterator[Measurement]:
-        """Yield the time of every algorithm; none before the first visit."""
+        """Yield the time of every algorithm; nothing before the first visit."""
         num_bytes = CASES[self.collective].num_bytes(self.call(n).count, _DTYPE, n)
         for group in self.alike if self.times else ():
             for name in group:
                 yield _measurement(self.collective, name, num_bytes, self.times[group[0]])
 
 
-def _visit(rank: Rank, contender: CommunicatorContender, cell: Cell, visit_s: float) -> None:
-    """Measure a cell's algorithms in turns, so that what disturbs one disturbs all."""
-    start, names, communicator = time.monotonic(), cell.near(), contender.communicator
-    prepare(rank, cell.call(communicator.world_size))
+def _visit(rank: Rank, contender: CommunicatorContender, at: SweepPoint, visit_s: float) -> None:
+    """Measure the algorithms in turns, so that a disturbance affects all of them."""
+    start, names, communicator = time.monotonic(), at.near(), contender.communicator
+    prepare(rank, at.call(communicator.world_size))
 
     def time_s(algorithm: str, calls: int) -> float:
-        contender.force(f"{cell.collective}={algorithm}")
+        contender.force(f"{at.collective}={algorithm}")
         return agreed(communicator, time_calls(rank, 0, calls, max(1, calls // 10)))
 
-    if not cell.calls:
+    if not at.calls:
         round_s = visit_s / (len(names) * _ROUNDS)
         with_warmup_s = round_s / 1.1
-        cell.calls = {
+        at.calls = {
             name: calls_of_round(partial(time_s, name), with_warmup_s, _MOST_CALLS)
             for name in names
         }
@@ -175,7 +175,7 @@ def _visit(rank: Rank, contender: CommunicatorContender, cell: Cell, visit_s: fl
             break
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
-            cell.times.setdefault(name, []).append(1e6 * time_s(name, cell.calls[name]))
+            at.times.setdefault(name, []).append(1e6 * time_s(name, at.calls[name]))
 
 
 def _measurement(
@@ -186,7 +186,7 @@ def _measurement(
 
 
 def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement]:
-    """Time rank 0 with a rank of its node, and with one of another node, while the others wait."""
+    """Time round trips of rank 0 with a rank of its node, then with one of another node."""
     nodes, n = communicator.nodes, communicator.world_size
     peers = {"scale_up": nodes[0][1:2], "scale_out": nodes[1][:1] if len(nodes) > 1 else ()}
     for link, peer in ((link, ranks[0]) for link, ranks in peers.items() if ranks):
@@ -201,9 +201,9 @@ def _round_trips(rank: Rank, communicator: Communicator) -> Iterator[Measurement
 
 
 def _machines(communicator: Communicator) -> tuple[int, ...]:
-    """Return for each node the first one whose cores it shares: several where nodes are emulated.
+    """Return for each node the first node that has the same cores; emulated nodes share them.
 
-    Containers and network namespaces of one kernel share cores, unless they are bound to others.
+    Containers and network namespaces of one kernel do too, unless they are bound to other cores.
     """
     identity = Identity.of_this_process()
     mine = np.array([zlib.crc32(repr((identity.boot_id, identity.cores)).encode())])

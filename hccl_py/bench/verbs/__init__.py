@@ -1,4 +1,4 @@
-"""`hccl-perftest`: what ib_write_bw and ib_send_lat print, over any provider.
+"""`hccl-perftest`: prints what ib_write_bw and ib_send_lat print, over any provider.
 
 main     the command: server, client or both ends; start reading here
 link     the control connection between the two ends

@@ -21,21 +21,21 @@ from hccl_py.transport.providers.verbs.settings import RdmaSettings
 
 
 def device_lines(ports: Sequence[RdmaPort] | None = None) -> Iterator[str]:
-    """Yield what there is, line by line; `ports` are those of this host unless given."""
+    """Yield the lines on RDMA ports; `ports` are those of this host unless given."""
     settings = RdmaSettings.from_environment()
     interfaces = _interfaces()
     ports = list_ports() if ports is None else ports
-    looked_at = candidates(ports, settings, interfaces)
-    yield from port_lines(looked_at, settings)
-    if not looked_at:
+    found = candidates(ports, settings, interfaces)
+    yield from port_lines(found, settings)
+    if not found:
         try:
             choose(ports, settings)
         except BootstrapError as error:
             yield str(error)
         return
     yield f"control connections: {', '.join(interfaces) or 'no interface'}"
-    yield from _hints(looked_at[0])
-    yield locked_memory_line(max(num_used(looked_at, settings), 1))
+    yield from _hints(found[0])
+    yield locked_memory_line(max(num_used(found, settings), 1))
 
 
 def _hints(first: Candidate) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One end of hccl-perftest: a queue pair, its memory, and what is run over them."""
+"""One end of hccl-perftest: a queue pair, its memory, and the measurements over them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hccl_py.transport.verbs.endpoints import RendezvousEndpoint
 _CONNECT_TIMEOUT_S = 30.0
 _INLINE_BYTES = 64
 _UNSIGNALED = 32
-"""Room for two of the periods in which one request is signaled, see csrc/perftest/module.cc."""
+"""Depth for two periods in which one request is signaled, see csrc/perftest/module.cc."""
 _OPCODES = {"send": Opcode.SEND, "write": Opcode.RDMA_WRITE, "read": Opcode.RDMA_READ}
 _ANY_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
@@ -41,9 +41,9 @@ class Setup:
     Attributes:
         device: provider.
         largest_bytes: largest message.
-        window: requests under way.
-        registered: whether the memory is such that a peer on the node reads it in place.
-        compare: whether the ends need a plain socket too.
+        window: requests in flight.
+        registered: whether the memory is registered, so that shm lets the peer read it directly.
+        compare: whether to measure a plain socket or memcpy too.
     """
 
     device: str
@@ -56,7 +56,7 @@ class Setup:
 class Exchange(NamedTuple):
     """One measurement."""
 
-    op: str  # send, write, read; socket or memcpy for what they are compared with
+    op: str  # send, write, read, or the peer that they are compared with: socket, memcpy
     latency: bool  # one message at a time, or as many as the window allows
     num_bytes: int  # of a message
     iterations: int  # messages
@@ -91,11 +91,11 @@ class End:
         """Run one exchange together with the other end, and check what arrived.
 
         Returns:
-            Latency: microseconds of each message. Otherwise one number: seconds for all. The end
-            that does not start gets what it measured, which may be nothing.
+            Microseconds of each message with `latency`, else one number, the seconds for all. The
+            list is for the end that starts; that of the other end may be empty.
 
         Raises:
-            ArithmeticError: a byte arrived that was not sent.
+            ArithmeticError: a byte differs from what the other end sent.
         """
         n = exchange.num_bytes
         self._memory[:n] = _pattern(exchange, by_client=self._starts)
@@ -110,7 +110,7 @@ class End:
         return times
 
     def serve(self) -> None:
-        """Run what the other end asks for until it has enough."""
+        """Run the exchanges that the other end asks for until it finishes."""
         while (message := self._link.receive(timeout_s=3600)) is not None:
             self.run(Exchange(*message))
 
@@ -164,7 +164,7 @@ class End:
             end.sink(n, window)
         return times
 
-    # The oracle: every byte that arrives depends on its place, on the exchange and on who sent it.
+    # The oracle: every byte depends on its offset, on the exchange and on the sender.
 
     def _check(self, exchange: Exchange) -> None:
         receives_here = {"read": self._starts, "memcpy": self._starts}
@@ -174,7 +174,7 @@ class End:
         n = exchange.num_bytes
         from_client = self._starts if exchange.op == "memcpy" else not self._starts
         expected = _pattern(exchange, by_client=from_client)
-        # In write's ping-pong the last byte counts the turns.
+        # In write's ping-pong the last byte is the mark that the receiver waits for.
         checked = n - 1 if exchange.op == "write" and exchange.latency else n
         wrong = int(np.count_nonzero(self._memory[n : n + checked] != expected[:checked]))
         if wrong:
@@ -182,7 +182,7 @@ class End:
 
 
 def _pattern(exchange: Exchange, *, by_client: bool) -> npt.NDArray[np.uint8]:
-    # A prime period: what lands at a wrong place, but for a multiple of it, shows.
+    # The period is a prime, so that data at a wrong offset differs.
     start = (exchange.num_bytes + exchange.iterations + (101 if by_client else 0)) % 251
     period = np.roll(np.arange(1, 252, dtype=np.uint8), start)
     return np.resize(period, exchange.num_bytes)

@@ -1,4 +1,4 @@
-"""How the two ends of hccl-perftest talk about the test, beside the queue pair that is tested.
+"""The control connection between the two ends of hccl-perftest, beside the tested queue pair.
 
 `multiprocessing.connection` does the framing and the HMAC challenge; messages are msgpack.
 """
@@ -21,7 +21,7 @@ from hccl_py.transport.errors import BootstrapError
 _TIMEOUT_S = 60.0
 _DIAL_S, _RETRY_S = 10.0, 0.05
 _SILENCE_S = 10
-"""How long the other end may take to prove that it knows the secret."""
+"""The longest wait for each answer of the authentication."""
 
 
 class Link:
@@ -44,16 +44,16 @@ class Link:
         try:
             self._connection.send_bytes(msgpack.packb(message))
         except OSError as error:
-            raise BootstrapError(f"the other end is gone: {error}") from error
+            raise BootstrapError(f"cannot send to the other end: {error}") from error
 
     def receive(self, timeout_s: float = _TIMEOUT_S) -> Any:
-        """Receive one message; none may come for so long."""
+        """Receive one message."""
         try:
             if not self._connection.poll(timeout_s):
-                raise BootstrapError(f"the other end said nothing for {timeout_s:g} s")
+                raise BootstrapError(f"no message from the other end within {timeout_s:g} s")
             return msgpack.unpackb(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            raise BootstrapError("the other end has ended; see its output") from error
+            raise BootstrapError("the other end closed the connection; see its output") from error
 
     def exchange(self, message: Any) -> Any:
         """Send a message and receive that of the other end, which does the same."""
@@ -62,10 +62,7 @@ class Link:
 
 
 def accept(port: int, secret: bytes) -> Link:
-    """Wait on all addresses of the host for a client that knows the secret.
-
-    Its way here serves the test as well.
-    """
+    """Wait on all addresses of the host for a client that knows the secret."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     with socket.create_server(("", port), family=family, dualstack_ipv6=dual) as listener:
@@ -77,13 +74,13 @@ def accept(port: int, secret: bytes) -> Link:
 
 
 def dial(host: str, port: int, secret: bytes) -> Link:
-    """Connect with the server, which may still be starting."""
+    """Connect with the server; retries for 10 s, because it may still be starting."""
     until_s = time.monotonic() + _DIAL_S
     while True:
         try:
             connected = socket.create_connection((host, port), timeout=_DIAL_S)
             break
-        except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
             if isinstance(error, UnicodeError) or time.monotonic() > until_s:
                 raise BootstrapError(f"no server at {host} port {port}: {error}") from error
             time.sleep(_RETRY_S)
@@ -99,10 +96,10 @@ def _authenticated(
     steps: Sequence[Callable[[Connection, bytes], None]],
     problem: str,
 ) -> Link:
-    """Prove to each other that both ends know the secret; queue pairs meet at `address` too."""
+    """Authenticate both ends by the secret; queue pairs connect through `address` too."""
     os.environ.setdefault("MASTER_ADDR", address.removeprefix("::ffff:"))
     connected.settimeout(None)
-    # The authentication of multiprocessing knows no deadline of its own.
+    # The authentication of multiprocessing has no deadline of its own.
     limit = struct.pack("ll", _SILENCE_S, 0)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     connection = Connection(connected.detach())

@@ -1,6 +1,6 @@
-"""The command `hccl-perftest`: what ib_write_bw and ib_send_lat print, over any provider.
+"""The command `hccl-perftest`: prints what ib_write_bw and ib_send_lat print, over any provider.
 
-`hccl-perftest` is the server, `hccl-perftest HOST` the client that says what to do;
+`hccl-perftest` is the server, `hccl-perftest HOST` the client, which has the options;
 `hccl-perftest --local` starts both. `end.py` is one end, `report.py` the table.
 """
 
@@ -32,16 +32,16 @@ ends on this host. The two ends need the same HCCL_SECRET. Every byte that arriv
 _PORT = 18515
 _LARGEST_BYTES = 1 << 31
 _DEEPEST = 16384
-"""Bounds of a queue pair: of a message, and of `max_send_wr`."""
+"""Bounds of a queue pair: bytes of a message, and `max_send_wr`."""
 _TARGET_BYTES = 1 << 30
-"""A round moves about so much, unless -n says how many messages."""
+"""Bytes of a round, unless -n gives the number of messages."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0; 1 where the ends could not connect or a byte was wrong; 130 after Ctrl-C.
+        0; 1 if the ends could not connect or a byte was wrong; 130 after Ctrl-C.
 
     Raises:
         SystemExit: help, or wrong arguments (code 2).
@@ -93,11 +93,12 @@ def _parser() -> Parser:
     add("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")
     add("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
     add("-n", "--iterations", type=whole(1), help="messages per round")
-    add("-t", "--tx-depth", type=whole(1, _DEEPEST), default=128, help="requests under way")
-    add("--rounds", type=whole(1), default=5, help="medians are over these")
-    plain = "plain memory also where shm reads in place"
+    depth = "requests in flight (default: %(default)s)"
+    add("-t", "--tx-depth", type=whole(1, _DEEPEST), default=128, help=depth)
+    add("--rounds", type=whole(1), default=5, help="rounds of which medians are shown (default: 5)")
+    plain = "use plain memory, which a peer over shm cannot read directly"
     add("--unregistered", action="store_true", help=plain)
-    compare = "in turns with a plain C++ socket pair; for shm: memcpy by one thread"
+    compare = "measure a plain socket in C++ in turns; with shm: memcpy of one thread"
     add("--compare", action="store_true", help=compare)
     return parser
 
@@ -118,10 +119,10 @@ def _serve(link: Link) -> None:
 
 @contextmanager
 def _on_a_core(link: Link, choose: Callable[[set[int]], int]) -> Iterator[None]:
-    """Keep the two ends on cores of their own if they run on one machine, namespaces or not.
+    """Pin the two ends to different cores if both run on one machine, in namespaces or not.
 
-    Two busy ends that the scheduler has put on one core wait for each other's time slice. Queue
-    pairs made before still spin as if they had all cores.
+    Two busy ends on one core would wait for each other's time slices. The queue pairs must exist
+    already: they spin as if all cores were usable.
     """
     machine = Identity.of_this_process().boot_id
     cores = usable_cores()
@@ -130,7 +131,7 @@ def _on_a_core(link: Link, choose: Callable[[set[int]], int]) -> Iterator[None]:
         return
     try:
         os.sched_setaffinity(0, {choose(cores)})
-    except OSError:  # forbidden: the kernel chooses
+    except OSError:  # not permitted: the kernel places the ends
         yield
         return
     try:
@@ -179,7 +180,7 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 
 
 def _peer_of(options: argparse.Namespace) -> str | None:
-    """Name what to compare with; nothing answers a single message as fast as memory does."""
+    """Return what to compare with; None: nothing, as for the latency of shm."""
     if not options.compare:
         return None
     if options.device == "shm":
@@ -196,7 +197,7 @@ def _iterations(options: argparse.Namespace, num_bytes: int) -> int:
 
 
 def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> str:
-    """Run the rounds, in turns with the peer, so that the same load disturbs both."""
+    """Run the rounds, in turns with the peer, so that a disturbance affects both."""
     iterations, peer = _iterations(options, num_bytes), _peer_of(options)
 
     def run(op: str, iterations: int) -> list[float]:

@@ -17,7 +17,7 @@ _LATENCY = (
 )
 
 Rounds = Sequence[Sequence[float]]
-"""Of latency: microseconds of each message; of bandwidth: [seconds for all messages]."""
+"""For latency the microseconds of each message, for bandwidth [seconds for all messages]."""
 
 
 def header(device: str, op: str, latency: bool, rounds: int, peer: str | None) -> list[str]:

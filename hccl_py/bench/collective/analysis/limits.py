@@ -1,7 +1,7 @@
-"""The limits that a result is compared with, measured in the same run by the ranks themselves.
+"""The limits that a result is compared with, which the ranks measure in the same run.
 
-Inside a node nothing moves faster than one thread's memcpy, between nodes nothing faster than plain
-TCP connections, in one direction or in both at once, as the collective's bytes go.
+Inside a node the limit is one thread's memcpy. Between nodes it is plain TCP connections, in one
+direction or in both at once, as the collective sends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hccl_py.bench.collective.sockets import accept, connect, exchange
 from hccl_py.quantities import busbw_factor
 
 _BOTH_WAYS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-"""Where every node sends as much as it receives."""
+"""Collectives in which every node sends as much as it receives."""
 
 _COPY_S = 0.01
 _LEAST_COPY = 64 * 1024
-"""A smaller copy takes as long as the call of it."""
+"""The time of a smaller copy is mostly that of the call."""
 
 _WIRE_S = 0.2
 _FIRST_BYTES = 1 << 20
@@ -34,8 +34,8 @@ class Limits:
     """The machine's limits beside a collective's results.
 
     Attributes:
-        wire_gb_per_s: plain sockets between the first two nodes, in each direction used; None: one
-            node.
+        wire_gb_per_s: rate of plain sockets between the first two nodes, in each direction used;
+            None with one node.
     """
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
@@ -48,9 +48,9 @@ class Limits:
         return float(self._ranks.ask(_copy, size, what="measuring memcpy")[0])
 
     def busbw_gb_per_s(self, copy_gb_per_s: float) -> float | None:
-        """Return the busbw that the limit allows; None: no limit says anything about it.
+        """Return the busbw that the limit allows; None where neither limit applies.
 
-        Between nodes the bytes count that have to leave or reach a node in any algorithm.
+        Between nodes only those bytes count that every algorithm sends into or out of a node.
         """
         options, wire, op = self._options, self.wire_gb_per_s, self._options.collective
         if not CASES[op].has_data or options.world_size == 1:
@@ -72,7 +72,6 @@ class Limits:
 
 
 def _copy(rank: Rank, size: int) -> float | None:
-    """On rank 0, copy for about ten milliseconds."""
     return copy_gb_per_s(size) if rank.rank == 0 else None
 
 
@@ -99,7 +98,7 @@ def _listen(rank: Rank) -> tuple[str, int] | None:
 
 
 def _wire(rank: Rank, other: int, where: tuple[str, int], both_ways: bool) -> float | None:
-    """On rank 0, receive from `other`, more each time until it took long enough; return GB/s."""
+    """On rank 0, receive from `other`, twice as much each time until it takes `_WIRE_S`."""
     if rank.rank not in (0, other):
         return None
     is_receiver = rank.rank == 0

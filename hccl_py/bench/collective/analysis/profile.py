@@ -1,7 +1,7 @@
-"""`--profile`: where the time of one call goes, counted by the engine itself, rank by rank.
+"""`--profile`: where the time of one call goes on each rank, as the engine counts it.
 
-The engine times its parts only with --profile: a clock round every part slows small calls down by a
-few tenths of a microsecond, in the table above the profile too.
+The engine times its parts only with --profile, because reading the clock slows small calls by a few
+tenths of a microsecond. The times in the table above the profile are slower too.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _LEAST_US = 50_000
 Profile = dict[str, float]
 """The parts of one call on one rank, in us:
 
-    late     waiting for ranks that came late to the call (`statistics()`)
-    copy     in shared memory, what a rank copies in and out
-    reduce   adding up what came
-    wire     inside the kernel's calls that send and receive, between nodes
-    transit  the rest of the call: waiting for data under way, and the engine's own work
-    python   from the caller's clock, outside the engine
-    total    all of it
+    late     waiting for ranks that entered the call later (`statistics()`)
+    copy     copying into and out of shared memory
+    reduce   reducing what was received
+    wire     inside system calls that send and receive, between nodes
+    transit  the rest of the engine's time: waiting for data in transit, and its own work
+    python   outside the engine
+    total    the whole call, by the caller's clock
 """
 
 
 def start_profile(rank: Rank) -> None:
-    """Have the first contender's engine, a communicator's, time its parts from now on."""
+    """Have the engine of the first contender, a communicator, time its parts from now on."""
     _communicator(rank)._state.core.start_profile()
 
 
 def profile(ranks: Ranks, options: Options, call_us: float, least_calls: int) -> list[Profile]:
-    """Run one more round of the case that the ranks are prepared for; return one for each rank."""
+    """Run one more round of the case that the ranks have prepared; return each rank's profile."""
     calls = max(least_calls, min(_CALLS, round(_LEAST_US / call_us)))
     return ranks.ask(_profile, calls, what=f"profiling {options.collective}")
 
 
 def lines(profiles: Sequence[Profile]) -> list[str]:
-    """Render the mean over the ranks, and its share of a rank's time, least and most."""
+    """Render each part: mean time and share over the ranks, then the least and the most share."""
     measured = np.array([list(one.values()) for one in profiles])
     shares = measured / measured[:, -1:]
     cells = [
@@ -57,12 +57,11 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
 
 
 def is_profiled(options: Options) -> bool:
-    """Return whether the engine times the parts of a collective, unlike of send and recv."""
+    """Return whether the engine times the parts of this case; it does not for send and recv."""
     return options.collective not in ("send_recv", "ping_pong")
 
 
 def _profile(rank: Rank, calls: int) -> Profile:
-    """Run a round in a rank."""
     call = rank.calls[0]
     rank.barriers[0]()
     call()
@@ -78,7 +77,7 @@ def _profile(rank: Rank, calls: int) -> Profile:
 
 
 def _counted_us(rank: Rank) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return what the engine has counted: late, moving, copy, reduce, wire."""
+    """Return the engine's counters: late, moving, copy, reduce, wire."""
     counted = _communicator(rank).statistics()
     parts_ns = _communicator(rank)._state.core.profile()
     late_and_moving = [counted["waiting_s"] * 1e6, counted["moving_s"] * 1e6]

@@ -1,6 +1,6 @@
 """Whether a result can be trusted: what else the machine did while it was measured.
 
-A reason to doubt is a short sentence that stands beside the result, in the table, CSV and JSON.
+A doubt is a short sentence, printed beside the result in the table, CSV and JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEAST_CALLS = 10
 
 @dataclass(frozen=True)
 class Load:
-    """The work of the usable cores so far, in core seconds."""
+    """How the usable cores spent their time since the boot, in core seconds."""
 
     wall_s: float
     busy_s: float
@@ -52,7 +52,6 @@ class Load:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of a process."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -61,7 +60,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def load_doubts(before: Load, after: Load) -> list[str]:
-    """Return what others did to the cores meanwhile."""
+    """Return doubts because other programs, or the machine's host, used the cores."""
     core_s = (after.wall_s - before.wall_s) * len(usable_cores())
     if core_s < _LEAST_CORE_S:
         return []
@@ -76,7 +75,7 @@ def load_doubts(before: Load, after: Load) -> list[str]:
 
 
 def spread_doubts(round_us: Sequence[float], num_calls: int) -> list[str]:
-    """Return what the rounds themselves say."""
+    """Return doubts because of few calls or of rounds that differ."""
     if num_calls < _LEAST_CALLS:
         return [f"only {num_calls} calls"]
     p10, median, p90 = np.percentile(round_us, (10, 50, 90))
@@ -85,7 +84,7 @@ def spread_doubts(round_us: Sequence[float], num_calls: int) -> list[str]:
 
 
 def drift_doubts(before: float, after: float) -> list[str]:
-    """Return whether the machine itself changed its speed; memcpy in GB/s, before and after."""
+    """Return doubts because memcpy's rate, in GB/s, changed."""
     if abs(after - before) <= _MOST_DRIFT * max(before, after):
         return []
     return [f"memcpy went from {before:.1f} to {after:.1f} GB/s"]

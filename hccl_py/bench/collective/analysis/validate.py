@@ -1,9 +1,9 @@
-"""`--validate`: every pair of ranks measured alone, and the links that are slower than their class.
+"""`--validate`: measures every pair of ranks alone and finds links slower than their class.
 
 A link is a direction from one rank to another. Links of one class, inside a node or between nodes,
 should be alike: one that stays below 95 % of the class's median by more than its noise is slow. On
-a busy machine many links are slow once, so a suspicious one is measured again, in turns with links
-near the median, before it is reported: more measurements reduce the noise.
+a busy machine many links look slow once. A suspicious link is therefore measured again, in turns
+with links near the median, before it is reported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LEAST_SHARE = 0.95
 _FIRST_REPEATS = 3
 _SECOND_REPEATS = 9
 _MOST_BLOCKS = 4
-"""Blocks of repeats for a link whose noise hides whether it is slow."""
+"""Blocks of repeats for one link whose noise hides whether it is slow."""
 
 _BLOCKS_IN_ALL = 60
-"""A noisy machine has many such links, which must not take minutes."""
+"""Such blocks for all links together, so that a noisy machine does not take minutes."""
 
 _REPEAT_S = 0.02
 _LEAST_CALLS, _MOST_CALLS = 2, 200
@@ -37,12 +37,12 @@ class Link:
     """One direction between two ranks.
 
     Attributes:
-        crosses: whether it is between nodes.
-        gb_per_s: what it carried in each measurement.
+        crosses: whether the link is between nodes.
+        gb_per_s: bandwidth in each measurement.
         latency_us: half of a ping-pong of 4 bytes, the same in both directions.
-        was_suspicious: whether it was measured again.
-        class_median: in GB/s, of the links that it was compared with; None: it is as fast as they.
-        error: noise of the difference between its median and theirs, in GB/s.
+        was_suspicious: whether the link was measured again.
+        class_median: of the links that it was compared with, in GB/s; None: it is not below them.
+        error: noise of the difference between its median and the class's, in GB/s.
     """
 
     source: int
@@ -77,22 +77,22 @@ class Link:
 
 
 class Asked(Protocol):
-    """The ranks, as `ranks.Ranks` has them or `job_ranks.JobRanks`."""
+    """All ranks of a run: `ranks.Ranks` or `job_ranks.JobRanks`."""
 
     def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> Sequence[Any]:
-        """Have all ranks do something; return their answers in rank order."""
+        """Run a function on all ranks; return their results in rank order."""
 
 
 class Validator:
     """Measures links over the ranks' first contender."""
 
     def __init__(self, ranks: Asked, nodes: Sequence[int], num_bytes: int) -> None:
-        """Take over ranks that are open.
+        """Prepare to measure; the ranks are open.
 
         Args:
-            ranks: they.
-            nodes: by rank, the node.
-            num_bytes: what a message carries.
+            ranks: all ranks.
+            nodes: the node of each rank.
+            num_bytes: size of a message.
         """
         self._ranks, self._nodes, self._num_bytes = ranks, nodes, num_bytes
         self._blocks = _BLOCKS_IN_ALL
@@ -128,7 +128,7 @@ class Validator:
                 reference += self._rates(other.source, other.target, 1)
             self._blocks -= 1
             link.class_median = min(median, float(np.median(reference)))
-            # Three times the error of a median, which falls with the root of the number of repeats.
+            # Three standard errors of the difference between two medians of these many repeats.
             link.error = float(np.hypot(link.noise, _noise(reference)) / np.sqrt(block + 1))
             if link.rate >= LEAST_SHARE * link.class_median:
                 link.class_median = None

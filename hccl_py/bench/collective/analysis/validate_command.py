@@ -20,14 +20,14 @@ from hccl_py.bench.namespaces import Hosts
 from hccl_py.transport.errors import InvalidArgumentError
 
 Found = tuple[list[Link], list[str]]
-"""All links, and why they cannot be trusted."""
+"""All links, and the doubts about them."""
 
 
 def validate(options: Options, command: str, hosts: Hosts | None = None) -> int:
     """Measure every pair of ranks and show the matrix.
 
     Args:
-        options: which ranks; the last of its sizes is that of the messages.
+        options: which ranks to start; messages have the last of its sizes.
         command: the command line, for the record.
         hosts: where the nodes are; None: as the options say.
 
@@ -69,7 +69,7 @@ def _measure(
 def _show(
     options: Options, command: str, nodes: Sequence[int], hosts: Sequence[str], found: Found
 ) -> int:
-    """Print the matrix and write the files that were asked for; return the exit code."""
+    """Print the matrix and write the requested files; return the exit code."""
 
     def name(rank: int) -> str:
         return f"rank {rank} (node {nodes[rank]}{', ' * bool(hosts[rank])}{hosts[rank]})"

@@ -1,4 +1,4 @@
-"""How options go together, after argparse found each well-formed: sizes, and what is wrong."""
+"""Checks of how options go together, after argparse checked each alone; the sizes of a range."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _ALONE = {
         "measures all algorithms and writes its own file",
     ),
 }
-"""Options that are a measurement of their own: what goes with them, and what they do."""
+"""Options that replace the usual measurement: which options they allow, and what they do."""
 
 _PAIRED = ("send_recv", "ping_pong")
 
 
 def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
-    """The sizes asked for, smallest first where a range was given, no more than 1001."""
+    """Return the requested sizes, a range in increasing order, at most 1001."""
     if given.sizes:
         return tuple(given.sizes)
     if not (given.minbytes or given.maxbytes or given.size_range):
@@ -56,7 +56,7 @@ def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
 
 
 def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> str | None:
-    """Say what is wrong with arguments that `parser` found well-formed; None: nothing is."""
+    """Return what is wrong with arguments that `parser` accepted one by one; None: nothing."""
     alone = (_beside(option, given, parser) for option in _ALONE)
     return next(filter(None, alone), None) or next(
         (message for message, is_so in (_of_sizes(given) | _of_ranks(given)).items() if is_so), None
@@ -64,7 +64,7 @@ def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> st
 
 
 def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
-    """Say what was given beside an option that it would ignore; empty if nothing was."""
+    """Return an error if an option was given that `option` would ignore, else ""."""
     allowed, does = _ALONE[option]
     if not getattr(given, option):
         return ""
@@ -77,7 +77,7 @@ def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentPar
 
 
 def _of_sizes(given: argparse.Namespace) -> dict[str, object]:
-    """Return what may be wrong with sizes and types, and whether it is."""
+    """Return possible errors of sizes and types, each with whether it applies."""
     sizes = sizes_of(given)
     ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
     has_data = any(CASES[name].has_data for name in given.test)
@@ -105,16 +105,16 @@ def _of_sizes(given: argparse.Namespace) -> dict[str, object]:
 
 
 def _of_ranks(given: argparse.Namespace) -> dict[str, object]:
-    """Return what may be wrong with ranks, collectives and contenders, and whether it is."""
+    """Return possible errors of ranks, collectives and contenders, each with whether it applies."""
     n, named = given.nproc * given.nnodes, ", ".join(given.test)
     is_one_node, has_veth = given.nnodes < 2, bool(given.veth_links)
     cases = [CASES[name] for name in given.test]
     reduces, paired = any(case.reduces for case in cases), {*_PAIRED} & {*given.test}
     listed = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*(given.roots or ()), *listed) if rank >= n]
-    strange = _strange_algorithm(given)
+    algorithm_problem = _algorithm_problem(given)
     return {
-        f"--op means nothing to {named}": given.op and not reduces,
+        f"--op is for reductions: {named} has none": given.op and not reduces,
         f"{named} does not work with --place {given.place}": (
             given.place in ("in", "out") and not any(given.place in case.places for case in cases)
         ),
@@ -124,25 +124,23 @@ def _of_ranks(given: argparse.Namespace) -> dict[str, object]:
         f"{named} needs at least 2 ranks: give -g 2": n < 2 and paired,
         "--veth joins nodes: give --nnodes 2 or more": has_veth and is_one_node,
         "--rate limits the links of --veth: give --veth 1": given.rate_mbit and not has_veth,
-        "--compression is between nodes: give --nnodes 2 or more": (
+        "--compression works between nodes: give --nnodes 2 or more": (
             given.compressions and is_one_node
         ),
-        f"--reproducible is of reductions: {named} has none": given.reproducible and not reduces,
+        f"--reproducible is for reductions: {named} has none": given.reproducible and not reduces,
         "--reproducible compares communicators: leave --api torch out": (
             given.reproducible and given.api == "torch"
         ),
-        f"--algorithm: {strange}": strange,
+        f"--algorithm: {algorithm_problem}": algorithm_problem,
         "--validate needs at least 2 ranks: give -g 2": given.validate and n < 2,
-        "--profile is of the first contender: leave --registered out": (
-            given.profile and given.registered
-        ),
+        "give --profile or --registered, not both": given.profile and given.registered,
         "--tune_check needs --tune": given.tune_check and not given.tune_path,
         "give --csv or --markdown, not both": given.csv and given.markdown,
     }
 
 
-def _strange_algorithm(given: argparse.Namespace) -> str:
-    """Return the problem of the algorithms of --algorithm; empty if there is none."""
+def _algorithm_problem(given: argparse.Namespace) -> str:
+    """Return what is wrong with the algorithms of --algorithm; empty if nothing is."""
     if not given.algorithms:
         return ""
     from hccl_py.algorithms.loading import loaded

@@ -1,4 +1,4 @@
-"""The text of `hccl-bench --help`; `parser` makes the options and adds their readers."""
+"""The text of `hccl-bench --help`; `parser` makes the options from it."""
 
 DESCRIPTION = """\
 Measure collectives over ranks that this command starts on this machine.
@@ -21,16 +21,16 @@ what is measured
     measure every algorithm instead, in less than 60 s, and write FILE (hccl-tuning.json), which
     HCCL_TUNING=FILE makes communicators choose by; also as a program under hccl-launch
   --tune_check
-    with it: measure again at twice the sizes, and compare chosen with best
+    with --tune: measure again at twice the sizes, and compare the chosen algorithms with the best
   --list_tests
-    print the names that --test takes and leave
+    print the names that --test takes and exit
   -g --ngpus --nproc --nproc-per-node --ranks_per_node N
     ranks on each node (2)
   --nnodes N
     emulated nodes (1): -g x nnodes ranks; nodes share no memory and talk TCP
   --veth LINKS
-    put the two nodes into network namespaces joined by virtual Ethernet links, as two hosts: TCP
-    then takes the way through both network stacks, not loopback; needs root
+    put the nodes into network namespaces joined by virtual Ethernet links, as hosts: TCP then goes
+    through two network stacks instead of loopback; needs root
   --rate RATE
     limit each link of --veth in both directions, e.g. 1gbit or 100mbit (tc's tbf)
   -d --datatype --data_type LIST
@@ -38,9 +38,9 @@ what is measured
   -o --op --reduction_op LIST
     reduction, all or any of sum, prod, min, max, avg, band, bor, bxor (sum)
   -r --root --test_root LIST
-    root, where there is one: ranks, or all (0)
+    roots, for collectives that have one: ranks, or all (0)
   --place WHERE
-    in: one buffer for input and output; out: one for each; both: first the one and then the other
+    in: one buffer for input and output; out: one for each; both: out, then in
     (in for all_reduce, broadcast and reduce, out for the rest, as torch calls them)
   --ranks_list A,B,...
     send_recv and ping_pong: from rank A to B, and so on in pairs (send_recv: from each rank to the
@@ -52,15 +52,15 @@ sizes
   -e --maxbytes SIZE
     last size (64M)
   -f --stepfactor N
-    from one size to the next (16)
+    multiply by this from one size to the next (16)
   -i --stepbytes SIZE
     add this to the size instead
   --size_range SIZE
     the first and the last size, as -b MIN -e MAX -f 2
   --size_range_inc M
-    with it: multiply by 2^M instead (1)
+    with --size_range: multiply by 2^M instead (1)
   --sizes --size LIST
-    these, such as 4,64K,1M
+    these sizes, such as 4,64K,1M
 
 how it is measured
   --api NAME
@@ -77,7 +77,7 @@ how it is measured
     measure hccl with this algorithm of your own beside hccl (docs/internals/algorithms.md); several
     with commas between them
   --registered
-    measure hccl on registered memory (hccl_py.empty) beside hccl on any other
+    measure hccl on registered memory (hccl_py.empty) beside hccl on other memory
   --measure WHAT
     bw: calls back to back (default); latency: a barrier before each call, the time of a call is
     that of its slowest rank
@@ -95,7 +95,7 @@ how it is measured
   -a --average N
     time of a round: 0 of rank 0, 1 mean over the ranks (default), 2 least, 3 most
   -T --timeout S
-    seconds after which the whole run is ended as failed (600)
+    seconds after which the run fails (600)
 
 output
   --json PATH
@@ -105,7 +105,7 @@ output
   --csv
     print comma-separated values with one header line
   -F --output_file --result_csv PATH
-    write these to a file as well
+    write comma-separated values to a file as well
   --plot PNG
     draw time and busbw against size
   -v --verbose
@@ -129,7 +129,7 @@ examples:
   hccl-bench -g 4 --nnodes 2 --veth 1 --compare gloo the nodes joined by Ethernet (root)
   hccl-bench -g 4 --nnodes 2 --veth 1 --rate 1gbit --compression bf16,int8 -b 16M -e 64M -f 4
   hccl-bench -g 2 --api communicator --sizes 4       without torch.distributed
-  hccl-bench -g 2 --registered --sizes 64M           what registered memory is worth
+  hccl-bench -g 2 --registered --sizes 64M           with registered memory and without
   hccl-bench --test all -g 4 --csv > all.csv         every collective, for a spreadsheet
   hccl-bench -g 8 --validate --plot links.png        is every pair of ranks as fast as the others?
   hccl-bench -g 8 --tune tuning.json                 then HCCL_TUNING=tuning.json for the jobs

@@ -1,7 +1,7 @@
 """The options of `hccl-bench` for argparse; `combinations` checks how they go together.
 
-Names and help come from `option_text`; `_READS` says what each option reads, and its name in
-`Options` where that is another.
+Names and help come from `option_text`; `_READS` has the type of each option, and its name in
+`Options` where the two differ.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _pairs(text: str) -> tuple[tuple[int, int], ...]:
 _OPS = names_of(
     REDUCE_OPS,
     aliases={"prod": "product"},
-    every=("sum", "product", "min", "max", "avg"),  # what every element type knows
+    every=("sum", "product", "min", "max", "avg"),  # those of every element type
     elsewhere=_NO_OPS,
 )
 _READS: dict[str, dict[str, Any]] = {
@@ -142,7 +142,7 @@ def make_parser() -> Parser:
 
 
 def _add(group: argparse._ArgumentGroup, names: str, about: str) -> None:
-    """Add an option; one without a word for its value is a flag, unless it reads something."""
+    """Add an option; one without a metavar is a flag, unless it is in `_READS`."""
     words = names.split()
     reads = _READS.get(words[0], {"action": "store_true"})
     if not words[-1].startswith("-"):

@@ -32,15 +32,15 @@ def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
 
 
 def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
-    """Every combination of what a list was given for, as far as this collective knows it."""
+    """Yield the options of every combination of listed values that the collective has."""
     case = CASES[collective]
     n = given.nproc * given.nnodes
     common: dict[str, Any] = {k: value for k, value in vars(given).items() if k in _NAMES}
     common |= {"collective": collective, "pairs": _pairs(given, collective, n)}
     common["sizes"] = sizes_of(given) if case.has_data else (0,)
-    # A second group of torch would be reproducible if the first one is.
-    is_told = given.profile or given.reproducible
-    common["api"] = "communicator" if is_told else given.api or "torch"
+    # A second torch group takes HCCL_REPRODUCIBLE from the first: the two cannot be compared.
+    needs_communicator = given.profile or given.reproducible
+    common["api"] = "communicator" if needs_communicator else given.api or "torch"
     roots = tuple(range(n)) if given.roots is None else given.roots
     for dtype, reduce_op, root, in_place in product(
         given.dtypes if case.has_data else ("uint8",),
@@ -53,7 +53,7 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
 
 
 def _places(given: argparse.Namespace, collective: str) -> list[bool]:
-    """Whether to work in place; a collective that has one way only is measured that way."""
+    """Return whether to work in place, for each case; a collective with one way has one case."""
     case = CASES[collective]
     if given.place is None or len(case.places) == 1:
         return [case.places[0] == "in"]

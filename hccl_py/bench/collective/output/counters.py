@@ -1,4 +1,4 @@
-"""The counters of `hccl-bench -v` for a rank: a table of devices and one of paths."""
+"""The counters that `hccl-bench -v` prints: a table of devices and one of paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COUNTED = ("messages", "bytes", "stalls", "retries", "reconnects")
 
 
 def describe(counted: Statistics) -> str:
-    """Make the lines, each a comment like the others around the table of results."""
+    """Return the counters as text; every line but the first begins with "# "."""
     first = (
         f"{counted['collectives']} collectives, {counted['rendezvous']} on registered memory, "
         f"{counted['sleeps']} sleeps, {counted['doorbells']} doorbells; sent by rank 0:"
@@ -28,7 +28,7 @@ def describe(counted: Statistics) -> str:
 
 
 def _path_rows(paths: Sequence[PathStatistics]) -> list[list[str]]:
-    """One row for each path to each peer; the share is of what that peer was sent."""
+    """Make a row for each path to each peer; share: of the bytes sent to that peer."""
     lanes_of: dict[tuple[int, str], list[PathStatistics]] = {}
     sent_to: dict[int, int] = {}
     for path in paths:

@@ -48,12 +48,10 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 
 def _settings(options: Options) -> dict[str, Any]:
-    """The options that were given or have a default."""
     return {name: value for name, value in asdict(options).items() if value is not None}
 
 
 def _size_document(row: Row) -> dict[str, Any]:
-    """One size with everything that was measured there."""
     return {
         "size": row.size,
         "count": row.count,
@@ -81,7 +79,7 @@ def _size_document(row: Row) -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Find out machine, versions and date; asks nothing of torch, only of the system."""
+    """Return machine, versions and date, without importing torch."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -99,7 +97,7 @@ def facts() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    """The processor's name as Linux gives it, else its architecture."""
+    """Return the processor's name from the kernel, else its architecture."""
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     names = (value.strip() for name, _, value in lines if name.strip() == "model name")
     return next(names, platform.machine())

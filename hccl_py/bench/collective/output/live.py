@@ -1,4 +1,4 @@
-"""The table line by line, and on a terminal below it what is being measured right now."""
+"""The table line by line; on a terminal a status line below it shows what is being measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAW_EVERY_S = 0.2
 class Screen:
     """Prints lines; on a terminal with rich, columns that fit and wrong or doubtful rows in color.
 
-    A context manager: leaving it gives the terminal's last line back.
+    A context manager: leaving it removes the status line.
     """
 
     def __init__(self, options: Options) -> None:
@@ -30,23 +30,23 @@ class Screen:
             from rich.console import Console
             from rich.live import Live
 
-            # Drawn between requests only, when ranks are idle: a thread would take them a core.
+            # Drawn only between requests, while ranks are idle: a thread would need a core.
             self._live = Live(console=Console(highlight=False), auto_refresh=False)
 
     def __enter__(self) -> Screen:
-        """Take over the terminal's last line."""
+        """Start the status line."""
         if self._live:
             self._live.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the table where it is."""
+        """Remove the status line."""
         if self._live:
             self._live.update("", refresh=True)
             self._live.__exit__(None, None, None)
 
     def status(self, what: str) -> None:
-        """Show the progress on a terminal."""
+        """Show what is being measured, on a terminal."""
         if self._live and time.monotonic() - self._drawn_s > _DRAW_EVERY_S:
             self._live.update(what, refresh=True)
             self._drawn_s = time.monotonic()

@@ -13,7 +13,7 @@ from hccl_py.bench.collective.output.plot import new_figure
 from hccl_py.bench.collective.output.text import number, padded, size_text
 
 Name = Callable[[int], str]
-"""Says which rank this is, and on which host."""
+"""Returns the name of a rank with its node and host."""
 
 
 def text(links: Sequence[Link], num_bytes: int, name: Name) -> list[str]:
@@ -105,7 +105,7 @@ def plot(links: Sequence[Link], num_bytes: int, title: str, path: Path) -> None:
         (both[1], "latency_us", "viridis_r", "us, half of a ping-pong of 4 bytes"),
     ):
         values = _values(links, what)
-        # So that nearly equal values have nearly equal colors.
+        # From 0, so that nearly equal values have nearly equal colors.
         least, most = np.nanmin(values), np.nanmax(values)
         is_wide = most > 10 * least
         norm = LogNorm(least, most) if is_wide else Normalize(0, most)

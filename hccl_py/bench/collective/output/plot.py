@@ -23,7 +23,7 @@ _TITLE_LETTERS = 130
 
 
 def plot(measured: Measured, title: str, path: Path) -> None:
-    """Draw every collective that has sizes and write the picture.
+    """Draw every collective that has data and write the picture.
 
     Args:
         measured: each case with its rows; cases of one collective share their axes.
@@ -58,7 +58,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def _draw(cases: Measured, time_axes: Axes, busbw_axes: Axes) -> None:
-    """One line for each contender of each case, and the limit of the first case."""
+    """Draw a line for each contender of each case, and the limit of the first case."""
     num_contenders = len(cases[0][1][0].results)
     for number, (options, rows) in enumerate(cases):
         for index in range(num_contenders):

@@ -36,7 +36,7 @@ _LEFT_OUT_FIRST = (
     *("root", "count", "place", "type", "op", "p99", "ratio p10-p90", "p50", "ranks"),
     *("algbw GB/s", "limit", "ratio", "wrong"),
 )
-"""Columns that a narrow terminal does without."""
+"""Columns that a narrow terminal omits, in this order."""
 
 _MORE_IN_CSV = ("p90", "max", "round p10", "round p90")
 
@@ -56,7 +56,7 @@ class Table:
 
         Args:
             options: what is measured.
-            contenders: by what.
+            contenders: names of what is compared.
             as_csv: comma-separated values; None: as the options say.
         """
         self._options = options
@@ -77,7 +77,7 @@ class Table:
                 self.columns.remove(name)
 
     def header(self, first: bool) -> list[str]:
-        """Make the lines above the first row; later tables of a run get a title, CSV gets none."""
+        """Make the lines above the first row; CSV has them once, later tables have a title."""
         if self._csv:
             return [self._line(self.columns)] if first else []
         if self._options.markdown:
@@ -86,9 +86,9 @@ class Table:
         return [*([] if first else ["", f"# {self.title}"]), self._line(self.columns)]
 
     def row(self, row: Row) -> list[str]:
-        """Make the lines of one size, one for each contender, with reasons to doubt them.
+        """Make the lines of one size, one for each contender, with the doubts.
 
-        In text a line of its own says why; Markdown and CSV have it in the column.
+        In text the doubts are on a line of their own, in Markdown and CSV in a column.
         """
         lines = []
         for result in row.results:
@@ -142,7 +142,7 @@ class Table:
 def introduction(
     cases: Sequence[Options], command: str, facts: dict[str, Any], contenders: Sequence[str]
 ) -> list[str]:
-    """Say what is measured, on what, when and how: all that a table needs to be quoted."""
+    """Make the lines that name what is measured, on which machine, when and how."""
     options = cases[0]
     names = ["links"] if options.validate else dict.fromkeys(each.collective for each in cases)
     machine, versions = facts["machine"], facts["versions"]

@@ -1,4 +1,4 @@
-"""Numbers, sizes and tables as text: what every report here is made of."""
+"""Numbers, sizes and tables as text."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def markdown_lines(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def text_lines(table: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Make the lines of a table, header first; its last column is for notes, to the left."""
+    """Make the lines of a table, header first; its last column, for notes, is left-aligned."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [padded(cells[:-1], widths, gap) + f"{gap}{cells[-1]}".rstrip() for cells in table]
 
 
 def lay_out(table: Sequence[Sequence[str]], markdown: bool) -> list[str]:
-    """Make the lines of a table, in Markdown or else with its last column for notes."""
+    """Make the lines of a table, in Markdown or as text."""
     return markdown_lines(table) if markdown else text_lines(table)
 
 

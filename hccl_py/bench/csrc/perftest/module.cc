@@ -1,6 +1,6 @@
 // The loops that hccl-perftest times, the extension module `_perftest`: over a queue pair, and what
-// they are compared with. The GIL is released while they run. All of them raise when a request
-// fails or nothing comes for a while.
+// they are compared with. They release the GIL. Those over a queue pair raise when a request fails
+// or nothing arrives for 30 s.
 #include <fcntl.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -39,7 +39,7 @@ namespace {
 // Its buffer has two halves of `size` bytes: what it sends, and what it receives.
 struct PerftestEnd {
   std::shared_ptr<QueuePairInterface> pair;
-  std::shared_ptr<CompletionQueue> queue;  // for sends and RECVs; the loop takes all that comes
+  std::shared_ptr<CompletionQueue> queue;  // of sends and RECVs
   uint64_t address = 0;
   uint32_t lkey = 0;
   uint64_t remote_address = 0;  // of the peer's buffer
@@ -49,17 +49,17 @@ struct PerftestEnd {
 };
 
 constexpr auto longest_wait = std::chrono::seconds(30);
-// One request in so many is signaled: a device frees the places of the others only with it.
+// One request in so many is signaled: a device frees the slots of the others only with it.
 constexpr size_t signal_period = 16;
-// RECVs that are posted ahead, so that a new one can wait until the answer is on its way.
+// RECVs that are posted ahead, so that a new one is posted only after the answer was sent.
 constexpr size_t recvs_ahead = 4;
 
 double microseconds(VerbsClock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-// Takes completions until one of a RECV came (`recv`), or one of a send; returns how many of the
-// other kind came before it.
+// Takes completions until one of a RECV (`recv`), or one of a send; returns the number of the other
+// kind before it.
 size_t await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   Completion completion;
   for (size_t num_others = 0;; ++num_others) {
@@ -87,7 +87,7 @@ void post(PerftestEnd& end, Opcode opcode, uint32_t flags) {
   request.opcode = opcode;
   request.flags = flags;
   request.rkey = end.rkey;
-  // A write lands in the peer's second half; a read takes its first.
+  // A write goes to the peer's second half; a read takes its first.
   request.remote_address = end.remote_address + (opcode == Opcode::rdma_write ? end.size : 0);
   request.pieces = {&piece, 1};
   end.pair->post_send(request);
@@ -159,8 +159,8 @@ void receive_all(int fd, uint64_t data, size_t size) {
   }
 }
 
-// Runs `work` with its number on a thread for each core: the caller's pinning is not ours to
-// change. All begin at once, or, where other programs occupy a core, after 20 ms.
+// Runs `work(index)` on a new thread pinned to each core; the caller's pinning stays. All begin at
+// once, or after 20 ms where other programs occupy a core.
 template <typename Work>
 void run_pinned(const std::vector<int>& cores, const Work& work) {
   std::atomic<int> error{0};
@@ -182,7 +182,7 @@ void run_pinned(const std::vector<int>& cores, const Work& work) {
   if (error != 0) throw std::system_error(error, std::generic_category(), "pin a thread to a core");
 }
 
-// Messages go back and forth; microseconds of each way, as seen by the end that starts.
+// Sends messages back and forth; returns microseconds of each way, on the end that starts.
 std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
   std::vector<double> times;
   times.reserve(iterations);
@@ -190,7 +190,7 @@ std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool sta
   for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
   auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {
-    // The time of the last message, which costs no clock of its own.
+    // From the time of the last message: reading the clock again would cost time.
     auto deadline = begin + longest_wait;
     if (!starts) requests.note_ended(await(end, true, deadline));
     requests.post_next();
@@ -210,8 +210,8 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
   std::vector<double> times;
   times.reserve(iterations);
   Requests requests(end, Opcode::rdma_write, iterations);
-  // Written by this very thread while it drives, or by the device's thread under the queue pair's
-  // lock, which the next poll takes too.
+  // `*theirs` is written by this thread while it polls, or by the device's thread under the queue
+  // pair's lock, which the next poll takes too.
   volatile auto* mine = reinterpret_cast<unsigned char*>(end.address) + end.size - 1;
   volatile auto* theirs = mine + end.size;
   auto begin = VerbsClock::now();
@@ -241,7 +241,7 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
   return times;
 }
 
-// Microseconds of each RDMA_READ, one after the other. The other end need do nothing.
+// Microseconds of each RDMA_READ, one after the other. The other end does nothing.
 std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations) {
   std::vector<double> times;
   times.reserve(iterations);
@@ -254,7 +254,7 @@ std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations) {
   return times;
 }
 
-// Seconds for so many requests, at most `window` under way, until the last one is acknowledged. A
+// Seconds for `iterations` requests, at most `window` in flight, until the last is acknowledged. A
 // SEND needs sink() on the other end.
 double stream(PerftestEnd& end, int opcode, size_t iterations, size_t window) {
   auto begin = VerbsClock::now();
@@ -297,7 +297,7 @@ std::vector<double> socket_ping_pong(int fd, uint64_t buffer, size_t size, size_
   return times;
 }
 
-// Seconds for so many messages over a plain blocking socket, until one byte says that all came.
+// Seconds for `iterations` messages over a plain blocking socket, until the receiver's last byte.
 double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bool sends) {
   set_blocking(fd, true);
   std::byte finished{};
@@ -310,7 +310,7 @@ double socket_stream(int fd, uint64_t buffer, size_t size, size_t iterations, bo
   return std::chrono::duration<double>(VerbsClock::now() - begin).count();
 }
 
-// Seconds for so many copies by memcpy from one half of the buffer to the other.
+// Seconds for `iterations` copies by memcpy from one half of the buffer to the other.
 double copy_stream(uint64_t buffer, size_t size, size_t iterations) {
   auto* source = reinterpret_cast<std::byte*>(buffer);
   auto begin = VerbsClock::now();
@@ -322,8 +322,8 @@ double copy_stream(uint64_t buffer, size_t size, size_t iterations) {
 }
 
 // Nanoseconds that a cache line takes from one core to the other: half of each round trip between
-// two threads pinned to them, for so many seconds. Throws std::system_error where a core is not
-// ours.
+// two threads pinned to them, for `duration_s`. Throws std::system_error if this process may not
+// use a core.
 std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
   struct alignas(64) {
     std::atomic<uint64_t> turn{0};  // even: to be answered by `core`; odd: by `other`
@@ -343,15 +343,15 @@ std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
   return times;
 }
 
-// Nanoseconds that a thread pinned to each core takes for the same additions, all at once: median
-// of as many as so many seconds allow. A core that shares its arithmetic units with another thread
-// takes up to twice as long. Throws as above.
+// Nanoseconds that a thread pinned to each core takes for the same additions, all threads at once:
+// medians over `duration_s`. A core that shares its arithmetic units with another thread takes up
+// to twice as long. Throws as above.
 std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s) {
   constexpr int rounds = 1000;
   std::vector<double> medians(cores.size());
   std::chrono::duration<double> duration(duration_s);
   run_pinned(cores, [&](size_t mine) {
-    std::array<uint64_t, 6> numbers{};  // more than one thread alone can add to at once
+    std::array<uint64_t, 6> numbers{};  // more than a core can add to at once
     std::vector<double> times;
     auto first = VerbsClock::now(), begin = first;
     do {
