@@ -1,4 +1,4 @@
-"""The algorithm that a text names, of the table or of a user's file, and nodes by their sizes."""
+"""Algorithms by name, of the table or of a user's file, and nodes by their sizes."""
 
 from collections.abc import Iterable
 from itertools import count, islice
@@ -12,7 +12,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 def algorithm_named(text: str) -> CustomAlgorithm:
-    """Return `all_reduce=ring` of the table, or `mine.py:ring` or `plan:FILE`; all the same way.
+    """Return the algorithm of `all_reduce=ring` (of the table), `mine.py:ring` or `plan:FILE`.
 
     Raises:
         InvalidArgumentError: there is none of this name.
@@ -30,7 +30,7 @@ def algorithm_named(text: str) -> CustomAlgorithm:
 
 
 def nodes_of(sizes: Iterable[int]) -> Nodes:
-    """Return nodes of so many ranks each, ranks in order."""
+    """Return nodes of the given numbers of ranks, ranks in order."""
     ranks = count()
     return tuple(tuple(islice(ranks, size)) for size in sizes)
 

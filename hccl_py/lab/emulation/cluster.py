@@ -1,4 +1,4 @@
-"""The file of `hccl-launch --emulate`: which nodes, how their links are, and what breaks when.
+"""The file of `hccl-launch --emulate`: nodes, links and faults.
 
 `docs/jobs/emulate.md` describes it. Imports nothing of the data path: the launcher reads it too.
 """
@@ -23,10 +23,7 @@ else:
 _MOST_NODES = 256
 
 _Bounded = tuple[Kind, tuple[str, str]]
-"""A kind of quantity and its bounds.
-
-Beyond them a time, or what a wire sends in a time, would not fit into its numbers.
-"""
+"""A kind of quantity and its bounds, beyond which the wires' numbers would overflow."""
 
 _BANDWIDTH: _Bounded = RATE, ("1 kbit/s", "1000 Gbit/s")
 _LATENCY: _Bounded = TIME, ("0 s", "10 s")
@@ -72,12 +69,12 @@ class Cluster:
 
     Attributes:
         num_nodes: of the job.
-        ranks_per_node: None: the launcher's option says it.
+        ranks_per_node: None: set by the launcher's option.
         bytes_per_s: of the network card of every node, in each direction.
-        burst_bytes: what a card or link that stood still sends at once.
+        burst_bytes: bytes that an idle network card or link sends at once.
         latency_s: from the last bit that leaves until it arrives.
-        links: bytes per second of pairs that have a slower link between them.
-        latencies_s: of pairs where it is another one.
+        links: bytes per second of the pairs with a link slower than their network cards.
+        latencies_s: of the pairs with a latency of their own.
         faults: in the order of the file.
     """
 
@@ -103,7 +100,7 @@ def read(path: Path) -> Cluster:
     """Read and check a file.
 
     Raises:
-        InvalidArgumentError: it cannot be read, or something in it is not what was expected.
+        InvalidArgumentError: the file cannot be read, or its content is wrong.
     """
     try:
         with path.open("rb") as file:
@@ -121,12 +118,12 @@ def _cluster(content: dict[str, Any]) -> Cluster:
     _table("", content, {"nodes", "ranks_per_node", "faults", "network", "link"})
     for name in ("nodes", "network"):
         if name not in content:
-            raise InvalidArgumentError(f"{name}: expected it, as in {_EXAMPLE}")
+            raise InvalidArgumentError(f"{name}: missing, expected as in {_EXAMPLE}")
     count = _count("nodes", content["nodes"], 2, _MOST_NODES)
     ranks = content.get("ranks_per_node")
     network = _table("network", content["network"], {"bandwidth", "latency", "burst"})
     if "bandwidth" not in network:
-        raise InvalidArgumentError('network.bandwidth: expected it, such as "1 Gbit/s"')
+        raise InvalidArgumentError('network.bandwidth: missing, expected such as "1 Gbit/s"')
     links, latencies_s = _links(content.get("link", []), count)
     faults = content.get("faults", [])
     if not isinstance(faults, list):
@@ -156,7 +153,9 @@ def _links(content: Any, num_nodes: int) -> tuple[dict[NodePair, float], dict[No
             raise InvalidArgumentError(f"{where}: expected nodes = [A, B], got {nodes!r}")
         pair = _pair(where, nodes, num_nodes)
         if pair in links or pair in latencies_s:
-            raise InvalidArgumentError(f"{where}: nodes {pair[0]} and {pair[1]} have one already")
+            raise InvalidArgumentError(
+                f"{where}: expected one [[link]] for nodes {pair[0]} and {pair[1]}, got a second"
+            )
         if not link.keys() & {"bandwidth", "latency"}:
             raise InvalidArgumentError(f"{where}: expected a bandwidth, a latency or both")
         if "bandwidth" in link:
@@ -208,7 +207,7 @@ def _count(where: str, value: Any, least: int, most: int) -> int:
 
 
 def _quantity(where: str, text: Any, bounded: _Bounded) -> float:
-    """Return it in seconds, bytes, or bits per second."""
+    """Return a quantity in seconds, bytes, or bits per second."""
     try:
         return read_quantity(text, *bounded)
     except ValueError as error:

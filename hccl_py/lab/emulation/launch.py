@@ -28,7 +28,7 @@ _EXCLUDES = (
 
 
 def emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCluster:
-    """Read the file; raise UsageError if something in it, or another option, does not fit."""
+    """Read the file; raise UsageError if it is wrong or another option does not fit it."""
     path = Path(args.emulate)
     for name in _EXCLUDES:
         if getattr(args, name) is not None and getattr(args, name) is not False:
@@ -39,7 +39,7 @@ def emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCl
         nodes = cluster.num_nodes
         ranks = _ranks(args, path, nodes, cluster.ranks_per_node)
         cluster.check_ranks(nodes * ranks)
-        # Its check of the transport would otherwise be that of every rank.
+        # Checks the transport once, before every rank would do it.
         NetworkSettings.from_environment({**environ, EMULATED_NETWORK: IN_RANK})
     except InvalidArgumentError as error:
         raise UsageError(f"--emulate: {error}") from error
@@ -49,7 +49,7 @@ def emulated(args: argparse.Namespace, environ: Mapping[str, str]) -> EmulatedCl
 
 
 def _network(path: Path, ranks_per_node: int) -> StartOthers:
-    # The part that starts processes is for the launcher of all ranks, not for a check of options.
+    # Imported only by a launcher that starts the network, not to check options.
     from hccl_py.lab.emulation.launch_network import emulated_network
 
     name = f"hccl-emulated-{os.urandom(16).hex()}"

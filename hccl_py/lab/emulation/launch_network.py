@@ -1,4 +1,4 @@
-"""The process that plays the network: started before the ranks, asked for its report after them."""
+"""Runs the process that emulates the network: starts it before the ranks, prints its report."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.own_lines import say
 
-_REPORT_S = 120.0  # no simulation in it begins after 30 s
+_REPORT_S = 120.0  # its last simulation begins within 30 s
 _END_S = 5.0
 _SILENCE_S = 8.0
-"""Below the 10 s that a rank waits for an answer of the network: the launcher knows more."""
-_START_S = 20.0  # more, until it has started
+"""Less than the 10 s that a rank waits for an answer, because the launcher's error says more."""
+_START_S = 20.0  # allowed beyond _SILENCE_S while the process starts
 _TURN_S = 1.0
 
 
@@ -28,9 +28,9 @@ _TURN_S = 1.0
 def emulated_network(
     path: Path, ranks_per_node: int, name: str, loop: JobLoop, server: JobServer
 ) -> Iterator[None]:
-    """Run the network of a job, which its ranks find by its name, and print its report.
+    """Run the network of a job, whose ranks connect to it by `name`, and print its report.
 
-    The job ends, without a restart, if the network's process ends or stands still.
+    The job ends, without a restart, if the network's process ends or stops.
     """
     read_end, write_end = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(write_end, "wb"):
@@ -52,7 +52,7 @@ def emulated_network(
         watch = _Watch(process, read_end, loop, server)
         try:
             yield
-            if process.returncode is None:  # the loop saw no end of it
+            if process.returncode is None:  # _Watch reaps it if it ends early
                 _print_report(process)
         finally:
             loop.remove(watch)
@@ -60,7 +60,7 @@ def emulated_network(
 
 
 class _Watch:
-    """Reads the pipe of the network's process; a service of the loop, and its `why_killed`."""
+    """Reads the pipe from the network's process; a service of the loop, and its `why_killed`."""
 
     def __init__(
         self, process: subprocess.Popen[str], pipe: int, loop: JobLoop, server: JobServer
@@ -69,7 +69,7 @@ class _Watch:
         self._turned_s = time.monotonic()
         self._alive_s = self._turned_s + _START_S
         self._unread = ""
-        self._steps: dict[int, str] = {}  # of ranks that were killed
+        self._steps: dict[int, str] = {}  # by killed rank, the step of its fault
         os.set_blocking(pipe, False)
         loop.watch(pipe, self._read)
         loop.why_killed = self.why_killed
@@ -82,14 +82,14 @@ class _Watch:
     def turn(self) -> None:
         """See `loop.Service`."""
         now_s = time.monotonic()
-        if now_s > self._turned_s + _SILENCE_S / 2:  # this process stood still itself
+        if now_s > self._turned_s + _SILENCE_S / 2:  # this process was stopped itself
             self._alive_s = max(self._alive_s, now_s)
         self._turned_s = now_s
         if now_s > self._alive_s + _SILENCE_S and self._process.returncode is None:
             self._end_job(f"did not answer for {_SILENCE_S:.0f} s (was it stopped?)")
 
     def why_killed(self, rank: int) -> str:
-        """Say which fault of the file killed a rank; empty: none."""
+        """Return which fault of the file killed a rank; empty: none."""
         self._read()
         step = self._steps.pop(rank, None)
         return f"as the file of --emulate says: at step {step}: kill rank {rank}" if step else ""

@@ -1,7 +1,4 @@
-"""A rank of `hccl-launch --emulate`: its way to the process that plays the network.
-
-The other end, and what becomes of the messages, is `server.py`.
-"""
+"""A rank's connection to the process that emulates the network; `server.py` is the other end."""
 
 import json
 import os
@@ -20,11 +17,11 @@ _ANSWER_S = 10.0
 _CONNECT_S = 1.0  # to an address of this machine: its kernel answers at once, or its queue is full
 MAX_MESSAGE_BYTES = 1 << 16
 NEVER_NS = 1 << 63
-"""Until when a communicator that closes has reported its calls."""
+"""The `until_ns` of a communicator that closes: it has reported all its calls."""
 
 
 class NetworkClient:
-    """The network of this process. Any thread may call."""
+    """This process's connection to the network. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,19 +29,19 @@ class NetworkClient:
         self._answers_steps = False
 
     def carry(self, dialled: socket.socket, from_node: str, to_node: str) -> socket.socket:
-        """Put the network into a connection that is being made between two nodes.
+        """Insert the network into a connection that is being made between two nodes.
 
         Args:
-            dialled: a non-blocking TCP socket; the network takes it over, also where this raises.
+            dialled: a non-blocking TCP socket; the network takes it over. It is closed here.
             from_node: HCCL_NODE_ID of this rank.
-            to_node: that of the rank which was dialled.
+            to_node: HCCL_NODE_ID of the rank that was dialled.
 
         Returns:
-            This rank's new end, connected and non-blocking: what goes in comes out of `dialled`.
+            This rank's new socket, connected and non-blocking; the network forwards its bytes.
 
         Raises:
             ConnectionRefusedError: no process listens there yet.
-            BootstrapError: the network's process is gone.
+            BootstrapError: the network's process has ended.
         """
         with dialled:
             _await_connection(dialled)
@@ -55,16 +52,16 @@ class NetworkClient:
         return mine
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the connection is the parent's."""
+        """Close a forked child's copy of the connection, which is the parent's."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._lock = None, threading.Lock()  # a thread of the parent may hold it
 
     def report(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Report something, in MAX_MESSAGE_BYTES at most; the faults of a step happen meanwhile.
+        """Send a message of at most MAX_MESSAGE_BYTES; after a step, wait for its faults.
 
         Raises:
-            BootstrapError: the network's process is gone.
+            BootstrapError: the network's process has ended.
         """
         packet = json.dumps(message).encode()
         try:
@@ -75,7 +72,7 @@ class NetworkClient:
                     raise ConnectionError("it closed the connection")
         except OSError as error:
             raise BootstrapError(
-                f"the process that emulates the network is gone ({error}); hccl-launch printed why"
+                f"the process that emulates the network ended ({error}); hccl-launch printed why"
             ) from error
 
     def _open(self) -> socket.socket:
@@ -84,7 +81,7 @@ class NetworkClient:
             try:
                 opened.settimeout(_ANSWER_S)
                 opened.connect("\0" + address())
-                # The name is free once that process has ended, and any user may take it then.
+                # Any user may take the name once that process has ended.
                 _, user = peer_process(opened)
                 if user != os.getuid():
                     raise PermissionError(f"its name was taken by user {user}")
@@ -106,17 +103,17 @@ def _await_connection(dialled: socket.socket) -> None:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Connect two TCP sockets: of other kinds the kernel could not say what is unacknowledged."""
+    """Return two connected TCP sockets; other kinds do not count unacknowledged bytes."""
     with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
         mine = socket.create_connection(listener.getsockname(), timeout=_ANSWER_S)
         while True:
             theirs, address = listener.accept()
             if address == mine.getsockname():
                 return mine, theirs
-            theirs.close()  # another process was faster
+            theirs.close()  # a connection of another process
 
 
 NETWORK = NetworkClient()
-"""Of this process."""
+"""The connection of this process."""
 
 register(LifecycleStage.CONTROL_PLANE, in_forked_child=NETWORK.leave_to_parent)

@@ -1,7 +1,7 @@
 """The `Emulation` of a rank of `hccl-launch --emulate`, named by HCCL_EMULATED_NETWORK.
 
-It reports the calls to the process that plays the network: the control thread reads the flight
-recorders now and then, and a communicator that closes is read once more.
+It reports calls to the process that emulates the network. The control thread reads the flight
+recorders every half a second, and that of a communicator once more when it closes.
 """
 
 import os
@@ -25,13 +25,13 @@ _COMPLETED = 2
 
 
 class EmulatedCalls:
-    """Reports calls that have ended; a service of the control thread."""
+    """Reports finished calls; a service of the control thread."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
         self._next_ids: weakref.WeakKeyDictionary[FlightRecorder, int] = weakref.WeakKeyDictionary()
         self._steps = 0
-        self._reporting = threading.Lock()  # a thread may close what the control thread reads
+        self._reporting = threading.Lock()  # the control thread reads while others close
 
     def follow(self, coordination: Coordination) -> None:
         """Report from now on."""
@@ -70,20 +70,20 @@ class EmulatedCalls:
             "node": os.environ.get("HCCL_NODE_ID", ""),
             "until_ns": NEVER_NS if is_last else until_ns,
         }
-        # Also without calls: the other end has to know that there were none.
+        # Sent without calls too, because `until_ns` tells that there were none.
         for begin in range(0, max(1, len(ended)), _CALLS_PER_MESSAGE):
             calls = ended[begin : begin + _CALLS_PER_MESSAGE]
-            with suppress(HcclError):  # the report at the end is not worth a job
+            with suppress(HcclError):  # a missing report must not end the job
                 NETWORK.report({**about, "calls": calls})
 
     def _ended(
         self, core: _core.Communicator, recorder: FlightRecorder
     ) -> tuple[list[list[Any]], int]:
-        """Return the calls that have ended since the last report, and until when these are all."""
+        """Return the calls finished since the last report, and until when the list is complete."""
         until_ns = time.monotonic_ns()
         first = self._next_ids.get(recorder, 0)
         ended: list[list[Any]] = []
-        # Calls end in no order: the first that has not is where the next report begins.
+        # Calls may end out of order: the next report begins at the first unfinished one.
         for call in map(flight_recorder.Call._make, core.records()):
             if call.id < first:
                 continue
@@ -98,7 +98,7 @@ class EmulatedCalls:
 
 
 def _entry(call: flight_recorder.Call) -> list[Any]:
-    """Return number, collective, larger buffer in bytes, peer, begin and end of a call."""
+    """Return number, collective, bytes of the larger buffer, peer, begin and end of a call."""
     num_bytes = max(call.bytes_in, call.bytes_out)
     if call.kind:
         name = "send" if call.kind == 1 else "recv"
@@ -112,6 +112,6 @@ def _rank_of_job() -> int:
 
 
 CALLS = EmulatedCalls()
-"""Of this process."""
+"""The reports of this process."""
 
 carry, follow, note_step = NETWORK.carry, CALLS.follow, CALLS.note_step

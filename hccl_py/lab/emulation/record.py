@@ -1,8 +1,8 @@
-"""The reports of an emulated job's ranks. `steps.py` sums them up.
+"""The reports of an emulated job's ranks. `steps.py` evaluates them.
 
 All ranks are on one machine, so their times are of one clock. The network's time of a call begins
-when the last of its ranks has come and ends when the last has its result: what a call waits for a
-late rank is not the network's.
+when its last rank has entered it and ends when the last rank has its result. The wait for a late
+rank does not count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CommunicatorRank = tuple[str, int, int]
 
 
 class CallKind(NamedTuple):
-    """Calls that differ in nothing."""
+    """Calls of one collective and size."""
 
     collective: str
     num_bytes: int  # the larger buffer of a rank
 
 
 class TimeSpan(NamedTuple):
-    """From when the last rank had come until the last had its result; or some other time."""
+    """A time with begin and end; of a collective, the network's time."""
 
     begun_ns: int
     ended_ns: int
@@ -35,7 +35,7 @@ class TimeSpan(NamedTuple):
 
 @dataclass
 class RecordedCollective:
-    """One collective; transfers are known by their receiver alone."""
+    """One collective call."""
 
     kind: CallKind
     size: int  # of its communicator
@@ -48,9 +48,10 @@ class Record:
     """Collects what the ranks report.
 
     Attributes:
-        steps_ns: by rank, when it ended each step.
-        counted: the wires at the first and at the last step.
-        deaths: of processes that ended without their last report: from that on until they ended.
+        steps_ns: by rank, the end of each step.
+        counted: traffic of the wires at the first and at the last step.
+        deaths: for each process that ended without a last report, from its latest report to its
+            end.
     """
 
     def __init__(self, traffic: Callable[[], Sequence[WireTraffic]]) -> None:
@@ -62,12 +63,12 @@ class Record:
         self._nodes: dict[tuple[str, int], int] = {}  # by communicator and rank
         self._until_ns: dict[CommunicatorRank, int] = {}
         self._ended: set[CommunicatorRank] = set()
-        # Receives: communicator, rank, peer and time. Whose node a peer is on may be known later.
+        # Receives: communicator, rank, peer and time. The node of a peer may become known later.
         self._transfers: list[tuple[str, int, int, TimeSpan]] = []
         self._counting: int | None = None  # the rank at whose steps the wires are read
 
     def note_step(self, rank: int, step: int, at_ns: int) -> None:
-        """Note that a rank has finished a step; one that it had before begins a new attempt."""
+        """Note that a rank has finished a step; a step number seen before begins a new attempt."""
         if step <= len(self.steps_ns[rank]):
             self.steps_ns.clear()
             self._until_ns.clear()
@@ -106,9 +107,9 @@ class Record:
         self._until_ns[member] = until_ns
 
     def note_end(self, rank: int | None, members: Iterable[CommunicatorRank], at_ns: int) -> None:
-        """Note that the process of a rank has ended, and in which communicators it was.
+        """Note the end of a rank's process, which was in the communicators of `members`.
 
-        One that was killed lacks its last reports, and the others may go on without it.
+        A killed process lacks its last reports, and the others may continue without it.
         """
         ended = set(members)
         until_ns = min((self._until_ns.pop(one, 0) for one in ended), default=NEVER_NS)
@@ -120,7 +121,7 @@ class Record:
             self._counting = None
 
     def reported_until_ns(self) -> int:
-        """Return until when all ranks that live have reported all calls."""
+        """Return until when all live ranks have reported all calls."""
         sizes = {name: size for name, _, size in self._until_ns}
         return min(
             (

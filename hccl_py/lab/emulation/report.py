@@ -1,4 +1,4 @@
-"""The report of an emulated job: what the network cost, and the calls simulated on more nodes."""
+"""The report of an emulated job: the network's time, and the calls simulated on more nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
 
 _FACTORS = (1, 2, 4)
-_MOST_S = 30.0  # no kind of call is begun later
+_MOST_S = 30.0  # no simulation begins later
 _MIB = 1 << 20
 _PACKET_BYTES = 1514  # as the emulated wires count them
 _PAYLOAD_BYTES = 1448
@@ -35,13 +35,13 @@ class Forecast(NamedTuple):
 
 
 def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterator[str]:
-    """Say what the network cost per step, and what more nodes would make of it."""
+    """Yield the lines on the network's time per step, here and simulated on more nodes."""
     rate = f"{cluster.bytes_per_s * 8e-6:g} Mbit/s, {cluster.latency_s * 1e6:g} us"
     number = len(cluster.links)
     links = f", {number} slower link{'s' * (number > 1)}" * bool(number)
     yield f"emulated network: {cluster.num_nodes} nodes of {ranks_per_node}, {rate}{links}"
     if steps is None:
-        yield "  no call between nodes was recorded, so there is nothing to say of the network"
+        yield "  no call between nodes was recorded, so the network's time is unknown"
         return
     what = "a step" if steps.num_steps else "the job"
     if steps.num_steps:
@@ -49,10 +49,10 @@ def lines(cluster: Cluster, ranks_per_node: int, steps: Steps | None) -> Iterato
         if steps.num_left_out:
             yield f"  {steps.num_left_out} more were not: not all ranks reported their calls"
     elif steps.num_left_out:
-        yield "  too few steps were measured, as not all ranks reported their calls (one that is"
-        yield "  killed lacks up to its last 0.5 s): all reported calls are one step"
+        yield "  too few steps were measured, because not all ranks reported their calls (a killed"
+        yield "  rank lacks its last 0.5 s): all reported calls count as one step"
     else:
-        yield "  fewer than two steps of a torch optimizer were counted: all calls are one step"
+        yield "  fewer than two steps of a torch optimizer ended: all calls count as one step"
     share = f", {100 * steps.network_ms / steps.step_ms:.0f} % of it" if steps.num_steps else ""
     yield f"  the network took {_ms(steps.network_ms)} of {what}{share}"
     if (wire := steps.wire) is not None:
@@ -84,10 +84,10 @@ def forecasts(
         nodes = Topology.even(factor * cluster.num_nodes, ranks_per_node).nodes
         topology = Topology(nodes, links_gbit=links)
         us, num_left_out = 0.0, 0
-        # Largest first: small ones are what may be left out.
+        # Largest first: when time is up, small ones are left out.
         for kind, number in sorted(calls.items(), key=lambda one: -one[0].num_bytes * one[1]):
             size = kind.num_bytes
-            if COLLECTIVES[kind.collective].blocks:  # blocks of the size that they had
+            if COLLECTIVES[kind.collective].blocks:  # blocks keep their size
                 size *= factor
             one_us = None
             if time.monotonic() < until_s:

@@ -1,12 +1,12 @@
-"""The process of the network: takes the ranks' connections, steps and calls, and makes the faults.
+"""The process that emulates the network: serves the ranks, makes the faults, prints the report.
 
 `python -m hccl_py.lab.emulation.server FILE LISTENER PIPE RANKS_PER_NODE`: hccl-launch starts it
-with a listening socket and a pipe of these numbers, and closes its standard input when the job has
-ended. Then it prints the report. Into the pipe goes a line every second, and one before every kill:
-`launch_network.py` reads them.
+with the descriptors of a listening socket and of a pipe, and closes its standard input when the job
+has ended. The report follows. The process writes a line into the pipe every second and before every
+kill; `launch_network.py` reads them.
 
-A packet is JSON (`network.py`, `rank.py`). A rank gets a byte when it connects: whether its steps
-are answered, because faults belong to some.
+A packet is JSON (`network.py`, `rank.py`). The first byte that a rank gets says whether its steps
+are answered: they are if the file has faults.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class _Process:
 
 
 class Server:
-    """The network of a job, for as long as the job runs.
+    """The network of a job while it runs.
 
     Attributes:
-        record: what the ranks reported.
-        network: which carries their connections.
-        faults: which it has not made yet.
+        record: the reports of the ranks.
+        network: the emulated wires, which carry the ranks' connections.
+        faults: those that are still to come.
     """
 
     def __init__(self, cluster: Cluster, listener: socket.socket, launcher: int) -> None:
@@ -90,17 +90,17 @@ class Server:
                 return
 
     def _beat(self) -> None:
-        """Show the launcher that this thread and the one which carries bytes are alive."""
+        """Show the launcher that this thread and the one that carries bytes are alive."""
         self.network.traffic()  # the other thread answers
         self._write_launcher("alive")
 
     def _write_launcher(self, line: str) -> None:
-        # Its pipe is full where the launcher itself stands still.
+        # The pipe is full if the launcher is stopped.
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._launcher, f"{line}\n".encode())
 
     def _make_faults(self, step: int, rank: int, pid: int) -> None:
-        """Make the faults that are due when a rank, of a process of this machine, ended a step."""
+        """Make the faults that are due when a rank, which is process `pid`, has ended a step."""
         for fault in tuple(self.faults):
             if fault.step > step or (isinstance(fault, RankKill) and fault.rank != rank):
                 continue
@@ -126,14 +126,14 @@ class Server:
                 raise PermissionError(f"it belongs to user {uid}")
             rank.setblocking(False)
             rank.send(b"1" if self._answers_steps else b"0")
-        except OSError:  # it ended in between, or is of another user
+        except OSError:  # it ended meanwhile, or belongs to another user
             rank.close()
             return
         who = _Process(pid)
         self._selector.register(rank, selectors.EVENT_READ, lambda: self._read(rank, who))
 
     def _read(self, rank: socket.socket, who: _Process) -> None:
-        """Take a packet. An error ends the connection to this rank: the others need the network."""
+        """Read a packet; an error closes this rank's connection and leaves the others."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(rank, MAX_MESSAGE_BYTES, 2)
         except BlockingIOError:
@@ -144,7 +144,7 @@ class Server:
             try:
                 self._take(json.loads(packet), descriptors, rank, who)
                 return
-            except OSError:  # it ended before its answer
+            except OSError:  # the rank ended before its answer
                 pass
             except (ValueError, KeyError, TypeError) as error:
                 say(f"a message of process {who.pid} was not understood: {error!r}")
@@ -158,7 +158,7 @@ class Server:
     def _take(
         self, message: dict[str, Any], descriptors: list[int], rank: socket.socket, who: _Process
     ) -> None:
-        """Take a message, and out of `descriptors` those that the network has from now on."""
+        """Handle a message; removes from `descriptors` those that the network takes over."""
         if "carry" in message:
             from_node, to_node = map(_node, message["carry"])
             here, there = descriptors
@@ -192,7 +192,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Serve a job; return the exit code."""
-    # The launcher decides when the network ends: ranks say goodbye over it.
+    # The launcher ends the network after the ranks, which need it to close their connections.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -201,7 +201,7 @@ def main() -> int:
     cluster = read(Path(path))
     server = Server(cluster, socket.socket(fileno=int(listener)), int(launcher))
     server.run(sys.stdin.fileno())
-    # The simulator takes a second to import, and a job without calls needs none of it.
+    # Imported late: the simulator takes a second to import.
     from hccl_py.lab.emulation.report import lines
     from hccl_py.lab.emulation.steps import steps_of
 

@@ -1,4 +1,4 @@
-"""Evaluates a record by steps: the network's time, the busiest wire, the calls."""
+"""Evaluates a record step by step: the network's time, the busiest wire, the calls."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class BusiestWire(NamedTuple):
 class Steps(NamedTuple):
     """A job's steps without the first, whose start is unknown.
 
-    Times are medians, which one step with a fault does not change. Where some steps have calls and
-    others have none, a time is the median of either kind by its share of the steps.
+    Times are medians, which one step with a fault does not change. If only some steps have calls, a
+    time is the mean of two medians, with and without calls, weighted by their numbers of steps.
 
     Attributes:
-        num_steps: how many were measured; 0: all that follows is of the whole job.
-        num_left_out: others, whose calls were not reported by all ranks.
-        step_ms: of a step; 0 without steps.
-        network_ms: of a step, in which a call between nodes was under way.
+        num_steps: measured steps; 0: the numbers below are of the whole job.
+        num_left_out: further steps, whose calls not all ranks reported.
+        step_ms: time of a step; 0 without steps.
+        network_ms: time of a step during which a call between nodes ran.
         wire: None without steps.
-        calls: of a step, those of the communicator of all ranks, barriers left out; the mean.
-        calls_ms: the network's time of these: of each kind the median, times their number.
-        num_transfers: receives from other nodes in a step, which nobody simulates; the mean.
+        calls: mean number of calls in a step, of the communicator of all ranks, without barriers.
+        calls_ms: the network's time of these calls: the median of each kind times its number.
+        num_transfers: mean number of receives from other nodes in a step; they are not simulated.
     """
 
     num_steps: int
@@ -49,12 +49,12 @@ class Steps(NamedTuple):
 
 
 def steps_of(record: Record) -> Steps | None:
-    """Sum up the last attempt; None: no call between nodes was recorded."""
+    """Evaluate the last attempt; None: no call between nodes was recorded."""
     whole, transfers = record.calls(), record.transfers()
     spans = [call.span for call in whole] + transfers
     if not spans:
         return None
-    # Of a live rank, in a job that continues without others.
+    # The rank with the most steps is alive, also in a job that continues without others.
     all_ns = max(record.steps_ns.values(), key=len, default=[])
     ends_ns = all_ns[: bisect_right(all_ns, record.reported_until_ns())]
     measured = [not _is_in_doubt(record, *step) for step in pairwise(ends_ns)]
@@ -92,14 +92,14 @@ def steps_of(record: Record) -> Steps | None:
 
 
 def _is_in_doubt(record: Record, begun_ns: int, ended_ns: int) -> bool:
-    """Say whether a rank that died may have had calls in this step that it did not report."""
+    """Return whether a dead rank may have made calls in this step that it did not report."""
     return any(begun_ns < died.ended_ns and died.begun_ns < ended_ns for died in record.deaths)
 
 
 def _of_all_ranks(
     calls: Sequence[RecordedCollective], record: Record
 ) -> Iterator[RecordedCollective]:
-    """Go through the calls of all ranks that lived when they ended."""
+    """Yield the calls in which all ranks took part that were alive when the call ended."""
     largest = max((call.size for call in calls), default=0)
     for call in calls:
         dead = sum(died.ended_ns <= call.span.ended_ns for died in record.deaths)
@@ -129,7 +129,7 @@ def _typical_ms(times_ns: Sequence[int], have_calls: Sequence[bool]) -> float:
 
 
 def covered_ns(spans: Iterable[TimeSpan], ends_ns: Sequence[int]) -> list[int]:
-    """Return how much of each step lies in one span or in several."""
+    """Return how much of each step lies in at least one span."""
     merged: list[TimeSpan] = []
     for span in sorted(spans):
         if merged and span.begun_ns <= merged[-1].ended_ns:

@@ -1,1 +1,1 @@
-"""The command `hccl-plan`: list, prove, print and draw algorithms. Start at `main.py`."""
+"""The command `hccl-plan`; start reading at `main.py`."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands take: an algorithm, the ranks that it is for, and costs."""
+"""Arguments that several commands take: an algorithm, its ranks and nodes, and costs."""
 
 import argparse
 import re
@@ -33,10 +33,10 @@ def add_algorithm(parser: argparse.ArgumentParser) -> None:
 
 
 def add_nodes(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the ranks that an algorithm is for."""
-    about = "ranks of each node, such as 4,4 (8; of plans in a file theirs)"
+    """Add the options for the ranks of an algorithm."""
+    about = "ranks of each node, such as 4,4 (one node of 8 ranks, or of those of a plan file)"
     parser.add_argument("--nodes", metavar="LIST", help=about)
-    parser.add_argument("--root", type=int, default=0, help="of a rooted collective (0)")
+    parser.add_argument("--root", type=int, default=0, help="root of a rooted collective (0)")
 
 
 def add_costs(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -32,10 +32,10 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    about = "what hccl-bench --tune wrote: layouts of the same machines, each once or several times"
+    about = "files of hccl-bench --tune, for one or several layouts of the same machines"
     add("files", type=Path, nargs="+", metavar="FILE", help=about)
     add("-o", "--out", type=Path, default=Path("costs.json"), help="write this file (costs.json)")
-    about = "begin no turn of the search later (60 s)"
+    about = "begin the last turn of the search within this time (60 s)"
     add("--budget", type=parse_seconds, default=60.0, metavar="SECONDS", help=about)
 
 
@@ -63,14 +63,14 @@ def run(given: argparse.Namespace) -> int:
         "from": [str(path) for path in given.files],
     }
     given.out.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"# {len(samples)} measurements, met within {median:.0%} (median), {p90:.0%} (90 of 100)")
+    print(f"# {len(samples)} measurements, off by {median:.0%} (median), {p90:.0%} (90 of 100)")
     print(json.dumps(document[COSTS], indent=2))
     print(f"# wrote {given.out}; use it with hccl-plan predict --costs {given.out}")
     return 0
 
 
 def _fastest(samples: Iterable[Sample]) -> list[Sample]:
-    """Keep the fastest of equal calls, which several files of one layout have."""
+    """Keep the fastest of equal calls from several files of one layout."""
     found: dict[tuple[str, Nodes, int], Sample] = {}
     for one in samples:
         key = one.what, one.topology.nodes, one.num_bytes
@@ -80,7 +80,7 @@ def _fastest(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _machine(content: dict[str, Any], tuning: Tuning) -> tuple[int, int]:
-    """Return the cores of a machine, and the bytes of its largest cache."""
+    """Return a machine's cores, and the bytes of its largest cache."""
     machines = content.get("machines") or [0]
     cores = round(tuning.cores_per_node * machines.count(machines[0]))
     return max(1, cores), int(content.get("cache_bytes", 0))
@@ -90,6 +90,6 @@ def _samples(content: dict[str, Any], tuning: Tuning) -> Iterator[Sample]:
     topology = Topology(nodes_of(tuning.layout), tuple(content.get("machines") or ()))
     for one in content["measurements"]:
         if one["collective"] == _COLLECTIVE and one["bytes"] >= _LEAST_BYTES:
-            # Other work on the machine only adds.
+            # The fastest round: other work on the machine only adds time.
             us = min(one.get("rounds_us") or [one["us"]])
             yield Sample(f"{_COLLECTIVE}={one['algorithm']}", topology, one["bytes"], us)

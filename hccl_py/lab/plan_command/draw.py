@@ -23,9 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_algorithm(parser)
     add_nodes(parser)
     add_costs(parser, required=False)
-    add("--size", type=parse_size, metavar="SIZE", help="with them: bytes of the call, such as 1M")
+    add("--size", type=parse_size, metavar="SIZE", help="with costs: bytes of the call, such as 1M")
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
-    add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
+    add("--call", type=int, metavar="N", help="with --trace: number of the call (the last one)")
     add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
 
 
@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _durations(costs: Costs, num_bytes: int, nodes: Nodes) -> Duration:
-    """Return what each message and each reduction takes alone, in us, in a call of `num_bytes`."""
+    """Return a function: microseconds of each message and reduction of a call, each alone."""
     node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
 
     def duration(plan: Plan, op: Op, peer: int | None) -> float:

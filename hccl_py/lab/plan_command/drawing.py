@@ -1,7 +1,6 @@
-"""A plan as a page: what `page.html` shows, read off the run of the proof.
+"""A plan as a page: the data that `page.html` shows, from the run that proves the plan.
 
-The page is one file that needs no server and no network. The keys here are those that its script
-reads.
+The page is one file that needs no server and no network. Its script reads the keys used here.
 """
 
 import json
@@ -18,7 +17,7 @@ from hccl_py.plan.memory import Place, Value
 _MOST_COLUMNS = 16
 _LONGEST_TEXT = 300
 _BY_RANK = ("all_gather", "gather", "all_to_all")
-"""Collectives whose output block i is from rank i; its number is the colour."""
+"""Collectives whose output block i comes from rank i, whose number is the colour."""
 
 
 class Drawing:
@@ -31,21 +30,21 @@ class Drawing:
         nodes: Nodes,
         duration: Duration = in_steps,
     ) -> None:
-        """Run the plans, which are right; `duration` is that of `History`, in us if in any unit."""
+        """Run the plans, which are proved; `duration` is that of `History`, in steps or in us."""
         self._plans, self._contract, self._nodes = plans, contract, nodes
         self._is_timed = duration is not in_steps
         self._history = History(plans, contract, duration=duration)
-        # The memory before it runs: what ranks bring.
+        # The memory before the run.
         self._places = self._all_places()
-        self._numbers: dict[int, int] = {}  # of values, by identity: equal trees are one object
+        self._numbers: dict[int, int] = {}  # of values, by id: equal values are one object
         self._values: list[dict[str, object]] = []
-        self._first = [self._held(rank) for rank in range(len(plans))]
+        self._first = [self._initial(rank) for rank in range(len(plans))]
         self._history.run()
 
     def content(
         self, title: str, about: str, measured: MeasuredCall | None = None
     ) -> dict[str, Any]:
-        """Return what the script reads, fit for JSON."""
+        """Return the data for the script, ready for JSON."""
         events = self._history.events
         node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
         done = {(event.rank, event.op_index): event for event in events}
@@ -83,13 +82,13 @@ class Drawing:
         ]
         return [*found, *((None, slot) for slot in range(max(slots, default=0)))]
 
-    def _held(self, rank: int) -> list[int | None]:
-        """Return what a rank brings to each place."""
+    def _initial(self, rank: int) -> list[int | None]:
+        """Return the initial value of each place of a rank."""
         memory = self._history.memories[rank]
         first: list[int | None] = []
         for buffer, block in self._places:
-            brought = buffer is Buffer.DATA and block < self._plans[rank].shape.data_chunks
-            value = memory.read(Buffer.DATA[block])[0] if brought else None
+            is_input = buffer is Buffer.DATA and block < self._plans[rank].shape.data_chunks
+            value = memory.read(Buffer.DATA[block])[0] if is_input else None
             first.append(None if value is None else self._number(value))
         return first
 

@@ -1,4 +1,4 @@
-"""The command `hccl-plan`: what it can do, its options and its exit codes."""
+"""The command `hccl-plan`: lists, proves, prints, draws, predicts and makes plans."""
 
 import argparse
 import sys
@@ -17,16 +17,16 @@ from hccl_py.transport.errors import InvalidArgumentError
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
 
 _IN_FILES = {
-    "draw": "write a page that shows a plan: messages, and who holds what",
+    "draw": "write a page that shows a plan: its messages, and the data of each rank",
     "predict": "predict the time of collectives by running their plans in virtual time",
-    "calibrate": "find the costs with which simulated times are those that were measured",
-    "synthesize": "make proved plans for a network, and say which share of its bound they reach",
+    "calibrate": "find costs with which simulated times match measured ones",
+    "synthesize": "make proved plans for a network, and compare them with its bound",
 }
 """Commands with a file each, which has `EPILOG`, `add_options` and `run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 where an algorithm is wrong, 2 for wrong arguments."""
+    """Run the command; return 0, 1 if an algorithm is wrong, 2 for wrong arguments."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = _parser(words[0] if words else "").read(words)
     run: Callable[[argparse.Namespace], int] = options.run
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(chosen: str) -> Parser:
-    """Return the parser; of the commands with a file each only the chosen one is imported."""
+    """Return the parser; imports the file of the chosen command only."""
     parser = Parser(prog="hccl-plan", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "list the algorithms of the table, with their cost"
@@ -50,14 +50,14 @@ def _parser(chosen: str) -> Parser:
     one = commands.add_parser("check", help=about, description=about)
     one.set_defaults(run=_check)
     add_algorithm(one)
-    about = "only for these, such as 4,4 (many)"
+    about = "only for nodes of these ranks, such as 4,4 (many)"
     one.add_argument("--nodes", action="append", metavar="LIST", help=about)
     about = "print the plan of a rank, or of all"
     one = commands.add_parser("show", help=about, description=about)
     one.set_defaults(run=_show)
     add_algorithm(one)
     add_nodes(one)
-    one.add_argument("--rank", type=int, help="of this rank only")
+    one.add_argument("--rank", type=int, help="only this rank")
     raw = argparse.RawDescriptionHelpFormatter
     for name, about in _IN_FILES.items():
         one = commands.add_parser(name, help=about, description=about, formatter_class=raw)
@@ -79,7 +79,7 @@ def _list(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     algorithm = algorithm_named(options.algorithm)
     count, proved, others = 0, list[str](), list[str]()
-    # Plans in a file are for one number of ranks, and do not ask which nodes these are on.
+    # Plans in a file are for one number of ranks, on any nodes.
     default = _CHECKED if algorithm.world_size is None else [str(algorithm.world_size)]
     for text in options.nodes or default:
         nodes = parsed_nodes(text)

@@ -28,7 +28,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 _FACTOR = 4
 _COLLECTIVE, _SIZES = "all_reduce", "1M:64M"
-_MANY_RANKS, _HOPELESS = 1024, 200.0
+_MANY_RANKS, _TOO_SLOW = 1024, 200.0
 _OF_A_TABLE = ("collective", "size", "plot")
 EPILOG = """\
 examples:
@@ -43,13 +43,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
     add("--nodes", type=parse_positive, metavar="N", help="number of nodes (1)")
-    about = "ranks on each (as the preset has them, or 1)"
+    about = "ranks on each node (the preset's number, or 1)"
     add("--ranks-per-node", type=parse_positive, metavar="N", help=about)
     add_costs(parser, required=True)
-    add("--collective", choices=COLLECTIVES, help=f"({_COLLECTIVE})")
-    about = "only these, with commas between them; with --trace collectives that have none take all"
+    add("--collective", choices=COLLECTIVES, help=f"collective ({_COLLECTIVE})")
+    about = "only these, with commas between them; with --trace a collective without any takes all"
     add("--algorithm", metavar="LIST", help=about)
-    add("--size", type=_sizes, metavar="SIZES", help=f"1M:1G or 64K,1M ({_SIZES})")
+    add("--size", type=_sizes, metavar="SIZES", help=f"sizes, such as 1M:1G or 64K,1M ({_SIZES})")
     about = "straggler=17:2ms,link=3-4:10Gbit,network=1Gbit"
     add("--what-if", default="", metavar="CHANGES", help=about)
     about = "draw time and busbw as a picture too (PNG or SVG; needs matplotlib)"
@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Read `1M:1G`, in steps of a factor of four, or sizes with commas between them."""
+    """Read `1M:1G`, each size four times the one before, or sizes with commas between them."""
     if ":" not in text:
         return parse_sizes(text)
     first, last = (parse_size(part) for part in text.split(":", 1))
@@ -78,7 +78,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology, Costs]:
-    """Return the world that is asked for, by default on one node, or of a job's size."""
+    """Return the requested ranks; by default as many as the recorded job, or those of one node."""
     per_node, nodes = given.ranks_per_node or RANKS_PER_NODE.get(given.preset, 1), given.nodes or 1
     if given.nodes is None and world_size is not None:
         per_node = min(per_node, world_size)
@@ -90,7 +90,7 @@ def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology,
 
 
 def _names(given: argparse.Namespace, collectives: Set[str]) -> dict[str, list[str]]:
-    """Return the algorithms of each collective: those asked for, or all if none is of it."""
+    """Return the requested algorithms of each collective; all of one for which none is given."""
     known = {one: list(names_for(one)) for one in collectives}
     chosen: dict[str, list[str]] = {}
     for name in given.algorithm.split(",") if given.algorithm else ():
@@ -112,8 +112,8 @@ def _predict(given: argparse.Namespace) -> int:
     title = _world_line(given, topology)
     print(f"# {title}")
     if topology.world_size > _MANY_RANKS and not topology.is_uniform:
-        print(f"# each of {topology.world_size} ranks is simulated, for not all are alike: minutes")
-        print("# for a large size; --algorithm and --size choose less")
+        print(f"# each of {topology.world_size} ranks is simulated, because not all are alike;")
+        print("# this takes minutes for large sizes; --algorithm and --size reduce the work")
     print(table_head(names), flush=True)
     for size in given.size or _sizes(_SIZES):
         predicted = _each(collective, names, topology, costs, size)
@@ -127,7 +127,7 @@ def _predict(given: argparse.Namespace) -> int:
         print(f"# {name}: {why}")
     for name in names:
         if share := max(one.errors.get(name, 0.0) for one in found):
-            print(f"# {name}: off by about {share:.2%} at most, as not all tiles were run")
+            print(f"# {name}: off by about {share:.2%} at most, because not all tiles were run")
     if given.plot:
         draw(found, names, title, given.plot)
         print(f"# wrote {given.plot}")
@@ -137,7 +137,7 @@ def _predict(given: argparse.Namespace) -> int:
 def _each(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> Predicted:
-    missing = _hopeless(collective, names, topology, costs, size)
+    missing = _too_slow(collective, names, topology, costs, size)
     predicted = Predicted(collective, topology.world_size, size, {}, missing, {})
     for name in names:
         if name in missing:
@@ -153,12 +153,13 @@ def _each(
     return predicted
 
 
-def _hopeless(
+def _too_slow(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> dict[str, str]:
-    """Find algorithms far behind in a large world, which ranks that differ would run for minutes.
+    """Find algorithms that are far too slow to be simulated among many ranks that differ.
 
-    Where all nodes are alike each takes a second.
+    Such a simulation takes minutes. The same among ranks that are alike, which takes a second,
+    decides here.
     """
     alike = Topology(topology.nodes)
     if topology.is_uniform or not alike.is_uniform or topology.world_size <= _MANY_RANKS:
@@ -166,9 +167,9 @@ def _hopeless(
     times = _each(collective, names, alike, costs, size).times_us
     best = min(times, key=lambda name: times[name], default="")
     return {
-        name: f"left out, for without --what-if {best} is {us / times[best]:.0f} times as fast"
+        name: f"left out: without --what-if {best} is {us / times[best]:.0f} times as fast"
         for name, us in times.items()
-        if us > _HOPELESS * times[best]
+        if us > _TOO_SLOW * times[best]
     }
 
 
@@ -186,7 +187,7 @@ def _replay(given: argparse.Namespace) -> int:
     predicted = []
     for one in recorded:
         size = one.bytes
-        if COLLECTIVES[one.collective].blocks:  # blocks of the size that they had
+        if COLLECTIVES[one.collective].blocks:  # blocks keep their size
             size = size // world_size * topology.world_size
         predicted.append(_each(one.collective, names[one.collective], topology, costs, size))
     for line in replay_lines(recorded, predicted):

@@ -25,8 +25,8 @@ class Predicted(NamedTuple):
     world_size: int
     bytes: int
     times_us: dict[str, float]
-    missing: dict[str, str]  # algorithms that could not be simulated, and why
-    errors: dict[str, float]  # by which part the times of some may be off, see `Simulated`
+    missing: dict[str, str]  # algorithms that were not simulated, and why
+    errors: dict[str, float]  # relative errors of estimated times, see `Simulated`
 
     @property
     def best(self) -> str:
@@ -77,7 +77,7 @@ def replay_lines(
 
 
 def chart_lines(predicted: Sequence[Predicted], names: Sequence[str]) -> Iterator[str]:
-    """Draw time and busbw on logarithmic axes; letters at one place stand side by side."""
+    """Draw time and busbw on logarithmic axes, an algorithm as a letter."""
     letters = dict(zip(names, ascii_letters, strict=False))
     times = [
         (one.bytes, {letters[name]: us for name, us in one.times_us.items() if name in letters})

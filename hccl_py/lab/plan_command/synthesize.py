@@ -1,4 +1,4 @@
-"""`hccl-plan synthesize`: plans for a network with uneven links, and how good they are."""
+"""`hccl-plan synthesize`: plans for a network with uneven links, compared with its bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(given: argparse.Namespace) -> int:
     network = read_network(given.file, separate_links=given.separate_links)
     if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
         links = ", ".join(map(network.described, sorted(idle)))
-        print(f"links that no message takes, for there is a faster way: {links}")
+        print(f"links that no message takes, because another way is faster: {links}")
     for collective in given.collective:
         found = synthesize(collective, network, given.chunks)
         path = given.out or Path(f"{collective}.json")
@@ -46,12 +46,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = "a topology, or the links that hccl-bench --validate --json measured"
     add("file", type=Path, metavar="FILE", help=about)
-    about = f"several with commas between them ({','.join(SYNTHESIZED)})"
+    about = f"collectives, with commas between them ({','.join(SYNTHESIZED)})"
     add("--collective", type=_collectives, default=SYNTHESIZED, metavar="LIST", help=about)
     add("-o", "--out", type=Path, metavar="FILE", help="write this file (COLLECTIVE.json)")
-    about = "the links that were measured share no network card; a topology says it itself"
+    about = "measured links share no network card (a topology file has its own switches)"
     add("--separate-links", action="store_true", help=about)
-    about = f"cut the data into so many chunks at most ({MOST_CHUNKS})"
+    about = f"cut the data into at most this many chunks ({MOST_CHUNKS})"
     add("--chunks", type=parse_natural, default=MOST_CHUNKS, metavar="N", help=about)
 
 
@@ -64,7 +64,7 @@ def _collectives(text: str) -> tuple[str, ...]:
 
 
 def _lines(found: Synthesis, path: Path) -> Iterator[str]:
-    root = "" if found.root is None else f", root {found.root}, the worst,"
+    root = "" if found.root is None else f" from root {found.root}, the worst,"
     trees = (
         f"{found.num_chunks} trees" if found.name == "packed_trees" else f"the table's {found.name}"
     )
@@ -73,5 +73,5 @@ def _lines(found: Synthesis, path: Path) -> Iterator[str]:
     yield f"  {found.certificate.rates}"
     yield f"  bottleneck: {found.certificate.bound.bottleneck}"
     rivals = ", ".join(f"{name} {one.share:.1%}" for name, one in found.table[:_MOST_SHOWN])
-    yield f"  of the table: {rivals or 'none fits these links'}"
+    yield f"  algorithms of the table: {rivals or 'none fits these links'}"
     yield f"  run it with HCCL_ALGORITHM={found.collective}={PLANS}{path}"

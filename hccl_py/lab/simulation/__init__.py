@@ -1,14 +1,13 @@
-"""Collectives in virtual time: how long would it take, on these nodes, with this network?
+"""Collectives in virtual time: how long a call takes on given nodes and network.
 
     run           `simulate`, the function: start reading here
-    topology      where ranks are      costs     what machine and network cost; presets
+    topology      where ranks are      costs     of machine and network; presets
     fitting       costs from measurements
-    plan_source   algorithm or plans   folding   whose plans are those of others, moved
+    plan_source   algorithm or plans   folding   ranks whose plans are alike
     programs      all of it as numbers, for `csrc/simulation`, which runs ranks in virtual time
     recorded      the calls of a job
 
-`hccl-plan predict` and `hccl-plan calibrate` are its commands. Nothing of it is imported by a job
-that does not ask.
+`hccl-plan predict` and `hccl-plan calibrate` are its commands. No job imports it.
 """
 
 from hccl_py.lab.simulation.costs import Costs as Costs

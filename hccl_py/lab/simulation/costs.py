@@ -1,10 +1,10 @@
 """The costs of a machine and its network for a rank: the numbers of a simulation.
 
-Of the presets, what is published stands beside its source, the rest is assumed. Gaudi: eight
-devices in a node, every pair joined by ports of its own; three ports of each device lead out (24
-ports of 100 Gbit/s on Gaudi 2, of 200 Gbit/s on Gaudi 3). Habana publishes that an all_reduce of
-256 MiB over eight Gaudi 3 reaches 512.96 of 525 GB/s, hence `_GAUDI_SHARE`. The simulation says
-what the plans of hccl-py would take over these wires; Habana's library has others.
+The presets have published numbers, named here, and assumed ones. Gaudi: eight devices in a node,
+every pair joined by ports of its own; three ports of each device lead out (24 ports of 100 Gbit/s
+on Gaudi 2, of 200 Gbit/s on Gaudi 3). Habana publishes that an all_reduce of 256 MiB over eight
+Gaudi 3 reaches 512.96 of 525 GB/s, hence `_GAUDI_SHARE`. The simulation predicts the plans of
+hccl-py over these wires; Habana's library has other plans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hccl_py.transport.arguments import measure, whole_number, wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 COSTS = "simulation_costs"
-"""The key under which `hccl-plan calibrate` writes."""
+"""The key of the costs in a file of `hccl-plan calibrate`."""
 _MIB = 1 << 20
 _ETHERNET_FRAME_BYTES = 1538  # on the wire: preamble and gap included
 _TCP_PAYLOAD_BYTES = 1448
@@ -29,7 +29,7 @@ US_PER_MIB_AT_1_GBIT = _MIB * 8e-3
 _GAUDI_SHARE = 512.96 / 525
 _LINKS = ("scale_up", "scale_out")
 LINK_NUMBERS = ("latency_us", "message_us", "us_per_mib")
-"""Of each class of link: those that a file holds."""
+"""The numbers of each class of link in a file."""
 _NUMBERS = (
     "reduce_us_per_mib",
     "result_us_per_mib",
@@ -48,8 +48,8 @@ class LinkCosts:
     message_us: float  # of a rank's thread, for each message sent and for each received
     us_per_mib: float  # of a rank's thread, for each MiB sent and for each received
     wire_us_per_mib: float = 0.0  # of the wire, in each direction; 0: no wire limits this class
-    wiring: Wiring = Wiring.NODE  # whose a wire is: of a node, a rank or a pair of ranks
-    burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
+    wiring: Wiring = Wiring.NODE  # one wire for each node, rank or pair of ranks
+    burst_bytes: float = 0.0  # bytes that an idle wire takes at once (a token bucket)
 
     def __post_init__(self) -> None:
         _check(self, Wiring)
@@ -66,12 +66,12 @@ class Costs:
         cores_per_machine: None: a core for each rank.
         memory_us_per_mib: of the memory that all ranks of a machine share, for each MiB that a
             thread moves, in calls whose buffers do not fit `cache_bytes`.
-        cold_us_per_mib: of a rank's thread, for each MiB sent, received, reduced or copied in such
-            calls, where ranks take turns on cores: each finds the caches full of the others' data.
-        warm_share: which part of what bytes cost a thread is left where ranks take turns on cores
-            and a call fits `cache_bytes`: what one of them wrote is in the cache of the next.
-        result_us_per_mib: more, for each MiB of a reduction's result: to reduce seven messages at
-            once takes less than seven times as long as to reduce one.
+        cold_us_per_mib: added for each MiB that a thread sends, receives, reduces or copies in such
+            calls if ranks share cores: the caches are full of the other ranks' data.
+        warm_share: factor of the costs per byte in calls that fit `cache_bytes` if ranks share
+            cores: data that one rank wrote is in the cache for the next.
+        result_us_per_mib: added for each MiB of a reduction's result: reducing seven messages at
+            once takes less than seven times as long as reducing one.
         cache_bytes: of a machine.
     """
 
@@ -92,7 +92,7 @@ class Costs:
 
 
 def _check(costs: LinkCosts | Costs, kind: type) -> None:
-    """Raise InvalidArgumentError unless parts are of a `kind`, or numbers, as they are declared."""
+    """Raise InvalidArgumentError unless each field is a number or a `kind`, as declared."""
     for one in fields(costs):
         value = getattr(costs, one.name)
         if one.type == "float":
@@ -102,13 +102,13 @@ def _check(costs: LinkCosts | Costs, kind: type) -> None:
 
 
 def wire_us_per_mib(gbit: float) -> float:
-    """Return what a MiB of payload takes on an Ethernet of this speed with frames of 1500 bytes."""
+    """Return the time of a MiB of payload on Ethernet of this rate with frames of 1500 bytes."""
     return US_PER_MIB_AT_1_GBIT / gbit * _ETHERNET_FRAME_BYTES / _TCP_PAYLOAD_BYTES
 
 
 def _gaudi(port_gbit: float, memory_gb_per_s: float) -> Costs:
     wire_us = US_PER_MIB_AT_1_GBIT / (3 * port_gbit * _GAUDI_SHARE)
-    # A network card reads and writes memory by itself; latencies and descriptors are assumed.
+    # No cost per byte: the network card reads and writes memory. The other costs are assumed.
     up = LinkCosts(2.0, 0.02, 0.0, wire_us, Wiring.PAIR)
     out = LinkCosts(5.0, 0.02, 0.0, wire_us, Wiring.RANK)
     # A reduction reads two operands and writes one.
@@ -116,7 +116,7 @@ def _gaudi(port_gbit: float, memory_gb_per_s: float) -> Costs:
 
 
 def _cpu(gbit: float, latency_us: float, message_us: float) -> Costs:
-    """A core for each rank; shared memory and kernel as a current server has them (assumed)."""
+    """Return assumed costs of a current server with a core for each rank."""
     up = LinkCosts(0.5, 0.2, 60.0)
     out = LinkCosts(latency_us, message_us, 120.0, wire_us_per_mib(gbit))
     return Costs(up, out, reduce_us_per_mib=60.0)
@@ -128,16 +128,16 @@ PRESETS = {
     "cloud25": _cpu(25, latency_us=25, message_us=5),
     "office1": _cpu(1, latency_us=60, message_us=8),
 }
-"""By the value of --preset: Gaudi 2 and 3, CPUs joined by 25 Gbit/s of a cloud, by 1 Gbit/s."""
+"""By the value of --preset: Gaudi 2 and 3, CPUs with 25 Gbit/s of a cloud or with 1 Gbit/s."""
 
 RANKS_PER_NODE = {"gaudi2": 8, "gaudi3": 8, "cloud25": 4, "office1": 1}
 
 
 def costs_of(what: Costs | str | Path) -> Costs:
-    """Return costs as they are, by the name of a preset, or from a file that `costs_from` reads.
+    """Return costs, given as such, by the name of a preset, or by a file for `costs_from`.
 
     Raises:
-        InvalidArgumentError: there is no such preset or file, or the file holds no costs.
+        InvalidArgumentError: there is no such preset or file, or the file has no costs.
     """
     if isinstance(what, Costs):
         return what
@@ -154,12 +154,12 @@ def costs_of(what: Costs | str | Path) -> Costs:
 def costs_from(path: Path) -> Costs:
     """Read costs that `hccl-plan calibrate` found, or the numbers of `hccl-bench --tune`.
 
-    Those of a tuning are fitted to a simpler model. The network that was measured is part of the
-    numbers between nodes. A class of link that the measured layout lacked costs what the other one
-    does. A rank reduces at one speed here: that of messages inside a node, where there were any.
+    The numbers of a tuning are fitted to a simpler model. Those between nodes include the measured
+    network. A class of link that the measured layout lacked gets the costs of the other class. A
+    rank reduces at the speed measured inside a node if there was one, else between nodes.
 
     Raises:
-        InvalidArgumentError: the file cannot be read, or is neither.
+        InvalidArgumentError: the file cannot be read, or has neither.
     """
     document = read_json(path)
     if isinstance(document, dict) and COSTS in document:
@@ -168,7 +168,7 @@ def costs_from(path: Path) -> Costs:
     numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
     measured = [name for name in _LINKS if numbers[f"{name}_latency_us"] is not None]
     if not measured:
-        raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
+        raise InvalidArgumentError(f"{path}: expected numbers of a link: measure two ranks or more")
 
     def number(name: str, part: str) -> Any:
         return numbers[f"{name if name in measured else measured[0]}_{part}"] or 0.0
@@ -179,7 +179,7 @@ def costs_from(path: Path) -> Costs:
 
 
 def written(costs: Costs) -> dict[str, Any]:
-    """Return costs as JSON holds them; without wires, which are part of the other numbers."""
+    """Return costs for JSON, without wires, which are part of the other numbers."""
     links = {
         name: {part: getattr(getattr(costs, name), part) for part in LINK_NUMBERS}
         for name in _LINKS

@@ -1,9 +1,9 @@
 """Fits costs to measured times, by least squares.
 
-The costs are found by Gauss and Newton's method in the logarithms of costs and times, so that all
-costs stay positive and an error of 20 % counts the same in a call of 10 us and in one of 10 ms.
-Steps are damped (Levenberg, Marquardt). Measurements that are far off count in proportion, not
-squared (Huber), because one of a disturbed machine must not decide.
+The method is that of Gauss and Newton, in the logarithms of costs and times: all costs stay
+positive, and an error of 20 % counts the same in a call of 10 us and in one of 10 ms. Steps are
+damped (Levenberg, Marquardt). Large errors count linearly, not squared (Huber), because a disturbed
+measurement must not decide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hccl_py.lab.simulation.topology import Topology
 
 _OTHERS = ("reduce_us_per_mib", "result_us_per_mib", "cold_us_per_mib", "warm_share")
 _START = (1, 1, 60, 15, 3, 200, 30, 30, 10, 0.8)
-"""Of both classes of link, then the others: what a current server has, roughly."""
+"""Roughly those of a current server: of both classes of link, then `_OTHERS`."""
 _NUM_CALLS = 3
 _FAR_OFF = 0.7  # in logarithms: a factor of two
 _NUDGE = 0.15
@@ -44,16 +44,15 @@ class Sample(NamedTuple):
 
 
 def fit(samples: Sequence[Sample], start: Costs, budget_s: float) -> tuple[Costs, list[float]]:
-    """Find costs for some measurements; return them, and by how much each sample is off.
+    """Find costs that match measurements; return them and the error of each sample.
 
     The errors are simulated / measured - 1.
 
     Args:
-        samples: of machines and networks that are alike. A cost that no sample depends on stays
-            what it is at the start: a usual one.
-        start: how many cores and which caches a machine has, and what wires there are; its other
-            costs are not read.
-        budget_s: no turn begins later.
+        samples: of machines and networks that are alike. A cost that no sample depends on keeps
+            its value of `_START`.
+        start: cores, caches and wires of a machine; its other costs are not read.
+        budget_s: the last turn begins within this time.
     """
     until_s = time.monotonic() + budget_s
     at: Vector = np.log(np.array(_START, np.float64))
@@ -82,7 +81,7 @@ def fit(samples: Sequence[Sample], start: Costs, budget_s: float) -> tuple[Costs
 
 
 def _off(samples: Sequence[Sample], costs: Costs) -> Vector:
-    """Return by how much each sample is off, as a logarithm."""
+    """Return the error of each sample as a logarithm."""
     simulated = (
         simulate(one.what, one.topology, costs, one.num_bytes, num_calls=_NUM_CALLS).us
         for one in samples

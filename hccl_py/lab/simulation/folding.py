@@ -1,14 +1,14 @@
-"""Alike ranks: groups whose plans are those of the first group, moved.
+"""Ranks that are alike: groups whose plans are those of group 0 with other ranks as peers.
 
-A *move* takes group k to group k + s (modulo their number) or to group k XOR s, and keeps places in
-groups. If every rank's plan is the moved plan of the rank in its place of group 0, only the plans
-of group 0 are written. Groups are nodes; where these differ in size, single ranks.
+A *move* maps group k to group k + s (modulo their number) or to group k XOR s, and a rank to the
+rank at the same index in its new group. If every rank's plan is the moved plan of a rank of group
+0, only the plans of group 0 are written. Groups are nodes, or single ranks if nodes differ in size.
 
-If in addition nodes are alike in everything else, what happens on a node is what happens on node 0,
-at the same times. So it suffices to simulate node 0: what it sends to node k arrives where the same
-message of another node arrives at node 0.
+If nodes are alike in everything else too, every node does the same at the same times, so simulating
+node 0 suffices: for a message from node 0 to node k, the same message arrives at node 0 from
+another node.
 
-Plans are compared group by group: all of them in a small world, those of a few in a large one.
+Plans are compared group by group: all groups if there are few messages, else some.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TARGETS: dict[Move, Callable[[int, int, int], int]] = {
     Move.ROTATION: lambda group, zero, number: (group - zero) % number,
     Move.EXCLUSIVE_OR: lambda group, zero, number: group ^ zero,
 }
-"""Where a group goes when group `zero` becomes group 0."""
+"""The new index of a group if group `zero` becomes group 0."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Fold:
     """The kept plans, and the simulated ranks.
 
     Attributes:
-        groups: of ranks, by place.
-        move: how plans of other groups come from those of the first one; NONE: all are kept.
-        simulated: the ranks; each stands for those of its place in groups that are left out.
-        plans: as far as they are written.
+        groups: ranks of each group.
+        move: how plans of other groups follow from those of the first one; NONE: all are kept.
+        simulated: the simulated ranks; each also represents those of its index in other groups.
+        plans: the plans that are written already.
     """
 
     groups: Nodes
@@ -54,7 +54,7 @@ class Fold:
 
 
 def whole(nodes: Nodes) -> Fold:
-    """Return that all plans are kept, and all ranks simulated."""
+    """Return a fold that keeps all plans and simulates all ranks."""
     ranks = tuple(rank for node in nodes for rank in node)
     return Fold((), Move.NONE, ranks)
 
@@ -65,7 +65,7 @@ def fold_of(source: PlanSource, nodes: Nodes, is_uniform: bool) -> Fold:
     Args:
         source: the algorithm.
         nodes: the ranks.
-        is_uniform: nodes differ in nothing but, perhaps, in their plans.
+        is_uniform: whether nodes are alike in everything except, perhaps, their plans.
     """
     everybody = whole(nodes)
     is_even = len(set(map(len, nodes))) == 1
@@ -110,7 +110,7 @@ def _is_moved(plan: Plan, expected: Plan, moved: Sequence[int]) -> bool:
         return False
     for mine, theirs in zip(plan.ops, expected.ops, strict=True):
         peers = tuple([moved[peer] for peer in mine.peers])
-        if mine.kind is RECV_REDUCE:  # in rank order, which moves
+        if mine.kind is RECV_REDUCE:  # its peers are in rank order, which the move changes
             peers = tuple(sorted(peers))
         if mine.kind is not theirs.kind or peers != theirs.peers:
             return False

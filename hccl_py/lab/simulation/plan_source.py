@@ -15,21 +15,21 @@ from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import InvalidArgumentError
 
 What = str | CustomAlgorithm | Sequence[Plan]
-"""An algorithm by name or as a user wrote it, or the plans of all ranks."""
+"""An algorithm by name, a user's algorithm, or the plans of all ranks."""
 
 
 @dataclass(frozen=True)
 class PlanSource:
-    """An algorithm for some nodes: a plan for each rank, written when it is asked for."""
+    """An algorithm for some nodes: a plan for each rank, written on request."""
 
     name: str
     span: int  # most chunks in one op of any rank
     write: Callable[[int], Plan]
-    long_messages: bool = False  # as an algorithm's entry has it
+    long_messages: bool = False  # see the algorithm's entry in the table
 
 
 def plan_source_of(what: What, nodes: Nodes, root: int | None) -> PlanSource:
-    """Find what is meant.
+    """Return the source of the plans of `what`.
 
     Args:
         what: `all_reduce=ring` or `mine.py:ring`, as in HCCL_ALGORITHM; a function under
@@ -38,7 +38,7 @@ def plan_source_of(what: What, nodes: Nodes, root: int | None) -> PlanSource:
         root: of a rooted collective; None: rank 0.
 
     Raises:
-        InvalidArgumentError: there is no such algorithm or root, or plans are of other ranks.
+        InvalidArgumentError: there is no such algorithm or root, or plans are for other ranks.
     """
     n = count_ranks(nodes)
     if isinstance(what, str):

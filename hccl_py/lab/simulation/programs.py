@@ -1,4 +1,4 @@
-"""A topology, costs and plans as `csrc/simulation` takes them: numbers, with the engine's tiles."""
+"""A topology, costs and plans as numbers for `csrc/simulation`, with the engine's tiles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hccl_py.plan.tiles import Tiles
 from hccl_py.transport.errors import InvalidArgumentError
 
 _MIB = 1 << 20
-# Messages sent and not taken: of a lane over TCP until it must be acknowledged; of shared memory
-# the slots that a rank has at least.
+# Messages that a lane may have sent and the receiver not taken: over TCP until it must be
+# acknowledged, in shared memory the least number of slots of a rank.
 _TCP_CAPACITY, _SHM_CAPACITY = 64, 8
-# Spaces whose chunks an op may overwrite before a send has left; those of `Programs` in C++.
+# Spaces, as in `Programs` in C++, whose chunks an op may overwrite before a send has left.
 _NO_SPACE, _SCRATCH = 0, 3
 _SPACES = {Buffer.DATA: 1, Buffer.OUTPUT: 2, Buffer.INPUT: _NO_SPACE}
 _MOST_MESSAGES = 64_000_000  # of a tile: about a minute and 4 GB
@@ -30,23 +30,23 @@ Numbers = npt.NDArray[np.int32]
 
 
 class _Share(NamedTuple):
-    """The cost of bytes for a thread: a factor, and microseconds per MiB."""
+    """How caches change the cost of bytes: by a factor, and by added microseconds per MiB."""
 
     warm: float
     cold_us_per_mib: float
 
 
 def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
-    """Return ranks with their places and costs."""
+    """Return the ranks with their nodes, machines and costs."""
     places = topology.machines or tuple(range(len(topology.nodes)))
     population: Counter[int] = Counter()  # of each machine
     for at, node in zip(places, topology.nodes, strict=True):
         population[at] += len(node)
     most, cores = max(population.values()), costs.cores_per_machine
-    # Only a call that does not fit the caches waits for memory.
+    # A call that fits the caches does not wait for memory.
     uses_memory = num_bytes * most > costs.cache_bytes
     share = _Share(1.0, 0.0)
-    if cores is not None and most > cores:  # ranks take turns
+    if cores is not None and most > cores:  # ranks share cores
         share = _Share(1.0, costs.cold_us_per_mib) if uses_memory else _Share(costs.warm_share, 0.0)
     world, number = World(), {at: index for index, at in enumerate(population)}
     node_of, local_rank = [0] * topology.world_size, [0] * topology.world_size
@@ -60,7 +60,7 @@ def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
         cores if cores is not None and many > cores else 0 for many in population.values()
     ]
     world.scale_up = _link(costs.scale_up, share, _SHM_CAPACITY)
-    # The kernel's buffers between nodes are not warm.
+    # The kernel's buffers between nodes are not in the caches.
     world.scale_out = _link(costs.scale_out, share._replace(warm=1.0), _TCP_CAPACITY)
     world.node_links = [
         (*ends, wire_us_per_mib(gbit))
@@ -86,7 +86,7 @@ def _link(link: LinkCosts, share: _Share, capacity: int) -> LinkTimes:
 
 
 def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -> Programs:
-    """Write the plans that are kept: those of the first group, or of all ranks.
+    """Write the kept plans: those of the first group, or of all ranks.
 
     Raises:
         InvalidArgumentError: there are too many messages to simulate.
@@ -148,13 +148,13 @@ def _row(op: Op, lengths: _Lengths) -> tuple[int, ...]:
 
 
 def _place(chunk: Chunk) -> tuple[int, int, int]:
-    """Return what the chunk of an op overlaps with: space, begin and end."""
+    """Return where the chunk of an op lies: space, begin and end."""
     if chunk.scratch is not None:
         return _SCRATCH, chunk.scratch, chunk.scratch + chunk.slots
     return _SPACES[chunk.buffer], chunk.begin, chunk.end
 
 
 def averaged(tiles: Tiles) -> Tiles:
-    """Return tiles that divide evenly: chunks of alike ranks may differ by an element."""
+    """Return tiles that divide evenly, else chunks of ranks that are alike differ by an element."""
     full, last = (-(-size // tiles.parts) * tiles.parts for size in (tiles.full, tiles.last))
     return tiles._replace(full=full, last=last)

@@ -1,4 +1,4 @@
-"""The collectives that a job's flight recorders hold: how often, how large, and when.
+"""The collectives in a job's flight recorders: how often, how large, and when.
 
 `recorded_in` sums up all calls of the job; `measured` finds one call on all its ranks.
 """
@@ -25,16 +25,16 @@ class RecordedCalls(NamedTuple):
     collective: str
     bytes: int  # of a rank's larger buffer
     num_calls: int
-    us: float  # of all of them together, without the time that late ranks cost
+    us: float  # of all calls together, without waits for late ranks
 
 
 class MeasuredCall(NamedTuple):
-    """A call as all ranks recorded it; times in us from when the first rank began."""
+    """A call as all ranks recorded it; times in us since the first rank began."""
 
     number: int
     num_bytes: int
     end: float
-    ranks: list[dict[str, float] | None]  # None: there is no file of this rank
+    ranks: list[dict[str, float] | None]  # None: this rank has no file
 
 
 class _Entry(NamedTuple):
@@ -48,7 +48,7 @@ class _Entry(NamedTuple):
     number: int
     num_bytes: int
     began_ns: int
-    waited_until_ns: int  # for ranks that were late
+    waited_until_ns: int  # the end of the wait for late ranks
     waiting_ns: int
     ended_ns: int
 
@@ -82,7 +82,7 @@ def measured(folder: Path, collective: str, n: int, number: int | None) -> Measu
     """Find a call among n ranks in the flight recorders of a folder: the last one, or by number.
 
     Raises:
-        InvalidArgumentError: there is none that ended on all ranks whose files are there.
+        InvalidArgumentError: there is no such call that ended on all ranks that have files.
     """
     calls: defaultdict[tuple[str, int], dict[int, _Entry]] = defaultdict(dict)
     for one in _entries(folder):

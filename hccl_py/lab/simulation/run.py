@@ -1,4 +1,4 @@
-"""`simulate`: an algorithm or plans, on a topology, with costs, for a number of bytes."""
+"""`simulate` runs an algorithm or plans on a topology, with costs, for a number of bytes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Simulated:
 
     Attributes:
         algorithm: as in `all_reduce=ring`.
-        us: time of a call: from its begin until the last rank has ended. Of several calls back to
-            back, the mean over all but the first.
-        rank_us: by simulated rank, when it ended its first call.
-        num_tiles: of the call.
-        num_left_out: of these, how many were counted only, because tiles repeat themselves.
-        messages: by simulated rank, how many it sent in the tiles that were run.
-        error_us: by how much `us` may be off, because tiles that were counted only did not repeat
-            themselves exactly; an estimate.
+        us: time of a call, from its begin until the last rank has ended; of several calls back to
+            back the mean over all but the first.
+        rank_us: by simulated rank, the end of its first call.
+        num_tiles: tiles of the call.
+        num_left_out: tiles that were not run but extrapolated, because tiles repeat themselves.
+        messages: by simulated rank, the messages that it sent in the tiles that were run.
+        error_us: estimated error of `us`, because the extrapolated tiles did not repeat
+            themselves exactly.
     """
 
     algorithm: str
@@ -47,7 +47,7 @@ class Simulated:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks were simulated: all, or those of a node that stands for all."""
+        """Number of simulated ranks: all, or those of one node."""
         return len(self.rank_us)
 
 
@@ -65,22 +65,21 @@ def simulate(
     """Run a collective in virtual time, with the engine's tiles, channels and rules.
 
     Args:
-        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`, for any size; one
-            of your own; or the plans of all ranks.
+        what: an algorithm in the syntax of HCCL_ALGORITHM, without sizes, such as
+            `all_reduce=ring`; one of your own; or the plans of all ranks.
         topology: where the ranks are.
         costs: of the machine and its network; or the name of a preset, such as `gaudi2`, or the
             file of `hccl-plan calibrate` or `hccl-bench --tune`.
-        num_bytes: of `data`; of all blocks, for a collective on blocks.
+        num_bytes: bytes of `data`, or of all blocks for a collective on blocks.
         root: of a rooted collective; None: rank 0.
-        item_bytes: of an element.
-        num_calls: how many calls follow one another; of several, the bursts of wires are used up.
-        shorten: simulate one node for all where nodes are alike, and stop where tiles repeat
+        item_bytes: bytes of an element.
+        num_calls: calls back to back; with several, the bursts of wires are used up.
+        shorten: simulate one node for all if nodes are alike, and stop when tiles repeat
             themselves. The result is the same, up to `Simulated.error_us`.
 
     Raises:
-        InvalidArgumentError: an argument makes no sense, or the world is too large for ranks that
-            are not alike.
-        PlanError: plans hang.
+        InvalidArgumentError: an argument is wrong, or there are too many ranks that differ.
+        PlanError: the plans deadlock.
     """
     if not isinstance(topology, Topology):
         raise wrong("topology", "a Topology", topology)
@@ -102,8 +101,8 @@ def simulate(
     world_size, long_messages = topology.world_size, source.long_messages
     cut = Cut(chunks, source.span, world_size, least, item_bytes, long_messages)
     tiles = cut.tiles(elements)
-    # Where there are fewer elements than chunks, some ranks have nothing to send. Chunks of alike
-    # ranks may differ by an element, which ranks that are simulated one by one show.
+    # Ranks are not alike if there are fewer elements than chunks, because some have nothing to send
+    # then, or, in small worlds, if chunks differ by an element.
     nodes = topology.nodes
     is_alike = topology.is_uniform or averaged(tiles) == tiles or topology.world_size > _MANY_RANKS
     can_fold = shorten and elements >= tiles.parts and is_alike
@@ -131,6 +130,6 @@ def _plan_source(what: What, nodes: Nodes, root: int | None) -> PlanSource:
     return _known(what, nodes, root) if isinstance(what, str) else plan_source_of(what, nodes, root)
 
 
-# Other sizes of the same algorithm come next.
+# Cached, because callers simulate other sizes of the same algorithm next.
 _known = lru_cache(maxsize=8)(plan_source_of)
 _fold = lru_cache(maxsize=8)(fold_of)

@@ -1,4 +1,4 @@
-"""Where ranks are, what is different about some of them, and another network: `--what-if`."""
+"""Where ranks are, how some of them differ, and the changes of `--what-if`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Topology:
 
     Attributes:
         nodes: the ranks of every node.
-        machines: of every node, the machine whose cores and memory it shares with others; empty:
-            every node has its own. Emulated nodes share one.
-        late_us: by rank, its delay at each call.
-        links_gbit: by pair of nodes, lower first, the speed of the link between these two, in each
-            direction, where it is not that of the costs.
+        machines: the machine of every node; nodes of one machine share its cores and memory, as
+            emulated nodes do. Empty: every node has its own.
+        late_us: delay of some ranks at each call, by rank.
+        links_gbit: rate of links between two nodes in each direction, by pair, lower node first,
+            where it is not that of the costs.
     """
 
     nodes: Nodes
@@ -82,7 +82,7 @@ class Topology:
 
     @classmethod
     def even(cls, num_nodes: int, ranks_per_node: int) -> Topology:
-        """Make nodes of equal size, ranks counted node by node."""
+        """Make nodes of equal size, with ranks in order."""
         sizes = range(1, _MOST_RANKS + 1)
         for name, size in (("num_nodes", num_nodes), ("ranks_per_node", ranks_per_node)):
             whole_number(name, size, f"a whole number of 1 to {_MOST_RANKS}", sizes)
@@ -95,17 +95,17 @@ class Topology:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether nodes differ in nothing but their number."""
+        """Whether nodes are alike: equal sizes, own machines, no stragglers, no slow links."""
         even = len({len(node) for node in self.nodes}) == 1
         has_own_machines = len(set(self.machines)) == len(self.machines)
         return even and has_own_machines and not (self.late_us or self.links_gbit)
 
 
 def changed(text: str, topology: Topology, costs: Costs) -> tuple[Topology, Costs]:
-    """Return both changed as in `straggler=17:2ms,link=3-4:10Gbit,network=25Gbit`; or empty.
+    """Return both, changed by a text such as `straggler=17:2ms,link=3-4:10Gbit,network=25Gbit`.
 
     Raises:
-        InvalidArgumentError: a part of it is none of what is expected, or names no rank or node.
+        InvalidArgumentError: a part of the text is malformed, or names no rank or node.
     """
     late_us, links_gbit = dict(topology.late_us), dict(topology.links_gbit)
     for part in filter(None, text.split(",")):

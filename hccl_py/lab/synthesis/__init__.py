@@ -1,9 +1,9 @@
-"""Plans for an uneven network, made for it: `hccl-plan synthesize`. No job imports this.
+"""Makes plans for an uneven network: `hccl-plan synthesize`. No job imports this.
 
 network       ranks, switches and link rates; network_file reads a matrix or a topology
-bound         how fast a collective can be at most, and what plans reach of that
+bound         the least time of a collective, and the share of it that plans reach
 arborescence  the cheapest tree from a root
-packing       trees that load all links alike
+packing       trees that load all links evenly
 order         trees as plans: which rank sends which chunk when
-synthesize    all of it, and the algorithms of the table as competitors
+synthesize    the best of packed trees and the algorithms of the table
 """

@@ -1,17 +1,17 @@
-"""How long a collective takes at least on a network, the cut that says so, and what plans reach.
+"""The least time of a collective on a network, the cut that proves it, and what plans reach.
 
 Times are Fractions in units of the whole data (`data`, or all blocks) at 1 kbit/s. All bounds are
-cuts: what must cross a set of links, by what these carry. Each is found by maximum flows. Links
+cuts: the data that must cross a set of links, divided by their rate. Maximum flows find them. Links
 that no message takes do not count.
 
 - broadcast: the whole data must reach each rank from the root. The smallest minimum cut from the
   root is the bound, and trees can reach it (J. Edmonds, Edge-disjoint branchings, 1973).
-- all_gather: of a set of vertices that lacks some rank, the blocks of all its ranks must leave it.
+- all_gather: the blocks of all ranks of a set of vertices must leave it, if the set lacks a rank.
   The worst set is found as in ForestColl (arXiv 2402.06787): a source gives every rank one block,
-  and all blocks must flow to every rank. reduce_scatter: the same with all links turned round.
-- all_reduce: the whole data must cross every cut. And where the ranks are parted into p groups, an
-  element needs 2(p-1) messages between groups: that is what gossip takes (F. Harary and A. J.
-  Schwenk, 1974). So 2(p-1) times the data must leave the groups.
+  and all blocks must flow to every rank. reduce_scatter: the same with all links reversed.
+- all_reduce: the whole data must cross every cut. If the ranks are divided into p groups, an
+  element needs 2(p-1) messages between groups, as gossip does (F. Harary and A. J. Schwenk, 1974).
+  So 2(p-1) times the data must leave the groups.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ _SOURCE = -1
 
 
 class Bound(NamedTuple):
-    """A lower bound of the time, and the bottleneck in words."""
+    """A lower bound of the time, and a text that names the bottleneck."""
 
     time: Fraction
     bottleneck: str
@@ -48,8 +48,7 @@ def bound_of(collective: str, network: Network, root: int | None = None) -> Boun
     if collective == "all_gather":
         return _all_gather(network)
     if collective == "reduce_scatter":
-        time, bottleneck = _all_gather(network.reversed, is_reversed=True)
-        return Bound(time, bottleneck)
+        return _all_gather(network.reversed, is_reversed=True)
     return _all_reduce(network)
 
 
@@ -64,7 +63,7 @@ def _all_gather(network: Network, *, is_reversed: bool = False) -> Bound:
     n = network.world_size
     worst, bottleneck = Fraction(0), ""
     sides: Iterable[set[int]] = [set(range(len(network.names))) - {rank} for rank in range(n)]
-    # Newton's method: the worst cut for a time gives a longer one, until there is no worse cut.
+    # Newton's method: the worst cut for a time gives a longer time, until there is no worse cut.
     while True:
         found = [(_share(network, side), side) for side in sides]
         time, side = max(found, key=lambda one: one[0], default=(worst, set[int]()))
@@ -80,7 +79,7 @@ def _share(network: Network, side: set[int]) -> Fraction:
 
 
 def _too_narrow(network: Network, time: Fraction) -> list[set[int]]:
-    """Return sets that all blocks of their ranks cannot leave in this time."""
+    """Return sets whose ranks' blocks cannot all leave within this time."""
     n, capacities = network.world_size, dict[Arc, int]()
     for arc, rate in network.kbit_per_s.items():
         capacities[arc] = rate * time.numerator
@@ -114,7 +113,7 @@ def _all_reduce(network: Network) -> Bound:
 
 
 class _Leaving:
-    """How much can leave a group of ranks towards the others."""
+    """The rate at which data can leave a group of ranks towards the others."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -123,7 +122,7 @@ class _Leaving:
     def of(self, group: frozenset[int]) -> int:
         """Return the rate."""
         if group not in self._known:
-            capacities, unlimited = dict(self._network.kbit_per_s), 0
+            capacities = dict(self._network.kbit_per_s)
             unlimited = sum(capacities.values())
             for rank in range(self._network.world_size):
                 arc = (_SOURCE, rank) if rank in group else (rank, _SOURCE - 1)
@@ -133,14 +132,14 @@ class _Leaving:
 
 
 def _groupings(n: int, leaving: _Leaving) -> Iterator[list[frozenset[int]]]:
-    """Yield ways to part the ranks: all for few ranks, else those of merging the best pair."""
+    """Yield divisions of the ranks into groups: all for few ranks, else by merging pairs."""
     if n <= _MOST_FOR_ALL_GROUPINGS:
         yield from _all_groupings(n)
         return
     groups = [frozenset([rank]) for rank in range(n)]
     while len(groups) > 2:
         yield groups
-        # The pair with the most between them: merging takes it off the links that are counted.
+        # The pair with the highest rate between them: merging removes it from the links that count.
         one, other = max(
             combinations(groups, 2),
             key=lambda pair: (
@@ -183,7 +182,7 @@ def _described(network: Network, side: set[int], *, is_reversed: bool = False) -
 
 
 class Certificate(NamedTuple):
-    """How good plans are: the time of the busiest link beside the bound, in the same units."""
+    """The quality of plans: the time of the busiest link beside the bound, in the same units."""
 
     time: Fraction
     busiest: str
@@ -196,7 +195,7 @@ class Certificate(NamedTuple):
 
     @property
     def rates(self) -> str:
-        """How much of the data is done in a second, if links are all that takes time."""
+        """Data per second, if only links take time, beside the bound."""
         plans, most = (float(1 / time) / 1000 for time in (self.time, self.bound.time))
         return f"{plans:.4g} of at most {most:.4g} Mbit/s of the data; busiest link: {self.busiest}"
 
@@ -227,6 +226,6 @@ def max_flow(
     graph: nx.DiGraph[Vertex] = nx.DiGraph()
     graph.add_nodes_from((source, target))
     graph.add_edges_from((*arc, {"capacity": most}) for arc, most in capacities.items())
-    # Of the algorithms of networkx the fastest one on dense graphs of up to 64 vertices.
+    # The fastest algorithm of networkx on dense graphs of up to 64 vertices.
     flow, (side, _) = nx.minimum_cut(graph, source, target, flow_func=edmonds_karp)
     return flow, side

@@ -1,4 +1,4 @@
-"""A network as a graph: ranks, switches, directed links with a rate, and the way of a message."""
+"""A network as a graph: ranks, switches, directed links with a rate, routes of messages."""
 
 import heapq
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ class Network:
 
     @cached_property
     def routes(self) -> dict[Arc, tuple[Arc, ...]]:
-        """The links that a message crosses, by its sender and receiver; some pairs have no way.
+        """The links that a message crosses, by sender and receiver; some pairs have no route.
 
-        It takes the fastest way, of several the shortest. No rank forwards for others.
+        A route is the fastest, and the shortest of several. Ranks do not forward for others.
         """
         found: dict[Arc, tuple[Arc, ...]] = {}
         for source in range(self.world_size):
@@ -40,24 +40,24 @@ class Network:
 
     @cached_property
     def taken(self) -> "Network":
-        """The same without the links that lie on no message's way."""
+        """The same network without the links that are on no route."""
         on_ways = {arc for route in self.routes.values() for arc in route}
         rates = {arc: rate for arc, rate in self.kbit_per_s.items() if arc in on_ways}
         return Network(self.world_size, self.names, rates, self.nodes)
 
     @cached_property
     def reversed(self) -> "Network":
-        """The same with every link turned round."""
+        """The same network with every link reversed."""
         turned = {(head, tail): rate for (tail, head), rate in self.kbit_per_s.items()}
         return Network(self.world_size, self.names, turned, self.nodes)
 
     def described(self, arc: Arc) -> str:
-        """Spell a link with its rate."""
+        """Return the text of a link with its rate."""
         tail, head = (self.names[vertex] for vertex in arc)
         return f"{tail} > {head} {self.kbit_per_s[arc] / 1000:g} Mbit/s"
 
     def _ways(self, source: int) -> dict[int, tuple[Arc, ...]]:
-        # Dijkstra for the widest way; its first entries of a vertex are final.
+        # Dijkstra for the widest route: the first entry of a vertex is final.
         heap: list[tuple[float, int, tuple[int, ...]]] = [(float("-inf"), 0, (source,))]
         done: dict[int, tuple[Arc, ...]] = {}
         while heap:

@@ -3,9 +3,9 @@
 A topology file is JSON with `links`, each `{"between": [0, 1], "mbit": 50}` (both directions) or
 `{"from": 0, "to": "rack", "mbit": 100}` (one); numbers are ranks, other names are switches.
 
-A matrix is what `hccl-bench --validate --json` writes. It cannot tell whether a rank's links share
-a network card, because each was measured alone. Unless the caller says that the links are separate,
-a node is taken to have one card, in each direction as fast as the fastest of its links.
+A matrix is what `hccl-bench --validate --json` writes. It does not show whether a rank's links
+share a network card, because each was measured alone. Unless the caller says that the links are
+separate, a node is assumed to have one network card, as fast in each direction as the fastest link.
 """
 
 import json
@@ -24,7 +24,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 _MOST_RANKS = 64
 _KBIT_PER_GB_PER_S = 8e6
 _LEAST_SHARE = 0.95
-"""Rates that are nearer to each other are taken for equal, as `--validate` does."""
+"""Rates that differ by less count as equal, as in `--validate`."""
 
 
 def read_network(path: Path, *, separate_links: bool = False) -> Network:
@@ -32,10 +32,10 @@ def read_network(path: Path, *, separate_links: bool = False) -> Network:
 
     Args:
         path: of the file.
-        separate_links: of a matrix: the links of a node share nothing.
+        separate_links: whether the links of a matrix share no network card.
 
     Raises:
-        InvalidArgumentError: it cannot be read, is neither, or ranks are not connected.
+        InvalidArgumentError: the file cannot be read, is neither, or ranks are not connected.
     """
     document = read_json(path)
     try:
@@ -126,10 +126,10 @@ def _of_matrix(links: list[dict[str, Any]], separate: bool) -> Network:
 def _wires(
     node: tuple[int, ...], between: Mapping[Arc, int], names: list[str], rates: dict[Arc, int]
 ) -> list[tuple[int, Arc]]:
-    """Add what all messages that leave a node share, and what all that enter it share.
+    """Add a link that all messages out of a node share, and one for those into it.
 
-    Each is a link as fast as the fastest of the node's. Return, by rank, the vertex behind the one
-    and the vertex before the other.
+    Both are as fast as the fastest link of the node. Return for each rank the far end of the first
+    and the near end of the second.
     """
     sends = max(rate for (source, _), rate in between.items() if source in node)
     takes = max(rate for (_, target), rate in between.items() if target in node)
@@ -147,7 +147,7 @@ def _wires(
 
 
 def _without_noise(measured: Mapping[Arc, int]) -> dict[Arc, int]:
-    """Give links whose rates differ by less than noise one rate, their median."""
+    """Give links whose rates differ by less than the noise the same rate, their median."""
     groups: list[list[Arc]] = []
     for arc in sorted(measured, key=lambda one: measured[one]):
         if groups and measured[groups[-1][-1]] >= _LEAST_SHARE * measured[arc]:
@@ -182,4 +182,4 @@ def _check_connected(network: Network) -> None:
     graph.add_nodes_from(range(network.world_size))
     joined = next(each for each in nx.strongly_connected_components(graph) if 0 in each)
     if lost := set(range(network.world_size)) - joined:
-        raise ValueError(f"expected a way between all ranks; rank {min(lost)} and 0 have none")
+        raise ValueError(f"expected a route between all ranks; rank {min(lost)} and 0 have none")

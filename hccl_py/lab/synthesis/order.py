@@ -1,10 +1,10 @@
-"""Trees as plans: in which order each rank sends and receives.
+"""Trees as plans: the order in which each rank sends and receives.
 
-An op blocks its channel, so a rank has to receive in the order in which messages come. A message
-starts when its sender has what it needs and all links of its way are free; of several the one whose
-chunk still has the longest way starts first. Ranks receive in the order of the ends. A send is
-posted as soon as its chunk is there, for it goes on in the background, but messages of a pair keep
-their order.
+An op blocks its channel, so a rank has to receive messages in the order in which they arrive. This
+order is simulated: a message starts when its sender has the data and all links of its route are
+free; of several, the one with the longest remaining time of its chunk starts first. Ranks receive
+in the order of the ends. A rank posts a send as soon as it has the data, because a send runs in the
+background; messages of a pair keep their order.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ class _TreeMessage:
     source: int
     target: int
     is_up: bool
-    needs: list["_TreeMessage"]  # which the source must have received before
+    needs: list["_TreeMessage"]  # messages that the source must have received before
     way: float = 0.0  # time from its start to the end of the last message that needs it
     begin: float = 0.0
     end: float = 0.0
@@ -47,10 +47,10 @@ def plans_of(
 
 
 def makespan(network: Network, trees: Sequence[Tree]) -> float:
-    """Return the time until the last message has come, in chunks at 1 kbit/s.
+    """Return the time until the last message has arrived, in chunks at 1 kbit/s.
 
-    It is longer than the busiest link's time, which waits while the first and the last chunks are
-    on their way elsewhere.
+    It is longer than the time of the busiest link, which is idle while the first and the last
+    chunks cross other links.
     """
     return max(message.end for message in _ordered(network, trees))
 
@@ -126,9 +126,9 @@ class _Writer:
     def __init__(self, plan: PlanBuilder, me: int, trees: Sequence[Tree]) -> None:
         self._plan, self._me, self._trees = plan, me, trees
         self._received: set[_TreeMessage] = set()
-        self._touched: set[int] = set()  # chunks whose partial result has a place of its own
+        self._touched: set[int] = set()  # chunks of which this rank has reduced a part
         self._is_blocks = False
-        # The blocks whose partial results pass through this rank have a place in scratch.
+        # Blocks whose partial results pass through this rank; each has a slot in scratch.
         self._passing = [
             chunk
             for chunk, tree in enumerate(trees)
@@ -154,7 +154,7 @@ class _Writer:
         return plan.finish()
 
     def _post(self, sends: dict[int, list[_TreeMessage]]) -> None:
-        """Post what can go, lane by lane in order; several lanes may take one chunk at once."""
+        """Post the sends that have their data, in order of each lane; peers may share one op."""
         while True:
             firsts = [
                 lane[0] for lane in sends.values() if lane and self._received >= {*lane[0].needs}
@@ -179,7 +179,7 @@ class _Writer:
         self._plan.recv_reduce([message.source], place)
 
     def _place(self, message: _TreeMessage) -> Chunk:
-        """Return where this rank has the chunk of a message that it sends or receives."""
+        """Return where this rank keeps the chunk of a message that it sends or receives."""
         if not self._is_blocks:
             return data[message.chunk]
         if not message.is_up:

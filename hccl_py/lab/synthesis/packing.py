@@ -1,9 +1,9 @@
-"""Trees that load all links alike: each tree is the cheapest one at prices that rise with the load.
+"""Trees that load all links evenly: each is the cheapest at prices that rise with the load.
 
-The method is that of fractional packings (N. Garg and J. Koenemann, 2007), with whole trees: one
-carries one chunk. A tree is taken out, links are priced by what the other trees put on them, and
-the cheapest tree takes its place; prices rise from round to round. A load is how many chunks cross
-a link; the time of a packing is the largest load by rate.
+The method is that of fractional packings (N. Garg and J. Koenemann, 2007), with whole trees, one
+for each chunk. A tree is removed, links are priced by the load of the other trees, and the cheapest
+tree replaces it; prices rise from round to round. The load of a link is the number of chunks that
+cross it; the time of a packing is the largest load divided by its link's rate.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ _MOST_EXPONENT = 300
 
 @dataclass(frozen=True)
 class Tree:
-    """The journey of a chunk: up to the root and reduced on the way, then down, or one of the two.
+    """The routes of a chunk: up to the root, reduced on the way, then down, or one of the two.
 
     Attributes:
-        up: by rank, to whom it sends its partial result (the root: itself); empty: nothing goes up.
-        down: by rank, from whom it gets the chunk; empty: nothing goes down.
+        up: by rank, the receiver of its partial result (the root: itself); empty: nothing goes up.
+        down: by rank, the sender of the chunk to it; empty: nothing goes down.
     """
 
     root: int
@@ -56,11 +56,11 @@ def pack(
     """Return a tree for each task.
 
     Args:
-        network: where they are.
+        network: links and routes.
         tasks: one for each chunk.
-        target: the time, in chunks at 1 kbit/s, that no packing can be faster than.
-        flatness: how much cheaper links of a root seem, 0 to 1. Flat trees have fewer messages
-            that wait for one another, but may load links less alike.
+        target: lower bound of the time of any packing, in chunks at 1 kbit/s.
+        flatness: price reduction of a root's links, 0 to 1. In flat trees fewer messages wait for
+            one another, but links may be loaded less evenly.
     """
     return _Packing(network, tasks, target, flatness).run()
 
@@ -85,7 +85,7 @@ class _Packing:
         # Of each link, the share of the target that one chunk takes.
         self._share = {arc: float(1 / (rate * target)) for arc, rate in network.kbit_per_s.items()}
         self._load = Counter[Arc]()
-        # The links of all ways, one way after the other, and where each way begins.
+        # The links of all routes, one route after the other, and where each begins.
         self._arcs = {arc: at for at, arc in enumerate(self._share)}
         ways = network.routes.values()
         self._on_ways = np.array([self._arcs[arc] for way in ways for arc in way])
@@ -99,7 +99,7 @@ class _Packing:
         for turn in range(_ROUNDS_EACH * len(_STEEPNESS)):
             for at, task in enumerate(self._tasks):
                 self._load.subtract(_crossed(self._network, trees[at]))
-                # Another root is tried each time, besides the one that it has.
+                # Tries one other root each time.
                 roots = {task.roots.index(trees[at].root), (turn + at) % len(task.roots)}
                 steepness = _STEEPNESS[turn // _ROUNDS_EACH]
                 trees[at] = self._placed(task, steepness, sorted(roots))
@@ -132,9 +132,9 @@ class _Packing:
         return arborescence(biased, root)
 
     def _costs(self, steepness: float) -> Matrix:
-        """Price each pair of ranks: how much one more chunk adds to the sum of the potentials."""
+        """Price each pair of ranks: what one more chunk adds to the sum of the potentials."""
         counts = np.array([self._load[arc] for arc in self._arcs])
-        # The product of both powers has to stay a number. At the limit any price is prohibitive.
+        # Limited, so that the product of both powers is finite.
         loads = np.minimum(counts * self._shares, _MOST_EXPONENT / steepness)
         one_more = np.expm1(np.minimum(steepness * self._shares, _MOST_EXPONENT))
         prices = np.exp(steepness * (loads - 1)) * one_more

@@ -1,7 +1,7 @@
 """The best plans for a network: trees packed for it, or an algorithm of the table if it is as good.
 
-An algorithm of the table takes fewer steps, which counts in small calls. So trees have to finish
-clearly more of the data to be chosen, and an even network keeps the table's algorithm.
+An algorithm of the table takes fewer steps, which counts in small calls. So trees are chosen only
+if they are clearly faster; an even network keeps the table's algorithm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
 SYNTHESIZED = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The collectives for which there are plans of trees."""
+"""The collectives that trees can carry out."""
 
 MOST_CHUNKS = 32
 _NUMS_OF_CHUNKS = (*range(1, 9), *range(10, 16, 2), *range(16, MOST_CHUNKS, 4))
-_NUMS_OF_MANY_RANKS = (1, 2, 4, 8, 16)  # of more than these ranks a tree takes long to find
-_MANY_RANKS = 16
+_NUMS_OF_MANY_RANKS = (1, 2, 4, 8, 16)
+_MANY_RANKS = 16  # trees of more ranks take long to find
 _FLATNESS = (1e-6, 0.3, 0.6)
 _WORTH_A_CHANGE = 1.05
 _WORTH_A_CHUNK = 1.02
@@ -37,14 +37,14 @@ Bounds = Mapping[int | None, Bound]
 
 @dataclass(frozen=True)
 class Synthesis:
-    """Proved plans of a collective, and how good they are.
+    """Proved plans of a collective, and their quality.
 
     Attributes:
         name: `packed_trees`, or the algorithm of the table that is as good.
         plans: of all ranks, by root.
         certificate: of the root with the smallest share.
-        root: that one.
-        table: the algorithms of the table for that root, best first.
+        root: of the certificate.
+        table: the algorithms of the table for this root, best first.
     """
 
     collective: str
@@ -56,22 +56,21 @@ class Synthesis:
 
     @property
     def num_chunks(self) -> int:
-        """How many chunks of `data`, or blocks, each has its own way."""
+        """Number of chunks of `data`, or of blocks; each has its own tree."""
         first = next(iter(self.plans.values()))[0]
         return first.shape.data_chunks or first.world_size
 
 
 def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS) -> Synthesis:
-    """Make plans, prove them, and say which share of the bound they reach.
+    """Make plans, prove them, and compare them with the bound.
 
     Args:
         collective: one of `SYNTHESIZED`.
         network: of the ranks.
-        most_chunks: into how many chunks `data` is cut at most. Blocks are never cut: each travels
-            along one tree.
+        most_chunks: largest number of chunks of `data`. Blocks are never cut: each has one tree.
 
     Raises:
-        InvalidArgumentError: the collective is another one, or there are too few or many chunks.
+        InvalidArgumentError: the collective or the number of chunks is none of these.
     """
     if collective not in SYNTHESIZED:
         raise InvalidArgumentError(f"expected one of {', '.join(SYNTHESIZED)}; got {collective}")
@@ -113,7 +112,7 @@ def _least(bounds: Bounds) -> float:
 
 
 def _rivals(collective: str, network: Network, root: int | None) -> dict[str, Sequence[Plan]]:
-    """Return the plans of the table that a file can hold and this network can carry."""
+    """Return the table's plans that fit a plan file and that this network has routes for."""
     found: dict[str, Sequence[Plan]] = {}
     for name in names_for(collective):
         if not ALGORITHMS[collective, name].equal_blocks:
@@ -129,9 +128,9 @@ def _pairs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
 
 @dataclass(frozen=True)
 class _Packed:
-    """Trees for every root, and the time by which they are chosen, summed over the roots.
+    """Trees for every root, and the time by which they are compared, summed over the roots.
 
-    The time is between that of many tiles, the busiest link's, and that of one tile alone.
+    The time is the mean of that of the busiest link (many tiles) and that of one tile alone.
     """
 
     trees: dict[int | None, list[Tree]]
@@ -142,7 +141,7 @@ def _trees(collective: str, network: Network, bounds: Bounds, most_chunks: int) 
     if COLLECTIVES[collective].blocks is not None:
         num = [network.world_size]  # blocks are never cut
     else:
-        # All roots need the same number of chunks, for `data` is cut alike.
+        # All roots have the same number of chunks, because plans of one file cut `data` alike.
         is_large = network.world_size > _MANY_RANKS
         nums = _NUMS_OF_MANY_RANKS if is_large else _NUMS_OF_CHUNKS
         num = [one for one in nums if one < most_chunks] + [most_chunks]

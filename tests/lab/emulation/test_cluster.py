@@ -57,14 +57,14 @@ def test_file_says_nodes_links_and_faults(file: Path) -> None:
     ("text", "problem"),
     [
         ("nodes = ", "expected TOML, such as nodes = 2 and"),
-        ("", "nodes: expected it, as in nodes = 2"),
-        ("nodes = 2", "network: expected it"),
+        ("", "nodes: missing, expected as in nodes = 2"),
+        ("nodes = 2", "network: missing"),
         (f"nodes = 1\n{NETWORK}", "nodes: expected 2 to 256, got 1"),
         (f"nodes = true\n{NETWORK}", "nodes: expected 2 to 256, got True"),
         (f"ranks = 2\n{SMALL}", "ranks: expected one of faults, link, network, nodes"),
         (f"ranks_per_node = 0\n{SMALL}", "ranks_per_node: expected 1 to"),
         ("nodes = 2\nnetwork = 1", "network: expected a table, got 1"),
-        ("nodes = 2\n[network]", 'network.bandwidth: expected it, such as "1 Gbit/s"'),
+        ("nodes = 2\n[network]", 'network.bandwidth: missing, expected such as "1 Gbit/s"'),
         (f'{SMALL}speed = "1"', "network: speed: expected one of bandwidth, burst, latency"),
         (SMALL.replace("Gbit", "GB"), "expected a rate such as 1gbit or 100 Mbit/s, got"),
         (

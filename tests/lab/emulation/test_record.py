@@ -133,7 +133,7 @@ def test_transfers_between_nodes_are_counted_and_job_without_steps_is_one_step()
     assert steps is not None
     assert (steps.num_steps, steps.network_ms, steps.num_transfers) == (0, 28.0, 1.0)
     text = "\n".join(lines(CLUSTER, 1, steps))
-    assert "all calls are one step" in text
+    assert "all calls count as one step" in text
     assert "not simulated: 1 sends of the job" in text
 
 

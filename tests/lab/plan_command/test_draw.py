@@ -159,7 +159,7 @@ class TestInABrowser:
         shown = dom(page, step=5, rank=2, place=5)
         assert "<h2>data[5] of rank 2 at 5</h2>" in shown
         assert "<b>ranks 0, 1, 2, 6, 7</b> (5 of 8)" in shown
-        assert "put there at 4 by rank 2, op 7: <code>recv_reduce data[5] from 1</code>" in shown
+        assert "written at 4 by rank 2, op 7: <code>recv_reduce data[5] from 1</code>" in shown
         assert "<li>rank 1, op 6: <code>send data[5] to 2</code></li>" in shown
         assert (count(shown, "cell"), count(shown, "message")) == (8 * 8, 8 * 14)
         assert count(shown, "message future") == 8 * 9

@@ -15,7 +15,7 @@ from hccl_py.algorithms.choice.cost import NUMBERS
 from hccl_py.algorithms.choice.tuning import FORMAT
 from hccl_py.algorithms.table import names_for
 from hccl_py.lab.plan_command.main import main
-from hccl_py.lab.plan_command.predict import _hopeless
+from hccl_py.lab.plan_command.predict import _too_slow
 from hccl_py.lab.simulation.costs import PRESETS, costs_from
 from hccl_py.lab.simulation.topology import Topology, changed
 from hccl_py.transport.errors import InvalidArgumentError
@@ -163,11 +163,11 @@ def test_plan_that_hangs_is_told_beside_the_others(
 
 
 @pytest.mark.nightly("plans")
-def test_hopeless_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
+def test_too_slow_algorithms_are_left_out_of_large_worlds_that_differ() -> None:
     names = ["one_shot", "tree", "mesh"]
 
     def left_out(topology: Topology) -> dict[str, str]:
-        return _hopeless("all_reduce", names, topology, PRESETS["gaudi2"], 1 << 20)
+        return _too_slow("all_reduce", names, topology, PRESETS["gaudi2"], 1 << 20)
 
     late = {7: 1.0}
     large, small = Topology.even(129, 8), Topology.even(2, 8)
@@ -181,7 +181,7 @@ def test_large_world_that_differs_is_announced(capsys: pytest.CaptureFixture[str
     assert main(["predict", *words]) == 0
     assert "is simulated" not in capsys.readouterr().out
     assert main(["predict", *words, "--what-if", "straggler=17:2ms"]) == 0
-    assert "# each of 2048 ranks is simulated, for not all are alike" in capsys.readouterr().out
+    assert "# each of 2048 ranks is simulated, because not all are alike" in capsys.readouterr().out
 
 
 def test_larger_size_first_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

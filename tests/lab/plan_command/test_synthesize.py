@@ -30,9 +30,9 @@ def test_it_writes_a_file_for_each_collective_that_every_command_takes(
     assert lines[0] == "all_reduce.json: all_reduce by 4 trees reaches 85.7% of the bound"
     assert "of at most 233.3 Mbit/s of the data; busiest link: " in lines[1]
     assert lines[2].startswith("  bottleneck: ranks 0 | 1 | 2 | 3: 6 times the data must leave")
-    assert lines[3].startswith("  of the table: mesh 42.9%, ")
+    assert lines[3].startswith("  algorithms of the table: mesh 42.9%, ")
     assert lines[4] == "  run it with HCCL_ALGORITHM=all_reduce=plan:all_reduce.json"
-    assert "broadcast by 4 trees, root 0, the worst, reaches" in lines[5]
+    assert "broadcast by 4 trees from root 0, the worst, reaches" in lines[5]
     for collective in SYNTHESIZED:
         place = f"{collective}=plan:{collective}.json"
         assert main(["check", place]) == 0

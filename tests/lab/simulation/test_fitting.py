@@ -77,7 +77,7 @@ def test_calibrate_writes_what_predict_reads(
     costs = costs_from(out)
     assert (costs.cores_per_machine, costs.cache_bytes) == (2, 4 * MIB)
     assert costs.scale_out.message_us == 3.0
-    assert "9 measurements, met within" in capsys.readouterr().out
+    assert "9 measurements, off by" in capsys.readouterr().out
     other = tuning_file(tmp_path / "other.json", 8 * MIB)
     assert main(["calibrate", str(tuning), str(other)]) == 2
     assert "expected files of machines with the same cores" in capsys.readouterr().err

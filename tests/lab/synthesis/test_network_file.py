@@ -103,9 +103,9 @@ def test_noise_of_a_matrix_is_taken_off(tmp_path: Path) -> None:
         ({"links": [between("a", "b", 5)]}, r"2 to 64 ranks 0, 1, ...; got \[\]"),
         (
             {"links": [between(0, 1, 5), between(2, 3, 5)]},
-            "expected a way between all ranks; rank 2 and 0 have none",
+            "expected a route between all ranks; rank 2 and 0 have none",
         ),
-        ({"links": [{"from": 0, "to": 1, "mbit": 5}]}, "a way between all ranks; rank 1 and 0"),
+        ({"links": [{"from": 0, "to": 1, "mbit": 5}]}, "a route between all ranks; rank 1 and 0"),
         (
             {"links": [{"from": 0, "to": 1, "gb_per_s": 1}]},
             r"every pair of 2 ranks; there is no link from, to \(1, 0\)",

@@ -27,11 +27,11 @@ using Peers = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::
 
 void bind_simulation(nb::module_& module) {
   nb::enum_<Wiring>(module, "Wiring",
-                    "Whose a wire is. Messages on one wire go one after the other.")
+                    "Who shares a wire. Messages on one wire go one after the other.")
       .value("NODE", Wiring::node, "One network card for all ranks of a node.")
-      .value("RANK", Wiring::rank, "One for each rank.")
-      .value("PAIR", Wiring::pair, "One for each pair of ranks.");
-  nb::enum_<Move>(module, "Move", "How the first group of ranks becomes another one.")
+      .value("RANK", Wiring::rank, "One wire for each rank.")
+      .value("PAIR", Wiring::pair, "One wire for each pair of ranks.");
+  nb::enum_<Move>(module, "Move", "How the first group of ranks maps to another one.")
       .value("NONE", Move::none)
       .value("ROTATION", Move::rotation)
       .value("EXCLUSIVE_OR", Move::exclusive_or);

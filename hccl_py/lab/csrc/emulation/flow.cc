@@ -9,7 +9,7 @@ namespace hccl {
 
 namespace {
 
-// A wire is shared in turns of this length, and wakes its reader as often.
+// Connections share a wire in turns of this length; the reader wakes as often.
 constexpr double turn_s = 0.0005;
 constexpr size_t most_segments = 45;  // 64 KiB, as a socket hands them to a NIC
 constexpr size_t fewest_segments = 2;
@@ -24,15 +24,15 @@ Flow::Flow(int source, int sink, std::vector<EmulatedWire*> wires, Clock::durati
         return one->bytes_per_s() < other->bytes_per_s();
       }))->bytes_per_s();
   auto segments = static_cast<size_t>(rate * turn_s / segment_bytes);
-  // Whole segments: what a train adds for headers is then what the stream of them would.
+  // Whole segments, so that the headers of the trains are those of a continuous stream.
   train_bytes_ = std::clamp(segments, fewest_segments, most_segments) * segment_bytes;
   // A receiver that does not read stops its sender, as the window of a real connection would.
-  double on_its_way = rate * std::chrono::duration<double>(latency_).count();
-  most_held_ = 2 * static_cast<size_t>(on_its_way) + most_queued_bytes;
+  double in_flight = rate * std::chrono::duration<double>(latency_).count();
+  most_buffered_ = 2 * static_cast<size_t>(in_flight) + most_queued_bytes;
 }
 
 Flow::Clock::time_point Flow::reads_at() const {
-  if (!readable_ || read_all_ || num_held_ >= most_held_) return Clock::time_point::max();
+  if (!readable_ || read_all_ || num_buffered_ >= most_buffered_) return Clock::time_point::max();
   Clock::time_point at{};
   for (const EmulatedWire* wire : wires_) at = std::max(at, wire->takes_at());
   return at;
@@ -57,10 +57,10 @@ bool Flow::read(Clock::time_point now) {
   bytes.resize(static_cast<size_t>(got));
   Clock::time_point left = now;
   size_t with_headers = bytes_with_headers(bytes.size());
-  // What should have left before now arrives now.
+  // Bytes that should have left before now arrive now.
   for (EmulatedWire* wire : wires_)
     left = std::max(left, wire->take(there_.value_or(now), with_headers));
-  num_held_ += bytes.size();
+  num_buffered_ += bytes.size();
   trains_.push_back({std::move(bytes), left + latency_});
   return true;
 }
@@ -92,7 +92,7 @@ bool Flow::deliver(Clock::time_point now) {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) {
-        // A receiver that does not read any more resets its sender, too.
+        // A receiver that has closed its socket resets its sender, too.
         trains_.clear();
         ended_ = read_all_ = broken_ = true;
         return true;
@@ -101,7 +101,7 @@ bool Flow::deliver(Clock::time_point now) {
       return moved;
     }
     moved = true;
-    num_held_ -= static_cast<size_t>(sent);
+    num_buffered_ -= static_cast<size_t>(sent);
     offset_ += static_cast<size_t>(sent);
     if (offset_ < train.bytes.size()) continue;
     offset_ = 0;

@@ -1,4 +1,4 @@
-// The bytes of one connection in one direction, on their way through an emulated network.
+// The bytes of one connection in one direction, in flight through an emulated network.
 #pragma once
 
 #include <chrono>
@@ -15,33 +15,34 @@ class Flow {
  public:
   using Clock = EmulatedWire::Clock;
 
-  // From `source` to `sink`, both non-blocking, through wires that outlive it.
+  // Moves bytes from socket `source` to `sink`, both non-blocking, over wires that outlive the
+  // flow.
   Flow(int source, int sink, std::vector<EmulatedWire*> wires, Clock::duration latency);
 
-  // Reads what the source has and the wires take, one packet train at most. True if anything came.
+  // Reads what the source has and the wires take, at most one train of packets. Returns whether
+  // there was anything.
   bool read(Clock::time_point now);
-  // Passes on what is due. True if anything left.
+  // Sends the bytes that are due. Returns whether any left.
   bool deliver(Clock::time_point now);
 
-  // Until then, neither wires nor the sink's end take more; Clock::time_point::max(): until an
-  // event.
+  // The time until which the wires take no more; Clock::time_point::max(): until an event.
   Clock::time_point reads_at() const;
-  // When the next bytes arrive; Clock::time_point::max(): none, or the sink has no room.
+  // When the next bytes arrive; Clock::time_point::max(): there are none, or the sink has no room.
   Clock::time_point due() const;
 
   void note_readable() { readable_ = true; }
   void note_writable() { writable_ = true; }
-  // The source has said that nothing more comes, and the sink knows.
+  // The source closed its side, and this was passed on to the sink.
   bool has_ended() const { return ended_; }
-  // The connection broke: both ends are to be reset.
+  // The connection broke; both ends must be reset.
   bool is_broken() const { return broken_; }
 
  private:
-  // What was read at once. It arrives when its last byte does.
+  // Bytes that were read at once. They arrive together, when the last one does.
   struct Train {
     std::vector<std::byte> bytes;
     Clock::time_point due;
-    bool breaks = false;  // no bytes: the source's end, or a reset
+    bool breaks = false;  // without bytes: whether the connection broke or the source closed it
   };
 
   void end(Clock::time_point now, bool breaks);
@@ -59,8 +60,8 @@ class Flow {
   bool broken_ = false;
   std::deque<Train> trains_;
   size_t offset_ = 0;  // bytes of the first that have left
-  size_t num_held_ = 0;
-  size_t most_held_;
+  size_t num_buffered_ = 0;
+  size_t most_buffered_;
 };
 
 }  // namespace hccl

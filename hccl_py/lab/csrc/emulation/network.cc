@@ -19,10 +19,9 @@ namespace {
 
 using Pair = EmulatedNetwork::Pair;
 
-// What a switch keeps for a port, so that one busy receiver does not stop what its senders have for
-// others.
+// The queue of a switch's port: one busy receiver does not stop its senders' messages to others.
 constexpr double port_queue_bytes = 1 << 20;
-// More would hold what a sender believes to have left its host.
+// Small, because bytes in this buffer have left their sender's host as far as the sender can see.
 constexpr int receive_buffer_bytes = 256 * 1024;
 
 Pair in_order(int one, int other) { return {std::min(one, other), std::max(one, other)}; }
@@ -49,7 +48,7 @@ void prepare(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
 }
 
-// Its close() resets the connection.
+// Makes close() reset the connection.
 void set_reset_at_close(int fd) {
   linger at_once{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -113,7 +112,7 @@ void EmulatedNetwork::post(std::function<void()> command) {
 
 void EmulatedNetwork::carry(Descriptor here, Descriptor there, int from, int to) {
   check_pair(from, to);
-  // A function has to be copyable, a descriptor is not.
+  // Shared, because a std::function must be copyable and a descriptor is not.
   auto ends =
       std::make_shared<std::pair<Descriptor, Descriptor>>(std::move(here), std::move(there));
   post([=, this] { add(std::move(ends->first), std::move(ends->second), from, to); });
@@ -189,7 +188,7 @@ void EmulatedNetwork::add(Descriptor here, Descriptor there, int from, int to) {
   connections_.push_back(std::unique_ptr<EmulatedConnection>(new EmulatedConnection{
       std::move(here), std::move(there), nodes, Flow(left, right, wires_between(from, to), latency),
       Flow(right, left, wires_between(to, from), latency)}));
-  // Events on either end are noted for both: a socket that is not ready says so at once.
+  // An event on one end is noted for both: reading a socket that is not ready costs little.
   epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = connections_.back().get()}};
   for (int fd : {left, right}) epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
@@ -210,7 +209,7 @@ EmulatedNetwork::Clock::time_point EmulatedNetwork::turn(Clock::time_point now) 
   Clock::time_point next = Clock::time_point::max();
   for (const auto& [nodes, until] : cuts_) next = std::min(next, until);
   bool moved = true;
-  // Everyone in turn: connections share a wire as packets do.
+  // All connections in turn, as packets share a wire.
   while (moved) {
     moved = false;
     for (auto& connection : connections_) {
@@ -226,7 +225,7 @@ EmulatedNetwork::Clock::time_point EmulatedNetwork::turn(Clock::time_point now) 
     if (!connection->is_done()) return false;
     bool is_broken = connection->out.is_broken() || connection->back.is_broken();
     for (int fd : {connection->here.get(), connection->there.get()}) {
-      // The rank that sent it may still have its own copy, and with it the events would stay.
+      // The rank may still have a copy of the descriptor, which would keep the events.
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
       if (is_broken) set_reset_at_close(fd);
     }
@@ -244,7 +243,7 @@ EmulatedNetwork::Clock::time_point EmulatedNetwork::turn(Clock::time_point now) 
 void EmulatedNetwork::sleep(Clock::time_point until) {
   itimerspec when{};
   if (until != Clock::time_point::max()) {
-    // Zero would disarm it.
+    // Zero would disarm the timer.
     auto since = std::max<int64_t>(1, until.time_since_epoch() / std::chrono::nanoseconds(1));
     when.it_value = {since / 1'000'000'000, since % 1'000'000'000};
   }

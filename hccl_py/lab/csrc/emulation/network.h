@@ -1,12 +1,12 @@
-// A network of emulated nodes: one thread that passes the bytes of their connections on, as late as
-// the nodes' NICs and links would have brought them.
+// A network of emulated nodes: one thread that forwards the bytes of their connections, as late as
+// the nodes' NICs and links would deliver them.
 //
-// A rank that connects to one of another node gives both ends to the network (carry()): its own,
-// and that of the other rank. The network reads at the pace of the wires. What they cannot take
-// stays with the sender's kernel, which stops the sender as a slow network does.
+// A rank that connects to a rank of another node gives two sockets to the network (carry()): one
+// towards itself, one towards the other rank. The network reads at the rate of the wires. Bytes
+// that they cannot take stay in the sender's kernel, which stops the sender as a slow network does.
 //
-// A cut link drops packets by a socket filter, as a pulled cable does: the ranks' kernels repeat
-// themselves, and receive nothing.
+// A cut link drops packets by a socket filter, as a pulled cable does: the ranks' kernels
+// retransmit, and receive nothing.
 #pragma once
 
 #include <chrono>
@@ -24,11 +24,11 @@
 
 namespace hccl {
 
-// Counted since the start, headers included.
+// The bytes of a wire since the start, headers included.
 struct WireTraffic {
   int from = 0;
-  int to = 0;          // of a NIC: any_node
-  bool leaves = true;  // of a NIC: whether it is the sending direction
+  int to = 0;          // for a NIC any_node
+  bool leaves = true;  // for a NIC whether this is the sending direction
   uint64_t num_bytes = 0;
   double bytes_per_s = 0;
 };
@@ -39,9 +39,9 @@ class EmulatedNetwork {
   using Pair = std::pair<int, int>;  // nodes, lower first
   static constexpr int any_node = -1;
 
-  // `bytes_per_s`: of the NIC of each node, in each direction. `burst_bytes`: what a wire takes at
-  // once after it stood still. `links`: rates of pairs that have a link of their own beside the
-  // NICs. `latencies_s`: of pairs whose latency is not `latency_s`.
+  // `bytes_per_s`: of the NIC of each node, in each direction. `burst_bytes`: bytes that an idle
+  // wire takes at once. `links`: rates of pairs that have a link of their own besides the NICs.
+  // `latencies_s`: of pairs whose latency is not `latency_s`.
   EmulatedNetwork(int num_nodes, double bytes_per_s, double burst_bytes,
                   const std::map<Pair, double>& links, double latency_s,
                   std::map<Pair, double> latencies_s);
@@ -54,7 +54,7 @@ class EmulatedNetwork {
   // Carries a connection between a rank of node `from` at socket `here` and one of `to` at `there`.
   // Throws std::invalid_argument for nodes that it does not have.
   void carry(Descriptor here, Descriptor there, int from, int to);
-  // Nothing passes between two nodes for so long.
+  // Drops everything between two nodes for so long.
   void cut(int one, int other, double seconds);
   std::vector<WireTraffic> traffic();
 
@@ -76,7 +76,7 @@ class EmulatedNetwork {
   void take_commands();
   void add(Descriptor here, Descriptor there, int from, int to);
   std::vector<EmulatedWire*> wires_between(int from, int to);
-  // Moves what can be moved. Returns when there is more.
+  // Moves what can be moved. Returns the time of the next turn.
   Clock::time_point turn(Clock::time_point now);
   void end_cuts(Clock::time_point now);
   void sleep(Clock::time_point until);
@@ -85,7 +85,7 @@ class EmulatedNetwork {
     EmulatedWire out;
     EmulatedWire in;
   };
-  // Written by the thread alone; traffic() asks it.
+  // Used by the thread alone; traffic() posts a command to it.
   std::deque<Nic> nics_;
   std::map<Pair, EmulatedWire> links_;  // by direction: sender first
   const double latency_s_;
@@ -96,7 +96,7 @@ class EmulatedNetwork {
   const Descriptor epoll_;
   const Descriptor timer_;
   const Descriptor bell_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards commands_ and stopping_
   std::deque<std::function<void()>> commands_;
   bool stopping_ = false;
   std::thread thread_;  // last: it uses all of the above

@@ -1,8 +1,7 @@
-// One direction of a NIC or of a link: when bytes that are handed to it will have left.
+// One direction of a NIC or of a link: computes when bytes will have left.
 //
 // A token bucket, kept as one time: when the wire is free again. Taking bytes moves that time, so a
-// wire needs no timer of its own, and bytes that pass several wires are as late as the slowest
-// says.
+// wire needs no timer of its own. Bytes that pass several wires leave with the latest of them.
 #pragma once
 
 #include <algorithm>
@@ -26,28 +25,28 @@ class EmulatedWire {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `burst_bytes`: what a wire that stood still takes at once. `queue_bytes`: what waits in front
-  // of it; its queue lasts for least_queued at least.
+  // `burst_bytes`: bytes that an idle wire takes at once. `queue_bytes`: length of the queue before
+  // it, which is at least that of least_queued.
   EmulatedWire(double bytes_per_s, double burst_bytes, double queue_bytes)
       : bytes_per_s_(bytes_per_s),
         burst_(time_of(burst_bytes)),
         queue_(std::max<Clock::duration>(time_of(queue_bytes), least_queued)) {}
 
-  // Takes bytes, headers included, that were there from a time on: this process may be late to
-  // read. Returns when the last of them has left.
+  // Takes bytes, headers included. `there`: since when they wait, as this process may read late.
+  // Returns when the last of them has left.
   Clock::time_point take(Clock::time_point there, size_t num_bytes) {
     free_at_ = std::max(free_at_, there - burst_) + time_of(static_cast<double>(num_bytes));
     num_bytes_ += num_bytes;
     return free_at_;
   }
-  // When it takes more. Until then its queue is full, and bytes stay with their sender.
+  // When the wire takes more. Until then its queue is full, and bytes stay with their sender.
   Clock::time_point takes_at() const { return free_at_ - queue_; }
 
   double bytes_per_s() const { return bytes_per_s_; }
   uint64_t num_bytes() const { return num_bytes_; }
 
  private:
-  // It bridges the time in which this process waits for a core.
+  // Covers the time in which this process waits for a core.
   static constexpr auto least_queued = std::chrono::milliseconds(4);
 
   Clock::duration time_of(double num_bytes) const {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double bytes_per_mib = 1 << 20;
 
-// The place of a source, or -1.
+// The index of a source, or -1.
 int slot_among(const std::vector<int>& sources, int source) {
   auto found = std::lower_bound(sources.begin(), sources.end(), source);
   bool is_there = found != sources.end() && *found == source;

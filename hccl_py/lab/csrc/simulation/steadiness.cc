@@ -14,10 +14,10 @@ constexpr int repeats = 2;
 constexpr double alike = 1e-9, nearly_alike = 1e-3;
 constexpr int spare_tiles = 2;
 constexpr int remembered_tiles = 24;
-// The two thirds have to agree, unless there were so many times more messages.
+// The two thirds must agree, unless there were `most_exact` times as many messages.
 constexpr double close_enough = 0.01;
 constexpr int most_exact = 3;
-constexpr double safety = 3;  // the result was off by up to 1.2 times by what they differ
+constexpr double safety = 3;  // observed errors were up to 1.2 times the difference of the thirds
 constexpr int fewest_tiles = 4;
 
 }  // namespace
@@ -48,7 +48,7 @@ int Steadiness::note(const TileEnd& end, int num_tiles, int64_t num_messages) {
 }
 
 std::optional<double> Steadiness::distance_us(int tile, int period) const {
-  // Newest first: those of the tile, of the one before it, ...
+  // Newest first: the ends of `tile`, of the one before it, ...
   std::vector<const TileEnds*> ends;
   for (int back = 0; back < (repeats + 1) * period; ++back) {
     auto found = tiles_.find(tile - back);
@@ -75,7 +75,7 @@ std::optional<double> Steadiness::distance_us(int tile, int period) const {
 LeftOut Steadiness::by_mean(int tile, int num_tiles, int64_t num_messages) const {
   int count = most_left_out(num_tiles, num_channels);
   if (tile < fewest_tiles || count <= 0) return {};
-  // Of each of the last two thirds.
+  // The number of tiles in each of the last two thirds.
   int span = std::max(tile / 3 / num_channels * num_channels, num_channels);
   auto first = mean_us_.find(tile - 2 * span), middle = mean_us_.find(tile - span);
   if (first == mean_us_.end() || middle == mean_us_.end()) return {};

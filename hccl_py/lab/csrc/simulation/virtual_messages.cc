@@ -1,4 +1,4 @@
-// How messages travel in virtual time: over wires, into lanes that have room, to who waits.
+// Messages in virtual time: over wires, into lanes that have room, to receives that wait.
 #include <algorithm>
 
 #include "simulation/virtual_time.h"
@@ -31,7 +31,7 @@ void VirtualTime::push_leaving() {
   push_next(index);
 }
 
-// Waits for the next message that leaves.
+// Adds the event at which the next of these messages leaves.
 void VirtualTime::push_next(int leaving) {
   Leaving& all = leaving_[leaving];
   if (all.next == all.messages.size()) {
@@ -43,7 +43,7 @@ void VirtualTime::push_next(int leaving) {
   push(sent.at, order_of(ranks_[sent.rank].local_rank, sent.message), ~leaving);
 }
 
-// Each wire begins with what the one before lets through.
+// Returns when a wire begins to send a message; `begin`: when the wire before it does.
 double VirtualTime::pass(double& clear_at, double busy_us, double burst_us, double begin,
                          double& end) {
   clear_at = std::max(clear_at, begin) + busy_us;

@@ -1,11 +1,11 @@
-// What the threads of ranks do in virtual time: they run ops, wait, and take turns on cores.
+// The threads of ranks in virtual time: they run ops, wait, and take turns on cores.
 #include <algorithm>
 
 #include "simulation/virtual_time.h"
 
 namespace hccl::simulation {
 
-// Wakes the rank at that time, unless it wakes earlier anyway.
+// Wakes the rank at that time, unless it wakes earlier.
 void VirtualTime::push_run(VirtualRank& rank, double at) {
   if (rank.wakes_at <= at) return;
   rank.wakes_at = at;
@@ -44,7 +44,7 @@ void VirtualTime::wake(VirtualRank& rank, double now) {
   }
 }
 
-// Runs what can be run; true if anything was.
+// Runs the ops that can run; returns whether there was one.
 bool VirtualTime::run_channels(VirtualRank& rank, double now) {
   for (int turn = 0; turn < num_channels; ++turn) {
     int number = (rank.current + turn) % num_channels;
@@ -64,7 +64,7 @@ bool VirtualTime::run_channels(VirtualRank& rank, double now) {
   return false;
 }
 
-// Runs ops until one must wait; returns when the last one ends, nothing if none could run.
+// Runs ops until one must wait; returns the end of the last one, nothing if none could run.
 std::optional<double> VirtualTime::run_ops(VirtualRank& rank, int number, double now) {
   VirtualChannel& channel = rank.channels[number];
   const std::vector<SimulatedOp>& ops = rank.program->ops;
@@ -96,7 +96,7 @@ std::optional<double> VirtualTime::run_ops(VirtualRank& rank, int number, double
   return has_moved ? std::optional(at) : std::nullopt;
 }
 
-// Shared memory writes a payload once, for all its readers.
+// In shared memory a payload is written once for all its readers.
 double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, double at) {
   VirtualChannel& channel = rank.channels[number];
   int index = static_cast<int>(&rank - ranks_.data());
@@ -183,8 +183,8 @@ void VirtualTime::await(VirtualRank& rank, int number, const SimulatedOp& op) {
   }
 }
 
-// Whether an op overwrites what an earlier send has not sent. Scratch is the same memory in every
-// tile, so there a later send may be of the tile before.
+// Whether an op overwrites a chunk that an earlier send has not sent. Scratch is the same memory in
+// every tile, so there the send of a later op may belong to the tile before.
 bool VirtualTime::overwrites_unsent(const VirtualRank& rank, const VirtualChannel& channel,
                                     int op) const {
   const std::vector<SimulatedOp>& ops = rank.program->ops;
@@ -197,7 +197,7 @@ bool VirtualTime::overwrites_unsent(const VirtualRank& rank, const VirtualChanne
   return false;
 }
 
-// Returns when the thread is done, which the memory of the machine may hold up.
+// Returns when the thread is done; the shared memory of the machine may delay it.
 double VirtualTime::spend(const VirtualRank& rank, double at, const Spent& spent) {
   if (spent.memory_us == 0) return at + spent.thread_us;
   double& clear_at = machines_[rank.machine].memory_clear_at;
@@ -205,7 +205,7 @@ double VirtualTime::spend(const VirtualRank& rank, double at, const Spent& spent
   return std::max(at + spent.thread_us, clear_at);
 }
 
-// Returns what it costs to take a message. A reduction reads what shared memory holds where it is.
+// Returns the cost of taking a message. A reduction reads messages in shared memory without a copy.
 VirtualTime::Spent VirtualTime::spent_on(const SimulatedOp& op, double mib, bool is_local) const {
   double moved = is_local && op.kind == SimulatedOpKind::recv_reduce ? 0.0 : mib;
   const LinkTimes& of = link(is_local);

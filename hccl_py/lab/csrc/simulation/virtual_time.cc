@@ -7,7 +7,7 @@ namespace hccl::simulation {
 namespace {
 
 constexpr uint64_t events_between_checks = 1 << 20;
-constexpr int64_t many_messages = 20'000;  // of a tile
+constexpr int64_t many_messages = 20'000;  // in a tile
 
 bool is_coarse(const Programs& programs, const std::vector<int>& simulated) {
   int64_t messages = 0;
@@ -48,7 +48,7 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
   }
   lanes_.resize(num_lanes * num_lane_channels_);
   for (int cores : world_.cores) machines_.push_back({cores, cores > 0, 0.0, {}});
-  // Calls before this one have used the bursts up.
+  // With several calls, the first ones have used the bursts up.
   bool is_used = num_calls_ > 1;
   size_t num_nodes = world_.machine_of.size();
   for (bool local : {false, true}) {

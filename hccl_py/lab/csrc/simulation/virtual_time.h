@@ -1,16 +1,18 @@
 // Runs ranks in virtual time, under the engine's rules.
 //
 // - A rank is one thread. It runs the ops of a channel until one must wait, then those of the
-// other.
-// - A send costs the thread its messages, one by one, and completes in the background. A message
-//   leaves when its lane has room, takes its wires, and is there after the latency.
-// - A receive takes its messages as they come, then reduces. (The engine reads them in rank order,
-//   which is no order that alike ranks have in common.)
+//   other.
+// - A send costs the thread time for each message, one by one, and completes in the background. A
+//   message leaves when its lane has room, passes its wires, and arrives after the latency.
+// - A receive takes its messages as they arrive, then reduces. (The engine reads them in rank
+// order,
+//   but ranks that are alike do not have that order in common.)
 // - An op that overwrites a chunk waits until earlier sends of it have left.
-// - Where ranks share cores, a thread runs op by op, and gets a core in the order of asking.
+// - If ranks share cores, a thread runs one op at a time, and threads get cores first come, first
+//   served.
 //
-// Events at one time are ordered by what alike ranks have in common: local rank, then message. So
-// ranks that stand for others leave the result as it is.
+// Events at one time are ordered by what ranks that are alike have in common: local rank, then
+// message. So simulating some ranks for all gives the same result.
 #pragma once
 
 #include <cstddef>
@@ -31,24 +33,24 @@ namespace hccl::simulation {
 
 inline constexpr int no_message = -1;
 
-// Whose a wire is.
+// Who shares a wire: the ranks of a node, no others, or a pair of ranks.
 enum class Wiring : uint8_t { node, rank, pair };
 
-// What messages of a class of link cost.
+// The costs of messages on a class of link.
 struct LinkTimes {
   double latency_us = 0;
-  double message_us = 0;  // of a thread, as are the bytes
-  double us_per_mib = 0;
+  double message_us = 0;       // of a thread
+  double us_per_mib = 0;       // of a thread
   double wire_us_per_mib = 0;  // 0: no wire
   double burst_us = 0;
   Wiring wiring = Wiring::node;
-  int capacity = 1;  // messages sent and not taken
+  int capacity = 1;  // messages of a lane that may be sent and not taken
 };
 
 // A wire between two nodes, in one direction: from, to, us for each MiB.
 using NodeLink = std::tuple<int, int, double>;
 
-// Ranks on nodes, and what links and work cost them; times are in us. `programs.py` fills it in.
+// Ranks on nodes, and the costs of links and work, in us. `programs.py` fills it in.
 struct World {
   std::vector<int> node_of;  // by rank, as are the next two
   std::vector<int> local_rank;
@@ -57,26 +59,26 @@ struct World {
   std::vector<int> cores;       // by machine; 0: a core for each rank
   LinkTimes scale_up, scale_out;
   std::vector<NodeLink> node_links;
-  // For each MiB of a message that is reduced, of a result, and of what a thread moves in memory.
+  // For each MiB of a message that is reduced, of a result, and of data that a thread moves.
   double reduce_us_per_mib = 0, result_us_per_mib = 0, memory_us_per_mib = 0;
 };
 
-// A rank that waits for ever, its op (-1: none), and how many others do.
+// A rank that waits for ever, its op (-1: none), and the number of others that do.
 using Stuck = std::tuple<int, int, int>;
 
 class VirtualTime {
  public:
-  // `simulated`: all ranks, or those of the first group of `programs`, each of which stands for the
-  // ranks of its place in the other groups. `num_calls`: back to back, of `num_tiles` each.
-  // `exact_messages`: of one call, tiles that repeat themselves are left out, and after so many
-  // messages the rest of them; 0: none is.
+  // `simulated`: all ranks, or those of the first group of `programs`, each of which represents the
+  // ranks at its place in the other groups. `num_calls`: back to back, of `num_tiles` each.
+  // `exact_messages`: in a single call, tiles that repeat themselves are left out, and after so
+  // many messages the rest of the tiles; 0: no tile is left out.
   VirtualTime(World world, Programs programs, std::vector<int> simulated, int num_calls,
               int num_tiles, int64_t exact_messages);
 
-  // Runs all calls. Calls `check` now and then, which may throw. Returns a rank if plans hang.
+  // Runs all calls. Calls `check` now and then, which may throw. Returns a rank if plans deadlock.
   std::optional<Stuck> run(const std::function<void()>& check);
 
-  // When the calls of each simulated rank ended, and how many messages it sent.
+  // The ends of the calls of each simulated rank, and the number of messages that it sent.
   std::vector<std::vector<double>> ended_us() const;
   std::vector<int64_t> num_messages() const;
   const Steadiness& steadiness() const { return steadiness_; }
@@ -84,17 +86,16 @@ class VirtualTime {
  private:
   static constexpr int num_channels = 2;
 
-  // A message that a receive may take: when it is there, and what it costs the thread and the
-  // memory.
+  // A message that a receive may take: when it arrives, and its cost for the thread and the memory.
   struct Arrival {
     double at, thread_us, memory_us;
   };
   struct Spent {
     double thread_us, memory_us;
   };
-  // First in, first out, of one rank and channel to another.
+  // Messages from one rank to another on a channel, first in, first out.
   struct VirtualLane {
-    double arrival = 0;  // of the first message that is there; later ones are in more_arrivals_
+    double arrival = 0;  // of the first message; those of later ones are in more_arrivals_
     uint32_t num_arrivals = 0;
     uint8_t in_flight = 0;  // sent and not taken
     bool is_awaited = false, has_waiting = false;
@@ -104,7 +105,7 @@ class VirtualTime {
     int missing = no_message;  // messages that a receive still has to take; no_message: not begun
     bool is_running = false, is_last = false;
     std::vector<Arrival> arrived;         // a heap
-    std::unordered_map<int, int> unsent;  // by op, how many of its messages have no room yet
+    std::unordered_map<int, int> unsent;  // by op, the messages that have no room yet
   };
   struct VirtualRank {
     VirtualChannel channels[num_channels];
@@ -120,11 +121,11 @@ class VirtualTime {
   };
   struct SharedCores {
     int free_cores;
-    bool has_turns;  // of ranks on cores
+    bool has_turns;  // whether ranks share cores
     double memory_clear_at = 0;
     std::deque<int> queue;
   };
-  // Of a simulated rank, on a channel.
+  // A message of a simulated rank on a channel.
   struct SentMessage {
     double at;
     int rank, message;
@@ -138,10 +139,10 @@ class VirtualTime {
   struct VirtualEvent {
     double at;
     uint64_t order;   // see order_of
-    uint64_t number;  // in the order of pushing, which decides the rest
-    int what;         // a rank to run, or below zero a Leaving whose next message leaves
+    uint64_t number;  // in the order of pushing, which decides between equal ones
+    int what;         // the rank to run, or ~index of the Leaving whose next message leaves
 
-    bool operator<(const VirtualEvent& other) const {  // the least is the last
+    bool operator<(const VirtualEvent& other) const {  // reversed: the earliest is on top
       return std::tie(at, order, number) > std::tie(other.at, other.order, other.number);
     }
   };
@@ -206,17 +207,17 @@ class VirtualTime {
   std::vector<VirtualLane> lanes_;
   std::unordered_map<size_t, std::deque<double>> more_arrivals_;
   std::unordered_map<size_t, std::deque<SentMessage>> waiting_;  // no room for these yet
-  // Wires of the two classes of link, by node or rank out and in, or by lane without its channel.
+  // Wires of the two classes of link: out and in by node or rank, or by lane without its channel.
   struct Wires {
-    std::vector<double> out, in;  // each: when it is clear
+    std::vector<double> out, in;  // when each is clear
   };
   Wires wires_[2];
-  std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us for a MiB, clear at
+  std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us per MiB, clear at
   std::vector<bool> has_node_link_;                                    // by node
   std::priority_queue<VirtualEvent> events_;
   uint64_t num_events_ = 0;
   int64_t num_sent_ = 0;
-  std::vector<SentMessage> sent_now_;  // by the ops that a rank runs now
+  std::vector<SentMessage> sent_now_;  // by the ops that a rank is running
   std::vector<Leaving> leaving_;
   std::vector<int> unused_leaving_;
 };
