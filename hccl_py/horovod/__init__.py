@@ -1,15 +1,15 @@
 """Horovod's API over a Communicator: `import hccl_py.horovod.torch as hvd`.
 
-This package itself has the calls on numpy arrays, and on whatever numpy makes an array of. It
-imports no framework: frameworks that have no module here give it their arrays and get numpy's.
+This package has the calls on numpy arrays, and on objects that numpy converts to arrays. It imports
+no framework: a framework without a module here passes its arrays and gets numpy's.
 
-torch/         the same for torch, DistributedOptimizer and what goes with it
+torch/         for torch: the same calls, DistributedOptimizer, elastic training
 tensorflow/    for TensorFlow; keras/: DistributedOptimizer and callbacks for Keras
 world          init, shutdown, ranks; process_sets
 reductions     ops and factors; compression; handle: calls in the background
-collectives/   each collective and its gradient once, on the arrays of any library
-signatures     Horovod's arguments, once; calls makes the functions
-objects        any Python object; join; without_tensors: names that torch and others have too
+collectives/   each collective and its gradient, for the arrays of any library
+signatures     Horovod's arguments; calls: makes the functions
+objects        any Python object; join; without_tensors: names that all libraries share
 """
 
 import numpy as _np

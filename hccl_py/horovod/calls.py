@@ -1,7 +1,7 @@
 """Makes Horovod's calls from the rows of `signatures`, for the tensors of one library.
 
 The form of a call is in its name: `grouped_` takes a list, `_async` returns a handle at once, and
-a `_` at the end changes the tensors that it is given.
+a `_` at the end overwrites the given tensors.
 """
 
 import inspect
@@ -31,10 +31,10 @@ class Calls:
         module: where the calls are public.
         given: the type of the tensors that they take, for `inspect.signature`.
         made: the type of their results.
-        arrays: the library, of which an in-place one overwrites the tensors that it is given.
+        arrays: the library's operations; in-place ones overwrite the given tensors.
         run: runs a call to its end, with gradients and compression; None: there are none.
-        received: makes the sizes that alltoall received like the splits that it was given.
-        orders: by call, its arguments after the tensors, where their order is not that of the rows.
+        received: converts the sizes that alltoall received to the type of the given splits.
+        orders: by call, its arguments after the tensors; None: in the order of the rows.
     """
 
     module: str
@@ -46,7 +46,7 @@ class Calls:
     orders: Mapping[str, str] | None = None
 
     def __call__(self, name: str) -> Callable[..., Any]:
-        """Return the public function of this name: a row reads its arguments."""
+        """Return the public function of this name; the row of the call reads its arguments."""
         is_async, is_grouped = "_async" in name, name.startswith("grouped_")
         run = None if is_async else self.run
         alone = name.replace("_async", "").removeprefix("grouped_").removesuffix("_")
@@ -100,14 +100,14 @@ def _effect(name: str, alone: str, row: Row) -> str | None:
         waits = name.replace("_async", "")
         return f"Start `{waits}`, without a gradient; `synchronize` returns its result."
     if name.startswith("grouped_"):
-        return f"Call `{alone}` for each tensor of a list; small ones travel together."
+        return f"Call `{alone}` for each tensor of a list; small ones are sent together."
     if name.endswith("_"):
         return f"Overwrite the tensor with the result of `{alone}`, and return it."
     return row.__doc__
 
 
 def _reordered(order: str, row: Row) -> Row:
-    """Return a row that takes its arguments, and others that are not used, in another order."""
+    """Return a row that takes its arguments, and ignored ones, in another order."""
     known = inspect.signature(row).parameters
     unused = {
         each: Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=value)

@@ -6,11 +6,11 @@ from typing import Any
 
 
 class Compressor:
-    """Leaves tensors as they are; programs may bring subclasses that make them smaller."""
+    """Leaves tensors as they are; programs may define subclasses that make them smaller."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor that travels, and what `decompress` needs."""
+        """Return the tensor to send, and the context that `decompress` needs."""
         return tensor, None
 
     @staticmethod
@@ -35,7 +35,7 @@ def compression(
     Args:
         cast: returns a tensor in another element type.
         float16: that type.
-        is_floating: whether a tensor has floating-point numbers; others travel as they are.
+        is_floating: whether a tensor has floating-point numbers; others are sent as they are.
     """
 
     class FP16Compressor(Compressor):

@@ -1,6 +1,6 @@
 """Elastic training: after the loss of a rank the others restore their last commit and continue.
 
-    run       calls the training function again, on the ranks that are left
+    run       calls the training function again, on the remaining ranks
     State     is committed, restored and synchronised; ObjectState: of Python objects
 
 `torch/elastic.py` has the state of torch's models and optimizers.
@@ -31,11 +31,11 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Have functions called when ranks were lost, before the state is synchronised."""
+        """Register functions to call after ranks were lost, before the state is synchronised."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Call `reset` and the functions that were registered."""
+        """Call `reset` and the registered functions."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -53,11 +53,11 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the last copy."""
+        """Restore the last copy."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Take the state of rank 0."""
+        """Copy the state of rank 0 to all ranks."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -92,7 +92,7 @@ class ObjectState(State):
         self._load(self._copies)
 
     def sync(self) -> None:
-        """See `State`. The state that all ranks have then is committed."""
+        """See `State`. The copied state is committed."""
         self._broadcast()
         self._copies = self._copied()
         if self._saved:
@@ -103,20 +103,20 @@ class ObjectState(State):
         """Return copies of the tensors."""
 
     def _load(self, copies: Any) -> None:
-        """Overwrite the tensors with copies, which stay as they are."""
+        """Overwrite the tensors with `copies`, and leave these unchanged."""
 
     def _broadcast(self) -> None:
         """Overwrite the tensors with rank 0's."""
 
 
 def run(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Have `function(state, ...)` called again by the ranks that are left when one is lost.
+    """Return a function that the remaining ranks repeat when one of them is lost.
 
-    Each time `state.sync()` comes first. What the function raises otherwise is raised, also calls
-    that differ between ranks, and `abort`.
+    It calls `state.sync()` before each `function(state, ...)`. All other errors are raised, also
+    those of calls that differ between ranks, and of `abort`.
 
     Raises:
-        BootstrapError: the ranks that are left are no majority, or could not connect.
+        BootstrapError: the remaining ranks are no majority, or could not connect.
     """
 
     @functools.wraps(function)
@@ -136,7 +136,7 @@ def run(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _shrink() -> None:
-    """Shrink the job to the ranks that are left. Process sets are gone."""
+    """Shrink the job to the remaining ranks, and close all process sets."""
     old = global_process_set.communicator
-    # A rank may compute for long before it learns of the loss.
+    # Another rank may compute for long before it detects the loss.
     open_global(old.shrink(timeout_s=old.timeout_s))

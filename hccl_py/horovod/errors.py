@@ -22,7 +22,7 @@ class NotInitializedError(ValueError):
 
 @contextmanager
 def internal_errors() -> Iterator[None]:
-    """Raise what fails in the block as HorovodInternalError."""
+    """Raise a CommunicatorError of the block as HorovodInternalError."""
     try:
         yield
     except CommunicatorError as error:

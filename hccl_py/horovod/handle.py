@@ -11,10 +11,10 @@ Made = TypeVar("Made")
 
 
 class Handle(Generic[Result]):
-    """A call that was started. Arrays that it was given belong to it until it is done."""
+    """A started call. The program must not use its arrays until it is done."""
 
     def __init__(self, works: Sequence[Work], finish: Callable[[], Result]) -> None:
-        """Take the communicator's calls, and what makes the result once they are done."""
+        """Take the communicator's calls; `finish` makes the result once they are done."""
         self._works = works
         self._finish: Callable[[], Result] | None = finish
         self._result: Result

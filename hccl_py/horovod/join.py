@@ -1,10 +1,10 @@
 """`join()`: a rank without data takes part in the others' allreduces with zeros.
 
-A rank that joined reads the call logs of the others, and makes the same calls. The others do
-nothing for it, so a job that never joins pays nothing.
+A rank that has joined reads the call logs of the others, and makes the same calls. The others do
+nothing for it, so `join` costs nothing until it is called.
 
-Every rank puts the number of its last call in the coordinator's store when it joins. Once all
-numbers are there, the highest is where all ranks stop.
+A rank that joins puts the number of its last call into the coordinator's store. Once all numbers
+are there, all ranks stop after the highest one.
 """
 
 import json
@@ -28,11 +28,11 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
 """The pause between two surveys of the others' call logs."""
 
 _num_joins: dict[str, int] = {}
-"""By the name of the communicator; all ranks join equally often."""
+"""By name of the communicator; all ranks join equally often."""
 
 
 class _Joined(NamedTuple):
-    """The record that a rank stores when it joins; that of the last to join is the largest."""
+    """The record that a rank stores when it joins; that of the last rank is the largest."""
 
     sequence: int
     time_s: float
@@ -40,10 +40,10 @@ class _Joined(NamedTuple):
 
 
 def join(device: int = -1) -> int:
-    """Wait until all ranks join, and give zeros to the allreduces that they call until then.
+    """Wait until all ranks join, and take part in their allreduces with zeros until then.
 
-    Average divides by the number of all ranks. Other collectives than allreduce and barrier end
-    with an error on all ranks while some rank has joined, as in Horovod.
+    Average divides by the number of all ranks. Collectives other than allreduce and barrier fail on
+    all ranks while a rank has joined, as in Horovod.
 
     Args:
         device: not used.
@@ -52,7 +52,7 @@ def join(device: int = -1) -> int:
         The rank that joined last.
 
     Raises:
-        HorovodInternalError: a rank failed, left, or made a call that zeros cannot take part in.
+        HorovodInternalError: a rank failed, left, or made a call that does not work with zeros.
     """
     communicator = global_process_set.communicator
     if communicator.world_size == 1:
@@ -76,13 +76,13 @@ class _Joining:
         self._sequence = self._state.require_engine().sequence()
 
     def run(self) -> int:
-        """Follow the others until all have joined."""
+        """Repeat the calls of the others until all have joined."""
         mine = _Joined(self._sequence, time.time(), self._communicator.rank)
         self._store.set(str(mine.rank), json.dumps(mine).encode())
         pause_s, limit_s = _SHORTEST_S, time.monotonic() + self._communicator.timeout_s
         while not self._is_over():
             calls = self._new_calls()
-            for work in [self._give_zeros(call) for call in calls]:
+            for work in [self._repeat_with_zeros(call) for call in calls]:
                 work.wait()
             if calls:
                 pause_s, limit_s = _SHORTEST_S, time.monotonic() + self._communicator.timeout_s
@@ -114,13 +114,12 @@ class _Joining:
         reports = self._coordination.survey(_SURVEY_S).values()
         logs = [decode(Report, report).calls for report in reports]
         longest = max(logs, key=lambda log: log[-1].number if log else 0)
-        # After the survey: another rank may have joined, as the last one, and gone on from there.
+        # After the survey: the last rank may have joined since, and made further calls.
         self._read_last()
         end = self._last.sequence if self._last is not None else math.inf
         return [call for call in longest if self._sequence < call.number <= end]
 
-    def _give_zeros(self, call: LoggedCall) -> Work:
-        """Make the call that others made, with zeros."""
+    def _repeat_with_zeros(self, call: LoggedCall) -> Work:
         communicator = self._communicator
         fields = unpack(call.fingerprint)
         self._sequence += 1
@@ -130,7 +129,7 @@ class _Joining:
             name = describe(call.fingerprint)
             communicator.abort(
                 f"rank {communicator.rank} has joined, and others called {name}: only allreduce "
-                "can go on without a rank's data"
+                "and barrier work without a rank's data"
             )
             return communicator.nonblocking.barrier()
         zeros = np.zeros(call.num_bytes, np.uint8)

@@ -1,4 +1,4 @@
-"""Any Python objects between ranks, pickled. Ranks trust each other, as in all of hccl-py."""
+"""Exchanges pickled Python objects. Ranks trust each other, as everywhere in hccl-py."""
 
 import pickle
 from typing import Any
@@ -16,7 +16,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the object of `root_rank`, on the root the very same, elsewhere a copy."""
+    """Return the object of `root_rank`: itself on the root, a copy on other ranks."""
     is_root = process_set.root(root_rank) == process_set.communicator.rank
     content = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
     call = Broadcast(root_rank, process_set)

@@ -16,7 +16,7 @@ class ProcessSet:
 
     Attributes:
         ranks: of the job.
-        process_set_id: a number once it was added, the same on all ranks; else None.
+        process_set_id: the set's number on all ranks; None: it was not added.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -79,7 +79,7 @@ _ids = itertools.count(1)
 
 
 def open_global(communicator: Communicator) -> None:
-    """Make this the communicator of all ranks; sets that were added before are gone."""
+    """Make this the communicator of all ranks, and close the earlier sets."""
     close_all()
     global_process_set.ranks = list(range(communicator.world_size))
     global_process_set.process_set_id = 0
@@ -99,7 +99,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Open a process set; all ranks of the job call it, for the same sets in the same order.
 
     Raises:
-        ValueError: there is one with these ranks, or a rank is none of the job.
+        ValueError: there is one with these ranks, or a rank is not in the job.
         HorovodInternalError: a rank failed meanwhile.
     """
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)

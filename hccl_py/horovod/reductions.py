@@ -41,7 +41,7 @@ class Reduction:
 
     @property
     def native(self) -> int:
-        """The communicator's op, a plain number: its calls are fastest with those."""
+        """The communicator's op as a plain number, with which calls are fastest."""
         return int(_NATIVE[self.op])
 
 
@@ -55,7 +55,7 @@ def reduction(
 
     Raises:
         ValueError: both are given, or there is no such op.
-        NotImplementedError: of Adasum.
+        NotImplementedError: the op is Adasum.
     """
     if average is not None:
         if op is not None:
@@ -87,10 +87,10 @@ def _level_of_program() -> int:
 
 
 def gradient_reduction(op: int, gradient_predivide_factor: float) -> Reduction:
-    """Check the arguments of an optimizer or tape, which divides a sum in two parts.
+    """Check the arguments of an optimizer or tape, which may divide before the sum.
 
     Raises:
-        ValueError: only Average divides, or there is no such op.
+        ValueError: there is a factor without Average, or there is no such op.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")

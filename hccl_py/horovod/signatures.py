@@ -1,10 +1,10 @@
-"""Horovod's signatures: each argument, its default and its place stand here and nowhere else.
+"""Horovod's signatures: the only place with each argument, its default and its position.
 
 A function of this module is a row of the table: it has the arguments of a call after the tensors,
-as in `horovod.torch`, and returns the call that they describe. `calls.Calls` makes the forms of a
-row that a library of tensors has. `ORDER_IN_TENSORFLOW` has the order of `horovod.tensorflow`.
+as in `horovod.torch`, and returns the call that they describe. `calls.Calls` makes a library's
+functions from the rows. `ORDER_IN_TENSORFLOW` has the order of `horovod.tensorflow`.
 
-`name` is accepted for Horovod's sake: calls belong together by their order.
+`name` is accepted and ignored: ranks match calls by their order.
 """
 
 import inspect
@@ -72,22 +72,22 @@ def allgather(
 def broadcast(
     root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> DescribedCall:
-    """Return the tensor of `root_rank`, a rank of the job; all ranks bring its shape and type."""
+    """Return the tensor of `root_rank`, a rank of the job; all ranks pass its shape and type."""
     return DescribedCall(Broadcast(root_rank, process_set))
 
 
 def alltoall(
     splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> DescribedCall:
-    """Send each rank its rows, and return the rows that came from all ranks.
+    """Send each rank its rows, and return the rows received from all ranks.
 
-    With `splits`, the number of rows for each rank, also return how many came from each.
+    With `splits`, the number of rows for each rank, also return how many were received from each.
     """
     return DescribedCall(AllToAll(process_set), splits=splits)
 
 
 def _compressed(row: Row, place: int) -> Row:
-    """Return a row with one more argument at a place: `compression`."""
+    """Return a row with the additional argument `compression` at a position."""
     parameters = [*inspect.signature(row).parameters.values()]
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters.insert(place, Parameter("compression", kind, default=Compressor))
@@ -107,7 +107,7 @@ COMPRESSED = {
     "allreduce": _compressed(allreduce, 2),
     "reducescatter": _compressed(reducescatter, 1),
 }
-"""The rows of calls that wait for their results in new tensors."""
+"""Rows of the calls that wait and return new tensors."""
 
 _REDUCED = "average device_dense device_sparse compression op prescale_factor postscale_factor"
 _SCATTERED = (

@@ -1,4 +1,4 @@
-"""The job: `init`, `shutdown`, and which of its ranks this process is."""
+"""The job: `init`, `shutdown`, and the rank of this process."""
 
 import os
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Join the job of hccl-launch, mpirun or srun; without one be its only rank.
+    """Join the job of hccl-launch, mpirun or srun; without a launcher, be the only rank.
 
     A second call does nothing.
 
     Args:
         comm: not used; Horovod's MPI communicators and lists of ranks are rejected.
-        process_sets: to be added at once. "dynamic" is accepted: sets can always be added.
+        process_sets: sets to add. "dynamic" is accepted: sets can always be added later.
 
     Raises:
-        InvalidArgumentError: the environment makes no rank of this process.
-        BootstrapError: not all ranks came, or they could not be connected.
+        InvalidArgumentError: the environment gives this process no valid rank.
+        BootstrapError: not all ranks arrived, or they could not connect.
     """
     if comm is not None and comm != []:
         raise InvalidArgumentError(
-            f"comm: expected None, got {comm!r}; for some of the ranks make a ProcessSet"
+            f"comm: expected None, got {comm!r}; use a ProcessSet for some of the ranks"
         )
     if is_initialized():
         return
-    rank, world_size = _place()
+    rank, world_size = _own_rank()
     open_global(Communicator(None, rank, world_size, name="horovod"))
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
@@ -83,7 +83,7 @@ def cross_rank() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Return whether all nodes have as many ranks."""
+    """Return whether all nodes have the same number of ranks."""
     return len({len(node) for node in global_process_set.communicator.nodes}) == 1
 
 
@@ -98,7 +98,7 @@ def _column() -> list[int]:
     return [node[local] for node in global_process_set.communicator.nodes if len(node) > local]
 
 
-def _place() -> tuple[int, int]:
+def _own_rank() -> tuple[int, int]:
     adopt()
     if os.environ.get("RANK"):
         return rank_and_size()

@@ -1,7 +1,7 @@
-"""Horovod's collectives and their gradients, each once, on the arrays of any library.
+"""Horovod's collectives and their gradients, for the arrays of any library.
 
-collective   what all of them are
+collective   their interface
 reduce       allreduce
 rows         allgather, broadcast, reducescatter, alltoall
-arrays       what they ask of a library of arrays
+arrays       the operations that they need of a library
 """

@@ -10,17 +10,14 @@ import numpy as np
 
 
 class Arrays:
-    """Makes, copies and scales the arrays of one library: numpy's, and what numpy makes of others.
-
-    Subclasses do so for other libraries.
-    """
+    """Makes, copies and scales numpy's arrays; subclasses do so for other libraries."""
 
     def ready(self, array: Any) -> Any:
         """Return `array` if it is plain memory of this host, else a copy that is."""
         return np.asarray(array, order="C")
 
     def output(self, array: Any) -> Any:
-        """Return where the result of a call on `array` goes: a new one like it, or itself."""
+        """Return the array for the result of a call on `array`: a new one like it, or itself."""
         return np.empty_like(array, order="C", subok=False)
 
     def empty(self, shape: Sequence[int], like: Any) -> Any:
@@ -28,7 +25,7 @@ class Arrays:
         return np.empty(shape, like.dtype)
 
     def beside(self, made: Any, given: Any) -> Any:
-        """Return what `empty` made, on the device of another."""
+        """Return an array that `empty` made, on the device of another."""
         return made
 
     def assign(self, target: Any, source: Any) -> None:
@@ -36,11 +33,11 @@ class Arrays:
         np.copyto(target, source)
 
     def scale(self, array: Any, factor: float) -> None:
-        """Multiply in place; integers are cut off."""
+        """Multiply in place; integers are truncated."""
         np.multiply(array, factor, out=array, casting="unsafe")
 
     def pack(self, arrays: Sequence[Any]) -> Any:
-        """Copy arrays of one element type one after the other into a new one."""
+        """Concatenate arrays of one element type in a new one."""
         return np.concatenate([each.reshape(-1) for each in arrays])
 
     def unpack(self, flat: Any, arrays: Sequence[Any]) -> None:

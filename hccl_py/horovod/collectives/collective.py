@@ -1,8 +1,7 @@
 """A `Collective`: a call with all its arguments but the arrays, which runs in the background.
 
-Calls run in the order in which they are started, which is the same on all ranks: names, by which
-Horovod finds calls that belong together, play no part. Where ranks may bring different sizes,
-`start` returns once all have exchanged them.
+Ranks match calls by the order in which they start them, not by name as Horovod does. Where sizes
+may differ between ranks, `start` returns after all ranks have exchanged them.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +33,7 @@ class Collective(ABC):
         """Start the call on the arrays of a library, with one result for each input."""
 
     def gradient(self) -> "Collective":
-        """Return the call that turns the results' gradients, with the sizes, into the inputs'."""
+        """Return the call that makes the inputs' gradients from the results' and the sizes."""
         raise NotImplementedError("the gradients of allgather and broadcast have no gradient")
 
 
@@ -49,13 +48,13 @@ def returned(
 
 
 def row_count(array: Any) -> int:
-    """Return the length of the first dimension; an error of scalars."""
+    """Return the length of the first dimension; InvalidArgumentError: a scalar has none."""
     if not array.shape:
         raise InvalidArgumentError("tensor: expected at least one dimension, got a scalar")
     return int(array.shape[0])
 
 
 def cut_rows(array: Any, lengths: Sequence[int] | Sizes) -> list[Any]:
-    """Return views of so many rows each, one after the other."""
+    """Return consecutive views with `lengths` rows."""
     ends = np.cumsum(lengths).tolist()
     return [array[end - int(rows) : end] for end, rows in zip(ends, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""Reductions of arrays over all ranks, each array to its place; small ones travel together."""
+"""Reductions of arrays over all ranks. Small arrays of a grouped call share one call."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from hccl_py.memory.buffers import span_of
 from hccl_py.work import Work
 
 FUSED_BYTES = 16 << 10
-"""Smaller arrays of one grouped call travel together: to copy them costs less than calls of their
-own. 150 arrays of 4 KB take a third of the time together, of 64 KB they take three times as long.
+"""Smaller arrays share one call, because copying them costs less than more calls. That takes a
+third of the time for 150 arrays of 4 KB, but three times as long for 64 KB.
 """
 
 
 @dataclass(frozen=True)
 class Reduce(Collective):
-    """Reduce each array over all ranks. Gradients are reduced as the arrays were."""
+    """Reduce each array over all ranks. Gradients are reduced in the same way."""
 
     reduction: Reduction
     process_set: ProcessSet
@@ -63,11 +63,11 @@ class Reduce(Collective):
     def _prescaled(
         self, arrays: Arrays, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Return what the communicator reads and writes, in host memory."""
+        """Return the arrays that the communicator reads and writes, in host memory."""
         given = [arrays.ready(each) for each in inputs]
         pairs = zip(inputs, outputs, given, strict=True)
         taken = [ready if one is other else arrays.ready(other) for one, other, ready in pairs]
-        if len(taken) > 1 and taken[0] is given[0]:  # what two share would be reduced once or twice
+        if len(taken) > 1 and taken[0] is given[0]:  # overlapping arrays might be reduced twice
             written = [span_of(each, f"tensors[{place}]") for place, each in enumerate(taken)]
             check_apart(written, (), 0, (naming("tensors", taken), naming("tensors", taken)))
         if self.reduction.prescale_factor == 1.0:
@@ -84,7 +84,7 @@ class Reduce(Collective):
 
 
 def _batches(given: Sequence[Any]) -> list[list[int]]:
-    """Return the places of the arrays of each call: small ones of one type share a call."""
+    """Return the indices of each call's arrays: small ones of one type share a call."""
     batches: list[list[int]] = []
     shared: dict[object, list[int]] = {}
     for place, each in enumerate(given):

@@ -26,9 +26,9 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class ChangedAverage(Collective):
-    """The gradient of Gather and Broadcast: the average over ranks, of which each rank has a part.
+    """The gradient of Gather and Broadcast: this rank's part of the average over ranks.
 
-    Sizes in: those that came out of the collective whose gradient this is.
+    Sizes in: the sizes out of the collective whose gradient this is.
     """
 
     averaging: Reduce
@@ -82,9 +82,9 @@ class Gather(Collective):
 
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """Reduce over ranks and keep this rank's rows; the first ranks keep one more of what is left.
+    """Reduce over ranks and keep this rank's rows; surplus rows go to the first ranks, one each.
 
-    Ranks bring arrays of equal shapes.
+    Arrays have equal shapes on all ranks.
     """
 
     reduction: Reduction
@@ -103,7 +103,7 @@ class ReduceScatter(Collective):
                 blocks = arrays.empty((n * rows, *given.shape[1:]), given)
                 targets, sources = cut_rows(blocks, [rows] * n), cut_rows(given, own)
                 for target, source in zip(targets, sources, strict=True):
-                    part = target[: len(source)]  # the row that is left is reduced for nothing
+                    part = target[: len(source)]  # the padding is reduced, but not used
                     arrays.assign(part, source)
                     if prescale != 1.0:
                         arrays.scale(part, prescale)
@@ -165,9 +165,9 @@ class Broadcast(Collective):
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
-    """Send each rank its rows of an array; the result is what came, in the order of ranks.
+    """Send each rank its rows of an array; the result is the received rows, in order of ranks.
 
-    Sizes in: the rows for each rank; None: equally many. Sizes out: the rows that came from each.
+    Sizes in: the rows for each rank; None: equally many. Sizes out: the rows received from each.
     """
 
     process_set: ProcessSet
@@ -196,7 +196,7 @@ def _splits(splits: Any, length: int, n: int) -> Sizes:
                 f"splits: expected numbers of rows, as {n} ranks cannot share {length} equally"
             )
         return np.full(n, length // n, np.int64)
-    # A tensor of a device gives numpy no array, but a list.
+    # numpy cannot read a tensor of a device, but its list.
     sizes = np.asarray(getattr(splits, "tolist", lambda: splits)()).reshape(-1)
     whole = np.issubdtype(sizes.dtype, np.integer)
     if not whole or len(sizes) != n or (sizes < 0).any() or sizes.sum() > length:

@@ -13,7 +13,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives all ranks the model and optimizer of one after the first batch.
+    """Copies the model and optimizer of one rank to all after the first batch.
 
     Args:
         root_rank: the rank that has them.
@@ -28,7 +28,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.broadcast_done = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast once: now the optimizer has its variables."""
+        """Broadcast after the first batch, when the optimizer has its variables."""
         if self.broadcast_done:
             return
         every = [*self.model.variables, *self.model.optimizer.variables]
@@ -58,11 +58,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         initial_lr: learning rate at the start.
         multiplier: the factor to the power of the epochs since `start_epoch`; or a function of the
             epoch, which is a fraction unless `staircase`.
-        start_epoch: the first to change.
-        end_epoch: the first to leave alone again.
-        staircase: once an epoch, and not before each batch.
-        momentum_correction: momentum grows with the learning rate, for the batch that changes it.
-        steps_per_epoch: None: as `fit` knows it.
+        start_epoch: first epoch that is changed.
+        end_epoch: first epoch that is not changed any more.
+        staircase: whether to change once an epoch, not before each batch.
+        momentum_correction: scale the momentum too, for the batch that changes the learning rate.
+        steps_per_epoch: None: `fit` sets it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Learn how many steps an epoch has."""
+        """Determine how many steps an epoch has."""
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
@@ -99,11 +99,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Record the epoch."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Change the learning rate where it is due."""
+        """Change the learning rate if it is due."""
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
@@ -115,7 +115,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self._adjust(self.current_epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Take the correction of the momentum back."""
+        """Restore the momentum."""
         if self._momentum is not None:
             self.model.optimizer.momentum = self._momentum
             self._momentum = None
@@ -129,7 +129,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         optimizer = self.model.optimizer
         before, after = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = after
-        # Keras 3 holds momentum as a number of Python, which a compiled step has read already.
+        # In Keras 3 the momentum is a Python number, which a compiled step has read already.
         momentum = getattr(optimizer, "momentum", None)
         if self.momentum_correction and momentum and self.model.run_eagerly:
             self._momentum = momentum

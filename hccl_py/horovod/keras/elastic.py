@@ -20,7 +20,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count anew, as all ranks do."""
+        """Restart the count, as all ranks do."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -43,7 +43,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the batch."""
+        """Record the batch."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -60,9 +60,9 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Note how many were finished before."""
+        """Record how many epochs were finished before."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch, which `fit` counts from 0."""
+        """Record the epoch, which `fit` counts from 0."""
         self.state.epoch = self.initial_epoch + epoch + 1

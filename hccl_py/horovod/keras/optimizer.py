@@ -33,20 +33,20 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
 ) -> Any:
     """Return an optimizer of the same class that reduces gradients over all ranks.
 
-    It shares the state of `optimizer`, which is not to be used any more. All gradients of a step
-    travel together, whatever `num_groups` and `groups` say. A model that is compiled with it runs
-    without XLA.
+    It takes over the state of `optimizer`; do not use that one any more. All gradients of a step
+    are reduced together; `num_groups` and `groups` are ignored. A model that is compiled with it
+    runs without XLA.
 
     Args:
         optimizer: of Keras 3, which runs on TensorFlow.
         compression: the element type that gradients are sent in.
         sparse_as_dense: reduce IndexedSlices as dense tensors.
-        gradient_predivide_factor: of Average: divide by it before the sum, by the rest after.
+        gradient_predivide_factor: with Average, divide by it before the sum, by the rest after.
         op: Average, Sum, Min, Max or Product.
-        process_set: ranks of it reduce; others step with what they have.
+        process_set: its ranks reduce; other ranks step with their own gradients.
 
     Raises:
-        ValueError: an argument makes no sense.
+        ValueError: an argument is invalid.
         NotImplementedError: backward_passes_per_step > 1.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -65,7 +65,7 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
         )
     _run_without_xla()
     kind = type(optimizer)
-    # Saved models name the class of Keras, and load where there is no hccl-py.
+    # Saved models name Keras's class, so that they load without hccl-py.
     made: Any = object.__new__(
         type(kind.__name__, (_DistributedKeras, kind), {"__module__": kind.__module__})
     )
@@ -101,9 +101,9 @@ class _DistributedKeras:
 
 @cache
 def _run_without_xla() -> None:
-    """Have Keras compile no model with XLA whose optimizer is distributed.
+    """Keep Keras from compiling a model with a distributed optimizer by XLA.
 
-    XLA can call nothing back, and Keras takes it by default for each model that can.
+    XLA cannot call back to Python, and Keras uses it by default for models that support it.
     """
     supports: Callable[[Any], bool] = trainer.model_supports_jit
 

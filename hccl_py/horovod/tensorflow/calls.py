@@ -27,8 +27,8 @@ def run(described: DescribedCall, tensors: Sequence[Any]) -> tuple[list[Any], An
         gathered = {i: _gathered(it, call) for i, it in slices.items()}
     dense = [tf.convert_to_tensor(it) for i, it in enumerate(tensors) if i not in gathered]
     if dense:
-        travelling, restore = compressed(described.compression, dense)
-        *results, sizes = _differentiable(call, travelling, described.splits)
+        to_send, restore = compressed(described.compression, dense)
+        *results, sizes = _differentiable(call, to_send, described.splits)
         made = iter(restore(results))
     return [gathered[i] if i in gathered else next(made) for i in range(len(tensors))], sizes
 

@@ -16,10 +16,10 @@ from hccl_py.horovod.tensorflow.calls import broadcast_variables
 
 
 def run(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Have `function(state, ...)` called again by the ranks that are left when one is lost.
+    """Return a function that the remaining ranks repeat when one of them is lost.
 
-    See `hccl_py.horovod.elastic.run`. A tf.function raises TensorFlow's errors where a collective
-    failed; these count too.
+    See `hccl_py.horovod.elastic.run`. A tf.function raises an error of TensorFlow if a collective
+    failed, which is handled too.
     """
 
     @functools.wraps(function)
@@ -64,7 +64,7 @@ class TensorFlowKerasState(TensorFlowState):
 
     Args:
         model: of Keras, built.
-        optimizer: None: that which the model was compiled with.
+        optimizer: None: the one with which the model was compiled.
         backend: not used.
         objects: any other objects by name.
     """

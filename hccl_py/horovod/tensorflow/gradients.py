@@ -23,7 +23,7 @@ class TapeReducer:
     sparse_as_dense: bool
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return reduced gradients; what is None stays None. All ranks have the same ones."""
+        """Return reduced gradients; None stays None, and must be None on all ranks."""
         members = self.call.process_set
         if not members.included() or members.communicator.world_size == 1:
             return list(gradients)
@@ -49,11 +49,11 @@ def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
 ) -> Any:
     """Return a tape of the same class whose `gradient` reduces over all ranks.
 
-    It shares what `gradtape` recorded, which is not to be used any more. All gradients of a call
-    travel together, whatever `num_groups` and `groups` say.
+    It takes over the record of `gradtape`; do not use that tape any more. All gradients of a call
+    are reduced together; `num_groups` and `groups` are ignored.
 
     Raises:
-        ValueError: an argument makes no sense.
+        ValueError: an argument is invalid.
     """
     kind = type(gradtape)
     made: Any = object.__new__(type(kind.__name__, (_DistributedTape, kind), {}))

@@ -1,4 +1,4 @@
-"""Brings all ranks to the parameters and optimizer state of one."""
+"""Copies the parameters and optimizer state of one rank to all."""
 
 from collections.abc import Iterable, Mapping
 
@@ -27,16 +27,16 @@ def broadcast_parameters(
         tensors = [params[name] for name in sorted(params)]
     else:
         tensors = [each[1] if isinstance(each, tuple) else each for each in params]
-    strange = [type(each).__name__ for each in tensors if not isinstance(each, Tensor)]
-    if strange:
-        raise InvalidArgumentError(f"params: expected tensors, got {', '.join(strange)}")
+    wrong = [type(each).__name__ for each in tensors if not isinstance(each, Tensor)]
+    if wrong:
+        raise InvalidArgumentError(f"params: expected tensors, got {', '.join(wrong)}")
     Broadcast(root_rank, global_process_set).start(IN_PLACE, tensors).wait()
 
 
 def broadcast_optimizer_state(
     optimizer: Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Load the optimizer state of `root_rank`, on all ranks; it may be empty anywhere.
+    """Load the optimizer state of `root_rank` on all ranks; any rank's may be empty before.
 
     Args:
         optimizer: of torch, or a DistributedOptimizer.

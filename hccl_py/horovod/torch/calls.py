@@ -18,8 +18,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 def run(described: DescribedCall, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Sizes]:
     """Wait for a call; its results are differentiable."""
-    travelling, restore = compressed(described.compression, tensors)
-    made, sizes = _differentiable(described.collective, travelling, described.splits)
+    to_send, restore = compressed(described.compression, tensors)
+    made, sizes = _differentiable(described.collective, to_send, described.splits)
     return restore(made), sizes
 
 

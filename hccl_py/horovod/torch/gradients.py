@@ -1,12 +1,12 @@
 """Reduces the gradients of a DistributedOptimizer while backward still runs.
 
 Parameters are in buckets, those that backward reaches first in the first bucket. A bucket's
-reduction starts when all its gradients are there and all buckets before it have started: so the
-order is the same on all ranks, whatever order autograd has there. `synchronize` starts the rest,
+reduction starts when all its gradients are ready and all buckets before it have started, so the
+order is the same on all ranks, even if autograd's order differs. `synchronize` starts the rest,
 with zeros for gradients that this rank does not have.
 
-A sparse gradient is reduced by other calls than a dense one. So the ranks agree on the kind of
-each gradient of a bucket, at the first step in which some rank has it.
+Sparse and dense gradients are reduced by different calls. So the ranks agree on the kind of each
+gradient of a bucket, in the first step in which a rank has that gradient.
 """
 
 import weakref
@@ -27,8 +27,8 @@ from hccl_py.transport.types import ReduceOp
 
 _BUCKET_BYTES = 4 << 20
 _UNKNOWN, _DENSE = 0, 127
-"""The kind of a gradient: one that no rank had yet, a dense one, or the number of dimensions in
-which it is sparse. The largest of all ranks' kinds counts: one dense gradient makes all dense.
+"""The kind of a gradient: not known to any rank yet, dense, or the number of its sparse dimensions.
+The ranks use the largest of their kinds: one dense gradient makes all dense.
 """
 
 
@@ -42,7 +42,7 @@ class _Bucket:
 
 
 class GradientReducer:
-    """Of one optimizer on one rank."""
+    """Reduces the gradients of one optimizer on one rank."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class GradientReducer:
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def set_passes_per_step(self, passes: int) -> None:
-        """Reduce after so many backward passes, beginning now."""
+        """Reduce after every `passes` backward passes from now on."""
         self._passes_per_step = passes
         self.reset()
 
     def reset(self) -> None:
-        """Forget the gradients since the last step. The results of calls under way are dropped."""
+        """Discard the gradients since the last step, and the results of calls under way."""
         self._num_started = 0
         for bucket in self._buckets:
             bucket.num_ready, bucket.finish = 0, None
@@ -82,7 +82,7 @@ class GradientReducer:
 
     @property
     def is_pending(self) -> bool:
-        """Whether backward has brought gradients that `synchronize` has not been called for."""
+        """Whether backward has run since the last `synchronize`."""
         return any(left < self._passes_per_step for left in self._passes_left.values())
 
     def take(self, parameter: Tensor) -> None:
@@ -101,11 +101,11 @@ class GradientReducer:
                 self._start(bucket)
 
     def synchronize(self) -> None:
-        """Have all gradients reduced."""
+        """Reduce all gradients, and wait for them."""
         for bucket in self._buckets[self._num_started :]:
             self._start(bucket)
         for bucket in self._buckets:
-            assert bucket.finish is not None, "all were started"
+            assert bucket.finish is not None
             bucket.finish()
         self.reset()
 
@@ -153,10 +153,10 @@ class GradientReducer:
         return bucket.kinds
 
     def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Start to reduce in place, the small ones together."""
+        """Start to reduce in place, small ones together."""
         dense = [each.to_dense() if each.is_sparse else each for each in gradients]
-        travelling, restore = compressed(self._compression, dense)
-        handle = self._call.start(IN_PLACE, travelling)
+        to_send, restore = compressed(self._compression, dense)
+        handle = self._call.start(IN_PLACE, to_send)
 
         def finish() -> None:
             for gradient, made in zip(gradients, restore(handle.wait()[0]), strict=True):

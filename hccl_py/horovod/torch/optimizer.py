@@ -35,24 +35,24 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
 ) -> Any:
     """Return an optimizer of the same class that reduces gradients over all ranks.
 
-    It shares the parameters and the state of `optimizer`, which is not to be used any more.
-    Gradients travel while `backward` runs; `step()` waits for them.
+    It takes over the parameters and the state of `optimizer`; do not use that one any more.
+    Gradients are reduced while `backward` runs; `step()` waits for them.
 
     Args:
         optimizer: of torch; its groups have the same parameters in the same order on all ranks.
         named_parameters: checked as Horovod does: unique names, for every parameter.
         compression: the element type that gradients are sent in.
-        backward_passes_per_step: gradients add up over so many backward passes first.
+        backward_passes_per_step: number of backward passes that add up gradients for a step.
         op: Average, Sum, Min, Max or Product.
-        gradient_predivide_factor: of Average: divide by it before the sum, by the rest after.
+        gradient_predivide_factor: with Average, divide by it before the sum, by the rest after.
         num_groups: the old name of `groups`.
-        groups: a number of groups, or lists of parameters: those of a group travel together. None:
-            groups of a few MB.
+        groups: a number of groups, or lists of parameters. The gradients of a group are reduced
+            together. None: groups of a few MB.
         sparse_as_dense: reduce sparse gradients as dense ones.
-        process_set: ranks of it reduce; others step with what they have.
+        process_set: its ranks reduce; other ranks step with their own gradients.
 
     Raises:
-        ValueError: an argument makes no sense.
+        ValueError: an argument is invalid.
     """
     chosen = gradient_reduction(op, gradient_predivide_factor)
     if backward_passes_per_step <= 0:
@@ -89,7 +89,7 @@ class _Distributed(Optimizer):
     _skips_synchronize = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Let gradients add up over so many backward passes from now on."""
+        """Add up the gradients of so many backward passes for a step from now on."""
         self._reducer.set_passes_per_step(passes)
 
     def synchronize(self) -> None:
@@ -103,7 +103,7 @@ class _Distributed(Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Have `step()` take the gradients as they are: `synchronize()` was called before."""
+        """Make `step()` use the gradients as they are, after a call of `synchronize()`."""
         self._skips_synchronize = True
         try:
             yield
@@ -126,14 +126,14 @@ class _Distributed(Optimizer):
         return super().step()
 
     def _reduced(self, closure: Callable[[], Any]) -> Any:
-        """Compute gradients where the optimizer asks for it."""
+        """Run the closure, and reduce its gradients."""
         loss = closure()
         self.synchronize()
         self._is_synchronized = False
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients; an error while they travel."""
+        """Drop the gradients; AssertionError: they are not reduced yet."""
         if self._reducer.is_pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
@@ -143,7 +143,7 @@ class _Distributed(Optimizer):
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the state, and forget gradients that travel."""
+        """Load the state, and discard gradients that are not reduced yet."""
         self._reducer.reset()
         self._is_synchronized = False
         super().load_state_dict(state_dict)
@@ -173,7 +173,7 @@ def _check_names(optimizer: Optimizer, named: Sequence[tuple[str, Tensor]]) -> N
 
 
 def _buckets(trained: Sequence[Tensor], groups: Groups) -> Sequence[Sequence[Tensor]]:
-    """Return the parameters that travel together, the last parameters first."""
+    """Return the groups of parameters that are reduced together, the last parameters first."""
     if groups is None or groups == 0:
         return buckets_of(trained)
     if isinstance(groups, int):

@@ -11,14 +11,14 @@ from hccl_py.horovod.world import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Shares a data set among the ranks, and shares the rest again when there are fewer.
+    """Divides a data set among the ranks, and its rest again when there are fewer ranks.
 
     Put it in the TorchState, call `record_batch` after each batch, and `set_epoch` at the end of
     each epoch.
 
     Args:
-        dataset: of a size that does not change.
-        shuffle: in an order that the seed and the epoch make, the same on all ranks.
+        dataset: its size must not change.
+        shuffle: whether to shuffle, by seed and epoch, in the same order on all ranks.
         seed: the same on all ranks.
     """
 
@@ -28,12 +28,12 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch: nothing of it was seen."""
+        """Begin another epoch, of which no sample was seen."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that every rank has seen a batch."""
+        """Record that every rank has seen a batch."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -41,12 +41,12 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with the ranks that there are now."""
+        """Continue from there with the present ranks."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Share what was not seen among the ranks that there are now."""
+        """Divide the unseen samples among the present ranks."""
         self.num_replicas, self.rank = size(), rank()
         order = list(range(len(self.dataset)))
         if self.shuffle:
@@ -55,7 +55,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        """Go through this rank's share; all shares are equally long, so a few come twice."""
+        """Iterate over this rank's share; shares are equally long, so a few samples occur twice."""
         num_shared = self.num_samples * self.num_replicas
         shared = itertools.islice(itertools.cycle(self.remaining_indices), num_shared)
         return itertools.islice(shared, self.rank, None, self.num_replicas)

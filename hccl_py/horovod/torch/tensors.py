@@ -1,4 +1,4 @@
-"""torch's tensors for the collectives. Those of a device travel through host memory."""
+"""torch's tensors for the collectives. Tensors of a device are copied through host memory."""
 
 from collections.abc import Sequence
 
