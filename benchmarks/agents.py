@@ -1,10 +1,10 @@
 """Many agents of hccl-launch on one machine: `python -m benchmarks.agents 64 256`.
 
-Every agent is an `hccl-launch --node-rank I` of its own, as if each had a host. A job of `true`
-gives the seconds from the first start to the last end, and the CPU time of all processes. Beside it
-stands the CPU time of a Python that does nothing, measured right after: no agent starts with less,
-and machines differ. A second job of `sleep` gives the memory: it is read when the ranks run.
-Exit code 1 where an agent failed.
+Every agent is an `hccl-launch --node-rank I`, as if each had a host. A job that runs `true` gives
+the seconds from the first start to the last end, and the CPU time of all processes. The table also
+has the CPU time of a Python that does nothing, measured right after, because no agent starts with
+less and machines differ. A second job runs `sleep`; memory is read while its ranks run. The exit
+code is 1 if an agent failed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of_command("benchmarks.agents", __doc__ or "")
     parser.add_argument("num_agents", type=parse_positive, nargs="+")
     parser.add_argument(
-        "--rounds", type=parse_positive, default=1, help="the best of so many is printed (1)"
+        "--rounds", type=parse_positive, default=1, help="rounds, of which the best is printed (1)"
     )
     args = parser.read(argv)
     print("MiB of each hccl-launch and agent; CPU time of both and of the rank\n")
@@ -101,7 +101,7 @@ def _memory(num_agents: int) -> tuple[Memory, Memory]:
 
 @contextmanager
 def _job(num_agents: int, *program: str) -> Iterator[Agents]:
-    """Start all agents of a job; none is left on the way out."""
+    """Start all agents of a job; kill those that remain at the end."""
     port = free_port("127.0.0.1")
     command = [str(_COMMAND), "--nnodes", str(num_agents), "--master-port", str(port)]
     agents: Agents = []
@@ -114,14 +114,14 @@ def _job(num_agents: int, *program: str) -> Iterator[Agents]:
         yield agents
     finally:
         for agent in agents:
-            agent.kill()  # what it started ends with it
+            agent.kill()  # its children end with it
             agent.wait()
 
 
 def _children(pid: int) -> list[int]:
     try:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.check_cost -g 2 --test all_reduce,all_gather --sizes 4,4K,64K
 
-The options are hccl-bench's. Its rounds alternate between two communicators of the same
-ranks, one of which compares nothing. Nobody else can leave the comparison out: it finds calls whose
-result would be wrong.
+The options are those of hccl-bench. The rounds alternate between two communicators of the same
+ranks, one of which compares nothing. No public setting turns the comparison off, because it finds
+calls whose result would be wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, the record of a run, the form of its report, exit codes."""
+"""Shared by the commands: options, the record of a run, its report, exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hccl_py.bench.namespaces import Hosts
 from hccl_py.command_line import Parser, parse_input, parse_output, parse_positive
 
 Document = dict[str, Any]
-"""The record of a run for --json: `results` and `failures` beside facts and settings."""
+"""The record of a run for --json: `results`, `failures`, facts and settings."""
 
 
 def parser_of_command(module: str, description: str, epilog: str = "") -> Parser:
@@ -38,7 +38,7 @@ def parser_of_command(module: str, description: str, epilog: str = "") -> Parser
 def run_bench(
     words: Sequence[str], contenders: Mapping[str, Open], hosts: Hosts | None = None
 ) -> int:
-    """Measure contenders of one's own by the options of `hccl-bench`; return its exit code."""
+    """Measure other contenders than hccl-bench's, with its options; return its exit code."""
     return run(parse(words), shlex.join(["hccl-bench", *words]), contenders, hosts)
 
 
@@ -47,14 +47,14 @@ class Page:
     """A report, as Markdown or as text.
 
     Attributes:
-        lines: so far.
+        lines: lines of the report.
     """
 
     markdown: bool
     lines: list[str] = field(default_factory=list)
 
     def introduction(self, document: Document, *more: str) -> None:
-        """Say what was run, on what and when, then `more`."""
+        """Add the command, the machine and the date, then `more`."""
         machine, versions = document["machine"], document["versions"]
         about = f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         about += f"{', '.join(' '.join(each) for each in versions.items())}; {document['date']}"
@@ -67,11 +67,11 @@ class Page:
         self.lines += ["", f"{marks} {title}", *([""] if self.markdown else [])]
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
-        """Add a table, header first; the last column of a text is for notes."""
+        """Add a table, header first; in text its last column is for notes."""
         self.lines += lay_out(rows, self.markdown)
 
     def items(self, lines: Sequence[str], none: str = "") -> None:
-        """Add a list; `none` is what an empty one says."""
+        """Add a list; `none` is the text of an empty one."""
         prefix = "- " if self.markdown else "  "
         self.lines += [prefix + line for line in lines or filter(None, [none])]
 
@@ -84,13 +84,13 @@ class Page:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A command whose run is recorded, and can be shown again.
+    """A command that writes the record of a run and can print its report again.
 
     Attributes:
         parser: its own options; `read` adds --starts, --json, --markdown and --show.
-        introduce: adds to a page what the run is on, before it is made.
-        report: adds what it found; both are given the document.
-        finish: what else is done with the document, given the options.
+        introduce: adds the description of a run to a page, before it begins.
+        report: adds the results to a page.
+        finish: called at the end with the options and the document.
     """
 
     parser: Parser
@@ -99,7 +99,7 @@ class Recorded:
     finish: Callable[[argparse.Namespace, Document], None] = lambda given, document: None
 
     def read(self, argv: Sequence[str] | None, starts: int) -> argparse.Namespace:
-        """Read the command line, also into `argv`; `starts` is the default of --starts."""
+        """Read the command line, and add it as `argv`; `starts` is the default of --starts."""
         add = self.parser.add_argument
         help = f"fresh starts of each ({starts})"
         add("--starts", type=parse_positive, default=starts, metavar="N", help=help)
@@ -119,13 +119,13 @@ class Recorded:
         on: Hosts | None = None,
         **settings: object,
     ) -> int:
-        """Measure, or show what an earlier run measured; return the exit code.
+        """Measure, or print the report of an earlier run; return the exit code.
 
         Args:
             given: the options.
-            measure: adds to the results and failures of the document; yields what it is going to do
-                before each step.
-            on: hosts, made before all else.
+            measure: adds to the results and failures of the document; yields a description of each
+                step before it.
+            on: hosts to make first.
             settings: of the run, for the record.
         """
 
@@ -142,7 +142,7 @@ class Recorded:
             self.introduce(document, page)
             self.report(document, page)
         except (ValueError, KeyError, TypeError) as error:
-            message = f"--show: {given.show} is no --json file of this command: {error}"
+            message = f"--show: expected a --json file of this command, got {given.show}: {error}"
             print(f"{self.parser.prog}: {message}", file=sys.stderr)
             return 2
         print("\n".join(page.lines))
@@ -155,7 +155,7 @@ class Recorded:
         measure: Callable[[Document], Iterator[str]],
         settings: dict[str, object],
     ) -> int:
-        """Measure, and print the report; after Ctrl-C or SIGTERM, of what there is."""
+        """Measure and print the report; after Ctrl-C or SIGTERM, of the results so far."""
         command = shlex.join([*self.parser.prog.split(), *given.argv])
         document = {"schema": 1, "command": command, **facts(), "starts": given.starts}
         document |= {**settings, "results": [], "failures": []}
@@ -175,7 +175,7 @@ class Recorded:
 
 
 def failed(document: Document, what: str, error: object) -> None:
-    """Note a step that failed, and print why."""
+    """Record a step that failed, and print why."""
     document["failures"].append(f"{what}: {error}".splitlines()[0])
     print(f"{what}: {error}", file=sys.stderr, flush=True)
 

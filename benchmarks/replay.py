@@ -1,9 +1,9 @@
-"""Compares the cost of a replayed graph with its calls one by one and in a group().
+"""Compares the time of a replayed graph with that of its calls one by one and in a group().
 
     python -m benchmarks.replay 100 -g 2 --sizes 4,1K,64K
 
-The first argument is a number of all_reduces, each on a buffer of its own; the options are those of
-hccl-bench. A time is that of all of them. All ways take turns in the same processes.
+The first argument is the number of all_reduces, each on its own buffer; the options are those of
+hccl-bench. A time is that of all of them. The three ways alternate in the same processes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Repeated:
     num_calls: int
 
     def __getattr__(self, name: str) -> Any:
-        """Be the contender in all else."""
+        """Forward everything else to the contender."""
         return getattr(self.inner, name)
 
     def bind(self, call: Call, input: Any, output: Any) -> Timed:
-        """Bind the call to as many buffers; the first is the one that is checked."""
+        """Bind each call to a buffer of its own; the first one is checked."""
         if call.op != "all_reduce":
             return self.inner.bind(call, input, output)  # type: ignore[no-any-return]
         more = [self.inner.zeros(call.count, call.dtype) for _ in range(self.num_calls - 1)]
@@ -60,14 +60,14 @@ class Repeated:
 
 
 def open_repeated(api: str, way: str, num_calls: int, endpoint: Endpoint) -> Contender:
-    """Open a contender whose calls are repeated."""
+    """Open a contender that repeats its calls."""
     return Repeated(Api(api)(endpoint), way, num_calls)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = parser_of_command("benchmarks.replay", __doc__ or "")
-    parser.add_argument("calls", type=parse_positive, help="how many all_reduces")
+    parser.add_argument("calls", type=parse_positive, help="number of all_reduces")
     given, words = parser.parse_known_args(argv)
     contenders = {
         way: partial(open_repeated, "communicator", way, given.calls)

@@ -1,10 +1,10 @@
-"""Races synthesized plans with the table's algorithms, on hosts joined by uneven links (root).
+"""Compares synthesized plans with the table's algorithms, on hosts joined by uneven links (root).
 
     python -m benchmarks.uneven --rates 50,100,200      links of three speeds
     python -m benchmarks.uneven --rates 100             an even network
 
-Four namespaces stand for hosts. Every pair has a link of its own in each direction, limited by a
-token bucket. The links are measured as `hccl-bench --validate` does, plans are synthesized from the
+Four namespaces act as hosts. Every pair has its own link in each direction, limited by a token
+bucket. The links are measured as `hccl-bench --validate` does, plans are synthesized from the
 measured matrix, and then hccl-bench measures all contenders in turns in the same processes.
 """
 
@@ -37,11 +37,11 @@ from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, Synthesis, synthesize
 NUM_HOSTS = 4
 _LINK_BYTES = 1 << 20
 _PARTNERS = {(0, 1): 0, (2, 3): 0, (0, 2): 1, (1, 3): 1, (0, 3): 2, (1, 2): 2}
-"""Which of the rates each pair has: every host has a link of each."""
+"""The index of each pair's rate: every host has a link of each rate."""
 
 
 def uneven_hosts(hosts: Hosts, rates_mbit: Sequence[float]) -> None:
-    """Give every pair of hosts links of its own, each host one of each rate."""
+    """Give every pair of hosts its own links, so that each host has one of each rate."""
     for here, there in permutations(range(NUM_HOSTS), 2):
         at = _PARTNERS[min(here, there), max(here, there)]
         hosts.slow_down(here, there, rates_mbit[at % len(rates_mbit)])
@@ -59,9 +59,9 @@ def race(hosts: Hosts, found: Synthesis, path: Path, words: Sequence[str]) -> in
     """Write the plans and measure them beside every algorithm of the table.
 
     Args:
-        hosts: four.
+        hosts: `NUM_HOSTS` of them.
         found: the plans.
-        path: of their file.
+        path: of the file for the plans.
         words: options of hccl-bench, such as --sizes.
 
     Returns:
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = parser_of_command("benchmarks.uneven", __doc__ or "")
     add = parser.add_argument
-    add("--rates", type=parse_numbers, default=(50, 100, 200), help="of the links in Mbit/s")
+    add("--rates", type=parse_numbers, default=(50, 100, 200), help="rates of the links in Mbit/s")
     add("--size", default="1M,4M,16M", help="sizes (%(default)s)")
     add("--collective", default="all_reduce", choices=SYNTHESIZED)
     add("--rounds", type=parse_positive, default=5, help="timed calls of each (5)")

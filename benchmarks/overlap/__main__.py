@@ -36,11 +36,11 @@ _MAX_STEPS = 50
 _ALL_REDUCES = 3
 _TOLERANCE = 1e-3
 _DESCRIPTION = """\
-Measure what communication adds to a training step, on ranks that this command starts: the same
-model alone, with DistributedDataParallel (DDP) over gloo and over hccl, and with hccl_py.fast_ddp.
-DDP and fast_ddp also train silently: with all that they do except communication. The contenders'
-rounds alternate in the same processes. Each start has new processes and process groups. Before it
-is timed, a contender's first steps are compared with those of one process on whole batches.
+Measure the time that communication adds to a training step, on ranks that this command starts: the
+same model alone, with DistributedDataParallel (DDP) over gloo and over hccl, and with
+hccl_py.fast_ddp. DDP and fast_ddp also train silently, which is without communication. The
+contenders' rounds alternate in the same processes. Each start has new processes and process groups.
+Before timing, a contender's first steps are compared with those of one process on whole batches.
 
 models:
   digits       perceptron with three layers of 1024 on scikit-learn's digits, 2.2 million parameters
@@ -55,17 +55,17 @@ examples:
 columns:
   step ms     a step on its slowest rank: median over the rounds (p10-p90)
   of alone    step / step of the model alone
-  gloo / it   step of DDP over gloo / this one; above 1 this one is faster
+  gloo / it   step of DDP over gloo / step; above 1 this contender is faster
   reduce ms   one all_reduce of all gradients, without training
   exposed ms  step - silent step of the same round
-  of reduce   exposed / reduce: what is not hidden; above 100 % where ranks also wait for each other
+  of reduce   exposed / reduce: the part that is not hidden; above 100 % if ranks wait for others
   of gloo's   exposed / exposed of DDP over gloo
 
 exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; after Ctrl-C or SIGTERM it prints what it has. Return the exit code."""
+    """Run the command; return the exit code. Ctrl-C and SIGTERM print the results so far."""
     recorded = Recorded(_parser(), introduce, report)
     given = recorded.read(argv, starts=3)
     problem = _problem(given)
@@ -117,7 +117,7 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
     ways = list(CONTENDERS.values())
 
     def time_ms(index: int, warmup: int, calls: int) -> float:
-        """Return milliseconds, of the slowest rank of each call, in the mean."""
+        """Return the mean over calls of the slowest rank's milliseconds."""
         what = f"training {model} with {ways[index].title}"
         times = np.array(crew.ask(time_each, index, calls, warmup, False, what=what))
         return float(times.max(axis=0).mean() * 1e3)
@@ -142,7 +142,7 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
 
 
 def _preload() -> None:
-    """Start the server that ranks are forked from, with what DDP imports at its first use."""
+    """Start the fork server of the ranks with the modules that DDP imports at its first use."""
     modules = [*PRELOAD, "benchmarks.overlap.training", "torch._dynamo", "sklearn.datasets"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
@@ -174,13 +174,13 @@ def _parser() -> Parser:
         type=parse_seconds,
         default=600.0,
         metavar="S",
-        help="seconds after which a start is ended as failed (600)",
+        help="seconds after which a start fails (600)",
     )
     return parser
 
 
 def _problem(given: argparse.Namespace) -> str | None:
-    """Return the problem of well-formed arguments, or None."""
+    """Return what is wrong with arguments that are well-formed one by one, or None."""
     if min(given.ranks) < 2:
         return (
             f"--ranks: expected at least 2, got {min(given.ranks)}: one rank has no communication"

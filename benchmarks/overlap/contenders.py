@@ -1,4 +1,4 @@
-"""The trained models, and how their gradients are averaged; without torch."""
+"""The trained models, and the ways to average their gradients; imports no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hccl_py.bench.collective.rank import Rank
 
 @dataclass(frozen=True)
 class Way:
-    """A way to average gradients, or a training without communication to compare it with.
+    """A way to average gradients, or a training without communication as its reference.
 
-    Calling it joins a process group of its own, in a rank.
+    Calling it in a rank makes a process group.
 
     Attributes:
         title: in the tables.
-        model: what is trained: alone, ddp or fast_ddp.
-        silent: the contender that does the same without communication; None: this one is silent.
+        model: how the model is wrapped: alone, ddp or fast_ddp.
+        silent: the same contender without communication; None: this one has none.
         backend: of its process group.
     """
 
@@ -45,18 +45,18 @@ CONTENDERS = {
 """By the name in --json."""
 
 MODELS = {"digits": 64, "transformer": 2}
-"""A model, and a rank's number of samples in a step."""
+"""The models, each with a rank's number of samples in a step."""
 
 
 def train(rank: Rank, contender: int, model: str, batch: int) -> tuple[int, float]:
-    """Have a contender make a model, in a rank; see `TrainingContender.train`."""
+    """Run `TrainingContender.train` in a rank."""
     trained: Any = rank.contenders[contender]
     found: tuple[int, float] = trained.train(model, batch)
     return found
 
 
 def choose(rank: Rank, what: str) -> None:
-    """Have `time_each` time the step or the all_reduce of every contender, in a rank."""
+    """Make `time_each` time the step or the all_reduce of every contender, in a rank."""
     trained: Any = rank.contenders
     rank.calls = [getattr(one, what) for one in trained]
     rank.call = trained[0].gradients

@@ -1,4 +1,4 @@
-"""The models, and batches that are the same in every process; a rank takes its rows of them."""
+"""The models, and batches that are the same in every process; a rank uses its rows of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHANNELS, _HEADS, _LAYERS = 256, 4, 4
 
 @dataclass(frozen=True)
 class Task:
-    """A model and batches of all ranks together; the same in every process.
+    """A model, and batches for all ranks together; the same in every process.
 
     Attributes:
         batches: pairs of inputs and targets, one row for each sample.

@@ -1,4 +1,4 @@
-"""The tables of a run, from what its JSON holds: nothing here measures."""
+"""The tables of a run, from its JSON; measures nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HEAD += ["of gloo's"]
 
 
 @dataclass
-class Cell:
-    """One model on some ranks.
+class TrainingCase:
+    """A model on a number of ranks.
 
     Attributes:
         step_ms: the time of a step in each round of all starts, by contender.
-        reduce_ms: the same of an all_reduce of all gradients.
-        num_steps: timed ones of each contender.
-        doubts: why its figures cannot be trusted.
+        reduce_ms: the same for an all_reduce of all gradients.
+        num_steps: timed steps of each contender.
+        doubts: reasons not to trust the figures.
     """
 
     model: str
@@ -38,29 +38,29 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Describe the model, and the averaged bytes of a step."""
+        """Return the model, ranks, samples and bytes of gradients as text."""
         samples = f"{self.batch} sample{'s' * (self.batch > 1)} each"
         megabytes = number(self.gradient_bytes / 1e6)
         return f"{self.model}, {self.ranks} ranks, {samples}, {megabytes} MB of gradients"
 
     def step(self, name: str) -> Spread:
-        """Return the time of a step."""
+        """Return the spread of a contender's step times."""
         return Spread.of(self.step_ms[name])
 
     def exposed(self, name: str) -> Spread:
-        """Return what a step takes beyond a silent one of the same round."""
+        """Return the step's time less that of the silent step of the same round."""
         silent = CONTENDERS[name].silent
         assert silent is not None
         pairs = zip(self.step_ms[name], self.step_ms[silent], strict=True)
         return Spread.of([step - without for step, without in pairs])
 
     def exposed_of_gloo(self, name: str) -> float | None:
-        """Return the exposed time by gloo's; None where gloo's is lost in the noise."""
+        """Return the exposed time as a part of gloo's; None if gloo's is below the noise."""
         gloo = self.exposed("gloo")
         return self.exposed(name).median / gloo.median if gloo.p10 > 0 else None
 
     def losses(self) -> list[str]:
-        """Say where ours is slower than gloo, or exposes more than a third of what gloo does."""
+        """Return where hccl is slower than gloo, or exposes more than a third of gloo's time."""
         lines = []
         for name in ("hccl", "fast_ddp"):
             ratio = self.step("gloo").median / self.step(name).median
@@ -69,37 +69,37 @@ class Cell:
             share = self.exposed_of_gloo(name)
             if share is not None and share > _MOST_EXPOSED:
                 lines.append(
-                    f"{self.title}: {CONTENDERS[name].title}: exposes {share:.0%} of what gloo "
-                    f"does, more than {_MOST_EXPOSED:.0%}"
+                    f"{self.title}: {CONTENDERS[name].title}: exposes {share:.0%} of gloo's time, "
+                    f"more than {_MOST_EXPOSED:.0%}"
                 )
         note = "; not to be trusted, see above" if self.doubts else ""
         return [line + note for line in lines]
 
 
-def cells(document: Document) -> list[Cell]:
-    """Sort the results of all starts into cells."""
-    found: dict[tuple[str, int], Cell] = {}
+def cases(document: Document) -> list[TrainingCase]:
+    """Sort the results of all starts into cases."""
+    found: dict[tuple[str, int], TrainingCase] = {}
     for each in document["results"]:
         key = each["model"], each["ranks"]
-        cell = found.setdefault(key, Cell(*key, each["batch"], each["gradient_bytes"]))
+        case = found.setdefault(key, TrainingCase(*key, each["batch"], each["gradient_bytes"]))
         name = each["contender"]
-        cell.step_ms.setdefault(name, []).extend(each["step_ms"])
-        cell.reduce_ms.setdefault(name, []).extend(each["reduce_ms"])
+        case.step_ms.setdefault(name, []).extend(each["step_ms"])
+        case.reduce_ms.setdefault(name, []).extend(each["reduce_ms"])
         if name == "none":
-            cell.num_steps += len(each["step_ms"]) * each["steps_per_round"]
-        cell.doubts += [doubt for doubt in each["doubts"] if doubt not in cell.doubts]
-    for cell in found.values():
-        for name, steps in cell.step_ms.items():
-            cell.doubts += [
-                f"{CONTENDERS[name].title}: {why}" for why in spread_doubts(steps, cell.num_steps)
+            case.num_steps += len(each["step_ms"]) * each["steps_per_round"]
+        case.doubts += [doubt for doubt in each["doubts"] if doubt not in case.doubts]
+    for case in found.values():
+        for name, steps in case.step_ms.items():
+            case.doubts += [
+                f"{CONTENDERS[name].title}: {why}" for why in spread_doubts(steps, case.num_steps)
             ]
-        if cell.exposed("gloo").p10 <= 0:
-            cell.doubts.append("what gloo exposes is lost in the noise")
-    return sorted(found.values(), key=lambda cell: (cell.ranks, cell.model))
+        if case.exposed("gloo").p10 <= 0:
+            case.doubts.append("gloo's exposed time is below the noise")
+    return sorted(found.values(), key=lambda case: (case.ranks, case.model))
 
 
 def introduce(document: Document, page: Page) -> None:
-    """Say what the run is on and how it was measured."""
+    """Add what was run and how it was measured."""
     nodes = document["nnodes"]
     where = "1 node" if nodes == 1 else f"{nodes} emulated nodes"
     page.introduction(
@@ -113,21 +113,21 @@ def introduce(document: Document, page: Page) -> None:
 
 
 def report(document: Document, page: Page) -> None:
-    """Add every cell, then where ours loses, then what failed."""
-    all_cells = cells(document)
-    for cell in all_cells:
-        page.heading(cell.title, level=3)
-        page.table([_HEAD, *(_row(cell, name) for name in cell.step_ms)])
-        if cell.doubts:
-            page.items([f"not to be trusted: {'; '.join(cell.doubts)}"])
+    """Add every case, then where hccl loses, then what failed."""
+    all_cases = cases(document)
+    for case in all_cases:
+        page.heading(case.title, level=3)
+        page.table([_HEAD, *(_row(case, name) for name in case.step_ms)])
+        if case.doubts:
+            page.items([f"not to be trusted: {'; '.join(case.doubts)}"])
     page.heading("Where hccl loses")
-    losses = [line for cell in all_cells for line in cell.losses()]
-    page.items(losses, none="nowhere" if all_cells else "unknown")
+    losses = [line for case in all_cases for line in case.losses()]
+    page.items(losses, none="nowhere" if all_cases else "unknown")
     page.failures(document)
 
 
-def _row(cell: Cell, name: str) -> Sequence[str]:
-    step, alone, gloo = cell.step(name), cell.step("none"), cell.step("gloo")
+def _row(case: TrainingCase, name: str) -> Sequence[str]:
+    step, alone, gloo = case.step(name), case.step("none"), case.step("gloo")
     row = [
         CONTENDERS[name].title,
         f"{number(step.median)} ({number(step.p10)}-{number(step.p90)})",
@@ -136,8 +136,8 @@ def _row(cell: Cell, name: str) -> Sequence[str]:
     ]
     if CONTENDERS[name].silent is None:
         return [*row, *[""] * (len(_HEAD) - len(row))]
-    reduce, exposed = Spread.of(cell.reduce_ms[name]).median, cell.exposed(name)
-    share = cell.exposed_of_gloo(name)
+    reduce, exposed = Spread.of(case.reduce_ms[name]).median, case.exposed(name)
+    share = case.exposed_of_gloo(name)
     return [
         *row,
         number(reduce),

@@ -1,6 +1,6 @@
 """One rank that trains a model in one of the ways of `contenders`.
 
-Annotations are evaluated here: DDP checks those of a communication hook.
+There is no `from __future__ import annotations`: DDP checks the annotations of communication hooks.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ Around = Callable[[], AbstractContextManager[object]]
 
 
 class TrainingContender(TorchContender):
-    """A process group, and one model at a time that is trained over it.
+    """A process group, and one model at a time that trains over it.
 
     Attributes:
         step: one step of the training.
-        gradients: an all_reduce of as many bytes as there are gradients.
-        all_reduce: it, bound.
+        gradients: an all_reduce of as many bytes as the gradients have.
+        all_reduce: this call, bound to its buffers.
     """
 
     step: Timed
@@ -41,7 +41,7 @@ class TrainingContender(TorchContender):
     all_reduce: Timed
 
     def __init__(self, way: Way, endpoint: Endpoint) -> None:
-        """Join a group of its own."""
+        """Make the process group."""
         super().__init__(way.backend, endpoint)
         self._way = way
 
@@ -53,15 +53,15 @@ class TrainingContender(TorchContender):
             batch: samples of each rank.
 
         Returns:
-            Bytes of all gradients; the largest difference of a parameter, relative to the largest
-            parameter; 0 of a silent contender, whose ranks learn on their own.
+            Bytes of all gradients, and the largest difference of a parameter relative to the
+            largest parameter: 0 for a silent contender, whose ranks train separately.
         """
         task = make_task(model, batch * self.world_size)
         mine = slice(self.rank * batch, (self.rank + 1) * batch)
         training = _Training(task, mine, *self._averaged(task.model))
         self.step = training.step
         num_elements = sum(one.numel() for one in task.model.parameters())
-        # As fast_ddp has them: in one buffer.
+        # In one buffer, as fast_ddp has them.
         make = empty if self._way.model == "fast_ddp" else torch.empty
         gradients: Tensor = make(num_elements, dtype=torch.float32).zero_()
         self.gradients = Call(
@@ -80,7 +80,7 @@ class TrainingContender(TorchContender):
         return num_bytes, max(_difference(*pair) for pair in pairs)
 
     def _averaged(self, model: Any) -> tuple[nn.Module, Around]:
-        """Return what a step calls, and what makes the context that it is in."""
+        """Return the module that a step calls, and a function that makes the step's context."""
         is_silent = self._way.silent is None
         if self._way.model == "alone":
             return model, nullcontext
@@ -104,7 +104,7 @@ class _Training:
         self._done = 0
 
     def step(self) -> None:
-        """Take the step that users write."""
+        """Run one step as users write it."""
         inputs, targets = self._batches[self._done % len(self._batches)]
         self._done += 1
         with self._around():
@@ -114,7 +114,7 @@ class _Training:
 
 
 def _keep_bucket(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Average nothing, as a communication hook of DDP."""
+    """Be a communication hook of DDP that averages nothing."""
     done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done

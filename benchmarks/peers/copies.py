@@ -1,13 +1,13 @@
-"""Times the data movement of a collective alone: no messages, and no rank waits for another.
+"""Times only the data movement of a collective: no messages, and no rank waits for another.
 
 Each rank does its share of the copies and sums, all ranks at once, in memory that all of them map.
-Nothing is copied twice, and sums are made a tile at a time.
+No data is copied twice, and sums are made tile by tile.
 
 - all_gather: a rank reads each other rank's block; all_to_all: its own block out of each other
   rank's memory.
 - broadcast: the root writes one block to each other rank, which reads the others.
 - reduce_scatter: a rank adds up its block of all ranks.
-- reduce, all_reduce: so it does, and writes the sum into the root's memory, or into everybody's.
+- reduce, all_reduce: the same, then it writes the sum into the memory of the root, or of all ranks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import numpy as np
 from benchmarks.peers.library import ROOT, Array, Call, Library, open_communicator
 
 _TILE = 32768
-"""Elements that are summed at a time: they stay in a core's cache until they are written."""
+"""Elements that are summed at a time; they stay in a core's cache until they are written."""
 
 
 def open_copies() -> Library:
-    """Open what moves the data; a Communicator keeps the ranks in step while they map memory."""
+    """Open the copies; a Communicator synchronizes the ranks while they map memory."""
     within = open_communicator()
     count = itertools.count()
 
     def zeros(num_elements: int) -> Array:
-        # All ranks make the same buffers in the same order, so names tell which belong together.
+        # All ranks make the same buffers in the same order, so equal numbers belong together.
         name = f"/dev/shm/hccl-copies-{os.environ['MASTER_PORT']}-{next(count)}.{within.rank}"
         return np.memmap(name, np.float32, "w+", shape=num_elements)
 
@@ -40,7 +40,7 @@ def open_copies() -> Library:
 
 
 def _of_all(within: Library, mine: Array) -> list[Array]:
-    """Map the same buffer of every rank; its name goes."""
+    """Map the same buffer of every rank, and remove its file."""
     assert isinstance(mine, np.memmap)
     path = Path(str(mine.filename))
     within.barrier()
@@ -56,7 +56,7 @@ def _bind(within: Library, op: str, input: Array, output: Array) -> Call:
     inputs = _of_all(within, input)
     outputs = inputs if output is input else _of_all(within, output)
     others = [(rank + step) % n for step in range(1, n)]
-    # The block of each rank, of the larger buffer.
+    # The block of each rank in the larger buffer.
     larger = max(input.size, output.size)
     blocks = [slice(larger * i // n, larger * (i + 1) // n) for i in range(n)]
     mine = blocks[rank]

@@ -1,7 +1,7 @@
-"""The contenders, opened: what each library calls a collective.
+"""The contenders, opened: the collectives of each library behind one interface.
 
-Needs only numpy, and inside a function the contender: an environment that holds an MPI has nothing
-of ours.
+Imports only numpy, and the contender inside a function, because the environment of an MPI has
+nothing of hccl-py.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TIMEOUT_S = 120.0
 
 
 class Library(NamedTuple):
-    """A contender, opened.
+    """An open contender.
 
     Attributes:
-        bind: makes the call of a collective from its input and output; the other two hold where
-            input and output are one buffer.
+        bind: makes the call of a collective from its input and output; in place, both are the same
+            array.
         slowest: replaces each float64 by the maximum over ranks, in place.
-        barrier: its own.
+        barrier: the library's barrier.
         close: leaves the group.
         zeros: makes a buffer of so many float32.
-        settle: waits until the calls of all ranks have ended, where a call does not see to that.
-        has_result: False where a call moves as many bytes as the collective, but not its data.
+        settle: waits until the calls of all ranks have ended, if a call does not.
+        has_result: False if a call moves as many bytes as the collective, but not its data.
     """
 
     rank: int
@@ -48,14 +48,14 @@ class Library(NamedTuple):
 
 
 def open_communicator() -> Library:
-    """Open one by the environment."""
+    """Open a Communicator by the environment."""
     from hccl_py import Communicator
 
     return of_communicator(Communicator(timeout_s=_TIMEOUT_S))
 
 
 def of_communicator(communicator: Any) -> Library:
-    """Take over a communicator."""
+    """Make a library of an open communicator."""
     from hccl_py.bench.collective.over_communicator import CommunicatorContender
 
     contender = CommunicatorContender(communicator)
@@ -78,7 +78,7 @@ def open_torch(backend: str) -> Library:
 
 
 def _ours(contender: Any, rank: int, world_size: int, buffer: Callable[[Array], Any]) -> Library:
-    """Make a library of a contender of `hccl-bench`; `buffer` is what it takes for an array."""
+    """Make a library of a contender of `hccl-bench`; `buffer` makes its buffer of an array."""
     from hccl_py.bench.collective.oracle import BARRIER
     from hccl_py.bench.collective.oracle import Call as Described
 
@@ -103,7 +103,7 @@ def open_mpi() -> Library:
     rank = world.Get_rank()
 
     def bind(op: str, input: Array, output: Array) -> Call:
-        # With its type named, mpi4py need not find it out in each call.
+        # With a type, so that mpi4py does not look it up in each call.
         data, result = [input, mpi.FLOAT], [output, mpi.FLOAT]
         reduced = (mpi.IN_PLACE, data) if rank == ROOT else (data, None)
         calls: dict[str, Call] = {

@@ -1,4 +1,4 @@
-"""How fast this machine is now: two cores, a cache line between them, one thread's memcpy."""
+"""Probes of the machine's speed: two cores, a cache line between them, one thread's memcpy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Cores(NamedTuple):
     """The measurement of two cores together.
 
     Attributes:
-        core_to_core_ns: nanoseconds of a cache line, one way; None where there is one core, or
-            another program held one of them.
-        compute_ns: what the slower one took for some additions while both did them. A core takes
-            longer that is a hyperthread of the other, or of a core that somebody else uses.
+        core_to_core_ns: nanoseconds of a cache line, one way; None with one core, or if another
+            program occupied one of them.
+        compute_ns: time of the slower core for some additions while both did them. It is longer for
+            two hyperthreads of a core, or if another program uses a core's other hyperthread.
     """
 
     core_to_core_ns: float | None
@@ -36,7 +36,7 @@ class Cores(NamedTuple):
 
 
 def probe() -> dict[str, float]:
-    """Measure the rate at which one thread copies 64 MiB, in 10^9 bytes a second."""
+    """Measure the rate of one thread's memcpy of 64 MiB, in GB/s."""
     return {"memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
 
@@ -49,52 +49,52 @@ def probe_cores() -> Cores:
 
 
 def pin(distance: str) -> tuple[int, int]:
-    """Restrict this process and its children to two of its cores: near ones or far ones.
+    """Restrict this process and its children to two of its cores.
 
     Args:
-        distance: near or far: of the cores that a cache line takes the least, or the most, time
-            between, one of each pair being the first usable one or the core farthest from it.
+        distance: near or far: the pair of cores with the least or the most time of a cache line.
+            Pairs have the first usable core, or the core farthest from it.
 
     Returns:
         The two cores.
 
     Raises:
-        OSError: there are no two, or other programs hold all.
+        OSError: there are not two cores, or other programs occupy all of them.
     """
     threads = sorted(os.sched_getaffinity(0))
     if len(threads) < 2:
         raise OSError(f"expected two usable cores, got {len(threads)}")
     first_of_core = {siblings_of(thread): thread for thread in reversed(threads)}
-    usable = sorted(first_of_core.values())  # not two hyperthreads of a core: they slow each other
+    usable = sorted(first_of_core.values())  # one hyperthread of each core: two slow each other
     if len(usable) <= 2:  # no choice
         pairs = {(usable[0], usable[1] if len(usable) == 2 else threads[1]): 0.0}
     elif pairs := _distances(usable[0], usable[1:]):
         _, farthest = max(pairs, key=lambda pair: pairs[pair])
         pairs |= _distances(farthest, [core for core in usable[1:] if core != farthest])
     if not pairs:
-        raise OSError(f"other programs hold the {len(usable)} usable cores")
+        raise OSError(f"other programs occupy the {len(usable)} usable cores")
     chosen = (min if distance == "near" else max)(pairs, key=lambda pair: pairs[pair])
     os.sched_setaffinity(0, chosen)
     return chosen
 
 
 def siblings_of(thread: int) -> str:
-    """Name the core that a hardware thread belongs to."""
+    """Return the hardware threads of a thread's core, as the kernel writes them."""
     return Path(_SIBLINGS.format(thread)).read_text()
 
 
 def _distances(core: int, others: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Return the nanoseconds of a cache line to each core, without those that are held."""
+    """Return the nanoseconds of a cache line to each core that is not occupied."""
     times = {(core, other): core_to_core_ns(core, other, _PAIR_S) for other in others}
     return {pair: float(np.median(some)) for pair, some in times.items() if some}
 
 
 def name_cores(probes: Sequence[Cores], best_compute_ns: float) -> str:
-    """Say what the cores were at those times.
+    """Return the kind of the cores in all probes.
 
     Returns:
-        slow: one of them took 1.3 times as long to compute as both did at best; near or far, by
-        what a cache line takes between them; moved: from one of these to another; empty: unknown.
+        slow: one of them took 1.3 times the best time to compute; near or far, by the time of a
+        cache line; moved: the probes differ; empty: unknown.
     """
     kinds = set()
     for pair in probes:

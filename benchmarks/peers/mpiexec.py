@@ -1,4 +1,4 @@
-"""How ranks of an MPI are started: the beginning of the command line, and its variables."""
+"""The start of ranks of an MPI: the beginning of the command line, and its variables."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from benchmarks.peers.machine import siblings_of
 from benchmarks.peers.processes import ROOT_MAY, output_of
 from hccl_py.bench.namespaces import Hosts
 
-# UCX knows hosts by their kernel: between namespaces it would share memory. Inside a host MPICH
-# does that itself.
+# UCX tells hosts apart by their kernel, so it would share memory between namespaces. Inside a host
+# MPICH shares memory without UCX.
 _VARIABLES_OF_HOSTS = {"UCX_TLS": "tcp,self"}
 
 
 def words(mpiexec: Path, ranks: int, hosts: Hosts | None, folder: Path) -> list[str]:
-    """Return the start of a command line: each MPI's defaults, for the right number of ranks.
+    """Return the start of a command line: each MPI's defaults, for the given number of ranks.
 
-    Only Open MPI has to be asked for more ranks than cores. Asked to oversubscribe, it yields while
-    it waits and binds no rank; asked without need, it would lose its binding. It does not know
+    Only Open MPI needs an option for more ranks than cores. With OVERSUBSCRIBE it yields while it
+    waits and binds no rank, so the option is left out if it is not needed. Open MPI does not see
     that namespaces share cores: it would bind the first rank of each to the same core, and yield
-    only if one alone had too many.
+    only if one namespace alone had too many ranks.
 
     Args:
         mpiexec: of the MPI.
-        ranks: on all hosts together, as many on each.
+        ranks: on all hosts together, equally many on each.
         hosts: namespaces; None: this machine.
         folder: for a file that the command needs.
     """
@@ -54,7 +54,7 @@ def words(mpiexec: Path, ranks: int, hosts: Hosts | None, folder: Path) -> list[
 
 
 def variables(hosts: Hosts | None) -> dict[str, str]:
-    """Return what an MPI needs to find in its environment."""
+    """Return the environment variables of an MPI."""
     return ROOT_MAY if hosts is None else ROOT_MAY | _VARIABLES_OF_HOSTS
 
 

@@ -1,4 +1,4 @@
-"""A picture of a run: each cell's ratio to its best peer, by collective, ranks and size."""
+"""A picture of a run: each case's ratio to its best peer, by collective, ranks and size."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.cells import Cell
+from benchmarks.peers.cases import PeerCase
 from hccl_py.bench.collective.output.plot import new_figure
 from hccl_py.bench.collective.output.text import size_text
 
 _LEAST, _MOST = 0.25, 4.0
-"""Ratios beyond have the colour of these."""
+"""Ratios beyond these have the colour of these."""
 
 
-def draw(cells: Sequence[Cell], title: str, path: Path) -> None:
+def draw(cases: Sequence[PeerCase], title: str, path: Path) -> None:
     """Write a PNG: a row for each collective and number of ranks, a column for each size.
 
-    Green says that ours is faster, red that a peer is; in each cell stands the ratio, as in the
-    tables. A cell without a figure was not measured. Cells without any draw nothing.
+    A green square means that hccl is faster, a red one that a peer is; its number is the ratio of
+    the tables. A square without a number was not measured. Without cases there is no picture.
     """
     from matplotlib.colors import LogNorm
 
-    rows = list(dict.fromkeys((cell.group, cell.op, cell.layout) for cell in cells))
-    sizes = sorted({cell.size for cell in cells})
+    rows = list(dict.fromkeys((case.group, case.op, case.layout) for case in cases))
+    sizes = sorted({case.size for case in cases})
     if not rows:
         return
     grid = np.full((len(rows), len(sizes)), np.nan)
-    for cell in cells:
-        at = rows.index((cell.group, cell.op, cell.layout)), sizes.index(cell.size)
-        grid[at] = np.nan if cell.ratio is None else cell.ratio
+    for case in cases:
+        at = rows.index((case.group, case.op, case.layout)), sizes.index(case.size)
+        grid[at] = np.nan if case.ratio is None else case.ratio
     figure = new_figure(2.6 + 0.75 * len(sizes), 1.1 + 0.3 * len(rows))
     axes = figure.subplots()
     axes.imshow(grid, cmap="RdYlGn", norm=LogNorm(_LEAST, _MOST), aspect="auto")

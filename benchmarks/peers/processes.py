@@ -1,4 +1,4 @@
-"""The processes of a start: run side by side, ended together, their output kept for an error."""
+"""The processes of a start: they run side by side, end together, and print into one log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PERIOD_S = 0.02
 _CHECK_S = 60.0
 _LOG_TAIL = 400
 
-# Open MPI refuses to run as root without these two; no other program reads them.
+# Open MPI runs as root only with these two; no other program reads them.
 ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
 
 
 class StartError(Exception):
-    """A start did not end well; the message says how and has the end of its output."""
+    """A start failed; the message has the reason and the end of its output."""
 
 
 def run_all(
@@ -30,11 +30,11 @@ def run_all(
 
     Args:
         commands: with their variables.
-        seconds: that they should need when they have started; they get ten times that.
+        seconds: expected time after their start; the timeout is ten times that.
         folder: for their output.
 
     Raises:
-        StartError: one failed, or not all ended in time. None is left behind.
+        StartError: one failed, or not all ended in time. No process remains.
     """
     allowed_s = _START_S + 10 * seconds
     deadline = time.monotonic() + allowed_s
@@ -49,15 +49,15 @@ def run_all(
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    # A process group of its own is killed with its children. A session of its own
-                    # would be a scheduling group (autogroup), and mpiexec's ranks share one.
+                    # A process group, so that children are killed too. Not a session: each would
+                    # be a scheduling group (autogroup), but the ranks of an mpiexec share one.
                     preexec_fn=os.setpgrp,
                 )
                 processes.append(process)
         while any(process.poll() is None for process in processes):
             now_s = time.monotonic()
             if any(process.returncode for process in processes):
-                deadline = min(deadline, now_s + _GRACE_S)  # the others may wait for it
+                deadline = min(deadline, now_s + _GRACE_S)  # the others may wait for the failed one
             if now_s > deadline:
                 break
             time.sleep(_PERIOD_S)
@@ -72,7 +72,7 @@ def run_all(
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: mpiexec ends its ranks when asked, what ignores that is killed."""
+    """Terminate what still runs, so that mpiexec ends its ranks, then kill what remains."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.terminate()
@@ -86,7 +86,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def output_of(*command: str) -> str:
-    """Return what a short command prints; raise StartError if it cannot."""
+    """Return what a short command prints; raise StartError if it fails."""
     environment = {**os.environ, **ROOT_MAY}
     try:
         ended = subprocess.run(
@@ -100,5 +100,5 @@ def output_of(*command: str) -> str:
 
 
 def end_of(log: str) -> str:
-    """Return the end of what a program printed, in one line."""
+    """Return the end of a program's output in one line."""
     return " ".join(log.split())[-_LOG_TAIL:]

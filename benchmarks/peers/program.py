@@ -1,7 +1,7 @@
-"""One rank of one fresh start: the loop that times every contender alike.
+"""One rank of one fresh start: the loop that times every contender in the same way.
 
-A contender's own Python runs this file by its path. An environment that holds an MPI has numpy and
-mpi4py and nothing of ours, so this file imports only numpy, `library`, and what a contender needs.
+A contender's own Python runs this file by its path. The environment of an MPI has numpy and mpi4py
+but not hccl-py, so this file imports only numpy, `library`, and the modules of its contender.
 
 The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `sizes`
 as [bytes, input count, output count], and `result`, the file that rank 0 writes: an object for each
@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 if __name__ == "__main__":
-    # Python put this folder first, none of whose files is to be imported by a bare name. The
-    # checkout comes last: its hccl_py/ must not hide the installed package.
+    # Python put this folder first; its files must not be imported by a bare name. The checkout
+    # comes last, because its hccl_py/ must not hide the installed package.
     sys.path[:] = [*sys.path[1:], str(Path(__file__).parents[2])]
 
 from benchmarks.peers.library import (  # noqa: E402
@@ -36,10 +36,10 @@ from benchmarks.peers.library import (  # noqa: E402
 )
 
 _NUM_BLOCKS = 10
-# A block of 100 calls of 0.3 us is over before each rank that shares a core had its turn: it tells
-# who left the barrier last, and what that took the others.
+# Many calls: 100 calls of 0.3 us end before every rank that shares a core has had its turn, and
+# would measure how ranks leave the barrier.
 _MIN_CALLS, _MAX_CALLS = 3, 10_000
-# A library's own threads may compute beside the first calls: they say little of the later ones.
+# A library's own threads may compute during the first calls, which differ from later ones then.
 _NUM_WARMUPS, _MAX_WARMUP = 3, 1_000
 
 
@@ -61,9 +61,10 @@ def main() -> None:
 def _measure(library: Library, op: str, counts: list[int], seconds: float) -> dict[str, object]:
     """Check one size and time it.
 
-    A barrier opens each block of calls; inside a block they go back to back. A block is as slow as
-    its slowest rank. Single calls are timed too, but a rank may run ahead (the root of a broadcast)
-    and then find the next calls done: their median says little where ranks share cores.
+    A barrier precedes each block of calls; inside a block calls are back to back. The time of a
+    block is that of its slowest rank. Single calls are timed too, but a rank may run ahead (the
+    root of a broadcast) and find the next calls done: their median means little if ranks share
+    cores.
     """
     input = library.zeros(counts[0])
     output = library.zeros(counts[1]) if counts[1] else input
@@ -78,7 +79,7 @@ def _measure(library: Library, op: str, counts: list[int], seconds: float) -> di
     mine_us = np.array(times, np.float64) / 1e3
     every_us = np.zeros((library.world_size, *mine_us.shape))
     every_us[library.rank] = mine_us
-    library.slowest(every_us)  # the others have zeros there: now every rank has all
+    library.slowest(every_us)  # the other ranks have zeros there, so every rank gets all times
     blocks_us = every_us.mean(axis=2).max(axis=0)
     return {
         "time_us": float(np.median(blocks_us)),
@@ -89,7 +90,7 @@ def _measure(library: Library, op: str, counts: list[int], seconds: float) -> di
 
 
 def _call_s(library: Library, call: Call, count: int) -> float:
-    """Return the mean of so many calls on the slowest rank: all make equally many by it."""
+    """Return the mean of `count` calls on the slowest rank, the same on all ranks."""
     slowest = np.array([max(100.0, float(np.mean(_time(library, call, count))))])
     library.slowest(slowest)
     return float(slowest[0]) / 1e9

@@ -1,8 +1,8 @@
-"""Times the bytes that must cross between two hosts alone, over plain sockets.
+"""Times only the bytes that must cross between two hosts, over plain sockets.
 
-The first rank of each host has two connections to the other, as many as two ranks of hccl use for
-collectives, and sends what its host must send in any algorithm, while it receives as much. For a
-broadcast and a reduce one of them only sends. The other ranks do nothing.
+The first ranks of the hosts have two connections, as two ranks of hccl have for collectives. Each
+sends what its host must send in any algorithm, while it receives as much. In a broadcast and a
+reduce one of them only sends. The other ranks do nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hccl_py.quantities import busbw_factor
 
 
 def open_sockets() -> Library:
-    """Open what moves the bytes; a Communicator tells the other host where to connect."""
+    """Open the sockets; a Communicator sends the port to the other host."""
     within = open_communicator()
     other, address = within.world_size // 2, os.environ["MASTER_ADDR"]
     peers: list[socket.socket] = []

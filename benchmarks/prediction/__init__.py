@@ -1,6 +1,6 @@
-"""Prediction against measurement: is what `hccl_py.simulate` says what the clock says?
+"""Compares predictions of `hccl_py.simulate` with measurements.
 
 __main__  the command: start reading here
 measure   times of every algorithm on namespaces joined by slow and fast links
-compare   the same cells simulated, and the tables
+compare   simulates the same cases, and makes the tables
 """

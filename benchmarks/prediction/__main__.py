@@ -1,4 +1,4 @@
-"""The command: cells measured, and the same cells simulated."""
+"""The command: measures cases and simulates them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 
 from benchmarks.harness import Document, Page, Recorded, parser_of_command
 from benchmarks.prediction.compare import compare, report
-from benchmarks.prediction.measure import Cell, Layout, measure, merged
+from benchmarks.prediction.measure import Layout, TimedCase, measure, merged
 from hccl_py.command_line import (
     list_of,
     parse_input,
@@ -24,40 +24,46 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 _DESCRIPTION = """\
 Measure every all_reduce algorithm on one node and between two (network namespaces joined by a veth
-link; needs root), simulate the same cells, and compare. Several starts are several visits."""
+link; needs root), simulate the same cases, and compare. --starts measures each several times."""
 _EPILOG = """\
 examples:
-  python -m benchmarks.prediction --json cells.json --ranks 2,4 --rates none,unlimited,1gbit
-  python -m benchmarks.prediction --show cells.json --costs costs.json"""
+  python -m benchmarks.prediction --json cases.json --ranks 2,4 --rates none,unlimited,1gbit
+  python -m benchmarks.prediction --show cases.json --costs costs.json"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = parser_of_command("benchmarks.prediction", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="(2,4,8)")
+    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
         "--rates",
         type=list_of(_rate),
         default=list_of(_rate)("100mbit,1gbit,unlimited"),
         metavar="LIST",
-        help="of the links, or none: one node (100mbit,1gbit,unlimited)",
+        help="rates of the links, or none: one node (100mbit,1gbit,unlimited)",
     )
     add("--sizes", type=parse_sizes, default=parse_sizes("64K,1M,16M,64M"), metavar="LIST")
-    # A short queue drops packets, which is another experiment.
-    add("--queue-ms", type=float, default=1000.0, help="of a slow link (%(default)g)")
+    # Long, because a short queue would drop packets, which is not simulated.
+    add("--queue-ms", type=float, default=1000.0, help="queue of a slow link (%(default)g)")
     add(
         "--costs",
         type=_costs,
         default=PRESETS["cloud25"],
         metavar="FILE",
-        help="of hccl-bench --tune or hccl-plan calibrate (cloud25's)",
+        help="file of hccl-bench --tune or hccl-plan calibrate (costs of the preset cloud25)",
     )
-    add("--cores", type=parse_positive, default=2, metavar="N", help="of the machine measured (2)")
+    add(
+        "--cores",
+        type=parse_positive,
+        default=2,
+        metavar="N",
+        help="cores of the measured machine (2)",
+    )
 
     def compared(document: Document, page: Page) -> None:
-        cells = merged(Cell(**each) for each in document["results"])
-        report(list(compare(cells, given.costs, given.cores)), page)
+        cases = merged(TimedCase(**each) for each in document["results"])
+        report(list(compare(cases, given.costs, given.cores)), page)
 
     recorded = Recorded(parser, lambda document, page: page.introduction(document), compared)
     given = recorded.read(argv, starts=1)
@@ -68,12 +74,11 @@ def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
     for start, ranks, layout in product(range(given.starts), given.ranks, given.rates):
         place = layout(ranks)
         yield f"start {start + 1} of {given.starts}, {place.nnodes} x {place.nproc} ranks"
-        for cell in measure(place, given.sizes, given.queue_ms):
-            document["results"].append(cell._asdict())
+        for case in measure(place, given.sizes, given.queue_ms):
+            document["results"].append(case._asdict())
 
 
 def _costs(text: str) -> Costs:
-    """Read a file of costs."""
     try:
         return costs_from(parse_input(text))
     except InvalidArgumentError as error:
@@ -81,7 +86,7 @@ def _costs(text: str) -> Costs:
 
 
 def _rate(text: str) -> Callable[[int], Layout]:
-    """Read a rate as tc spells it, or one of two words; return what makes a layout of ranks."""
+    """Read a rate, `unlimited` or `none`; return a function from ranks to a layout."""
     if text == "none":
         return lambda ranks: Layout(1, ranks, None)
     rate_mbit = None if text == "unlimited" else parse_rate(text)

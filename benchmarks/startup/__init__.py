@@ -1,4 +1,4 @@
-"""How fast ranks start, and what each holds open: `python -m benchmarks.startup`.
+"""How fast ranks start, and their descriptors and memory: `python -m benchmarks.startup`.
 
-`__main__` has the command line, the fresh starts and the tables, `rank` what each rank does.
+`__main__` has the command line, the fresh starts and the tables, `rank` the steps of each rank.
 """

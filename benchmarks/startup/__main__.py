@@ -36,9 +36,9 @@ _TIMED = (
     "import sys; assert 'torch' not in sys.modules"
 )
 _DESCRIPTION = """\
-Measure how long ranks need to connect after their imports, and what each of them holds open. Ranks
-are processes on this machine; more than one node is emulated (HCCL_NODE_ID), and its connections
-are TCP. A time is that of the slowest rank; the rest is the mean over the ranks."""
+Measure how long ranks need to connect after their imports, and the descriptors, threads and memory
+of each. Ranks are processes on this machine; several nodes are emulated (HCCL_NODE_ID), with TCP
+between them. A time is that of the slowest rank; the rest is the mean over the ranks."""
 _EPILOG = """\
 examples:
   python -m benchmarks.startup
@@ -46,16 +46,16 @@ examples:
   python -m benchmarks.startup --layouts 2x4 --subgroups 50
 
 columns:
-  before       when all ranks have imported
-  connected    when the last of them is connected
+  before       after the imports of all ranks
+  connected    after the last rank has connected
   all_reduce   after the first one, of 4 bytes for each rank; all_to_all the same
-  subgroups    after a communicator made so many subcommunicators of all ranks
+  subgroups    after --subgroups subcommunicators of all ranks were made
 
-rows: ms of the step; open descriptors, threads, and memory (PSS) that came since the imports"""
+rows: ms of the step; open descriptors, threads, and memory (PSS) added since the imports"""
 
 _COUNTED = ("fds", "threads", "mib")
 Start = dict[str, list[Reading]]
-"""By moment, a reading of each rank."""
+"""By step, a reading of each rank."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(given: argparse.Namespace, document: Document) -> Iterator[str]:
-    """Import and start afresh, as often as asked for."""
+    """Time the imports and the starts, --starts times each."""
     for statement in _IMPORTS:
         yield statement
         document["imports"][statement] = [_import_s(statement) for _ in range(given.starts)]
@@ -92,15 +92,15 @@ def _import_s(statement: str) -> float:
 
 
 def _start(nodes: int, per_node: int, contender: str, subgroups: int) -> Start:
-    """Start all ranks afresh; return what they read after each step."""
+    """Start all ranks afresh; return their readings after each step."""
     (options,) = parse(["-g", str(per_node), "--nnodes", str(nodes), "--timeout", "300"])
     unique_id = bytes(get_unique_id()) if contender == COMMUNICATOR else b""
-    meeting = contender, options.world_size, unique_id, free_port()
-    # Forked ranks would share the memory of what they import.
+    arguments = contender, options.world_size, unique_id, free_port()
+    # Spawned, because forked ranks would share the memory of their imports.
     with Ranks(options, [], method="spawn") as ranks:
         start = {
             "before": ranks.ask(imports, contender, what="importing"),
-            "connected": ranks.ask(connect, *meeting, what="connecting"),
+            "connected": ranks.ask(connect, *arguments, what="connecting"),
         }
         for op in ("all_reduce", "all_to_all"):
             start[op] = ranks.ask(call, op, what=f"in the first {op}")
@@ -111,7 +111,7 @@ def _start(nodes: int, per_node: int, contender: str, subgroups: int) -> Start:
 
 
 def _record(starts: Sequence[Start]) -> dict[str, Any]:
-    """Return the seconds of each step of each start, and the means of what was counted."""
+    """Return the seconds of each step of each start, and the means of the counted resources."""
     seconds = [
         {
             moment: max(one.at_s for one in ranks) - min(one.began_s for one in ranks)
@@ -170,7 +170,7 @@ def _parser() -> Parser:
         type=names_of(CONTENDERS),
         default=(COMMUNICATOR,),
         metavar="LIST",
-        help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
+        help=f"any of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
     )
     help = "subcommunicators that a communicator makes at the end (0)"
     add("--subgroups", type=parse_natural, default=0, metavar="N", help=help)

@@ -1,6 +1,6 @@
 """A rank of a fresh start: it imports, connects, and calls two collectives, on request.
 
-Moments are of `time.monotonic`, which all processes of a machine share.
+Times are of `time.monotonic`, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Reading(NamedTuple):
 
     began_s: float  # when this rank began the step
     at_s: float  # when it was done
-    fds: int  # descriptors, open in this process soon after
+    fds: int  # open descriptors of this process soon after
     threads: int  # of this process
-    mib: float  # its share of memory, with what it shares divided by its sharers (PSS)
+    mib: float  # memory of this process; shared memory is divided by its users (PSS)
 
 
 class _Opened:
@@ -44,7 +44,7 @@ class _Opened:
 
 
 def imports(rank: Rank, contender: str) -> Reading:
-    """Import what a contender needs."""
+    """Import the modules of a contender."""
     began_s = time.monotonic()
     for module in ("communicator", "torch"):
         if module == "communicator" or contender != COMMUNICATOR:
@@ -82,7 +82,7 @@ def split(rank: Rank, subgroups: int) -> Reading:
 
 
 def close(rank: Rank) -> None:
-    """Close what was connected."""
+    """Close all communicators."""
     for subgroup in _Opened.subgroups:
         subgroup.close()
     _Opened.library.close()
@@ -97,9 +97,9 @@ def _read(began_s: float) -> Reading:
 
 
 def _settled_descriptors() -> int:
-    """Return how many are open once none has come or gone for a while.
+    """Return the number of open descriptors once it has not changed for a while.
 
-    What connecting needed is closed by other threads, which may come later than the call's return.
+    Other threads close the descriptors that only connecting needed, maybe after the call's return.
     """
     give_up_s = time.monotonic() + _SETTLING_S
     last_change_s, number = time.monotonic(), len(os.listdir("/proc/self/fd"))

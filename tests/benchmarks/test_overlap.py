@@ -65,9 +65,9 @@ def test_show_recorded_rounds_gives_exposed_times_and_says_where_hccl_loses(
     assert "  not to be trusted: other programs used 30% of the cores" in lines
     losing = lines[lines.index("# Where hccl loses") + 1 :]
     assert [line.rpartition("gradients: ")[2] for line in losing[:3]] == [
-        "fast_ddp, hccl: exposes 50% of what gloo does, more than 33%",
+        "fast_ddp, hccl: exposes 50% of gloo's time, more than 33%",
         "DDP, hccl: 0.98x gloo's speed; not to be trusted, see above",
-        "DDP, hccl: exposes 150% of what gloo does, more than 33%; not to be trusted, see above",
+        "DDP, hccl: exposes 150% of gloo's time, more than 33%; not to be trusted, see above",
     ]
     assert losing[3:] == ["", "# What failed", "  start 3 of 3, 2 ranks: rank 1 died"]
 

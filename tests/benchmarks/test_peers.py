@@ -92,10 +92,10 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert picture.read_bytes().startswith(b"\x89PNG")
     lines = capsys.readouterr().out.splitlines()
     assert "21.0 (20.0-22.0 over the rounds) GB/s" in lines[4]
-    assert lines[lines.index("# All cells") + 1 :][:3] == [
+    assert lines[lines.index("# All cases") + 1 :][:3] == [
         "  ratio of at least 1x in 2 of 4, 2x in 2 of 4, 3x in 2 of 4",
         "  from 8 KB 2x in 1 of 1, from 1 MB 3x in 1 of 1, on 8 ranks 2x in 0 of 0",
-        "  cells with nine of ten starts within 1.5 times the best: hccl-py 2 of 3, "
+        "  cases with nine of ten starts within 1.5 times the best: hccl-py 2 of 3, "
         "mpich 2 of 2, openmpi 2 of 2, hccl-py on near cores 2 of 2, "
         "hccl-py on far cores 1 of 1, hccl-py on slow cores 1 of 1, hccl 1 of 1, gloo 0 of 1",
     ]
@@ -125,7 +125,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     losing = lines[lines.index("# Where ours loses") + 1 :]
     assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 B: ours 4.00 us")
     assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]
-    assert losing[2] == "  bare copies themselves would miss 1x in 0, 2x in 0, 3x in 1 of 1 cells"
+    assert losing[2] == "  bare copies themselves would miss 1x in 0, 2x in 0, 3x in 1 of 1 cases"
     assert losing[3:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 
 

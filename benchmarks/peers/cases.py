@@ -1,4 +1,4 @@
-"""The results of a run by cell: one size of one collective on some ranks, called in one way."""
+"""The results of a run by case: a collective, size, number of ranks and way to call it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _STEADY = 1.5
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell.
+class PeerCase:
+    """The results of one case.
 
     Attributes:
-        size: bytes asked for; one element for each rank is the least.
+        size: requested bytes; a call has at least one element for each rank.
         starts_us: the time of every start, by contender.
-        cores: those of each of our starts: near, far, slow, moved meanwhile, or empty.
-        num_hosts: that the ranks run on.
+        cores: kind of the cores at each of our starts: near, far, slow, moved (from one kind to
+            another), or empty.
+        num_hosts: hosts of the ranks.
     """
 
     group: str
@@ -37,12 +38,12 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The table of the cell."""
+        """The title of the table that has this case."""
         return f"{self.op}, {self.layout}, {self.group}"
 
     @property
     def layout(self) -> str:
-        """How many ranks, and on how many hosts."""
+        """Number of ranks and hosts, as text."""
         hosts = self.num_hosts
         return f"{hosts} x {self.ranks // hosts} ranks" if hosts > 1 else f"{self.ranks} ranks"
 
@@ -53,12 +54,12 @@ class Cell:
 
     @property
     def ours(self) -> Spread | None:
-        """Ours; None where no start ended."""
+        """Spread of hccl's starts; None if none ended."""
         return self.spreads.get(OURS[self.group])
 
     @property
     def limit(self) -> Spread | None:
-        """Bare copies, or plain sockets between hosts."""
+        """Spread of the limit: bare copies, or plain sockets between hosts."""
         return next((it for name, it in self.spreads.items() if name in LIMITS), None)
 
     @property
@@ -70,12 +71,12 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """The best peer's median by ours; above 1 ours is faster."""
+        """The best peer's median / ours; above 1 ours is faster."""
         return self._of_best(self.ours)
 
     @property
     def at_most(self) -> float | None:
-        """The best peer's median by that of the limit: a ratio that no library is far above."""
+        """The best peer's median / that of the limit, which no ratio can be far above."""
         return self._of_best(self.limit)
 
     def _of_best(self, one: Spread | None) -> float | None:
@@ -84,19 +85,19 @@ class Cell:
 
     @property
     def of_limit(self) -> float | None:
-        """The limit's median by ours."""
+        """The limit's median / ours."""
         return self.limit.median / self.ours.median if self.limit and self.ours else None
 
     @property
     def noisy(self) -> dict[str, float]:
-        """p90 by p10, of those of ours and the best peer where it says not to trust the row."""
+        """p90 / p10 of hccl and of the best peer, where it is too large to trust the row."""
         compared = {OURS[self.group], self.best_peer}
         ratios = {name: each.p90 / each.p10 for name, each in self.spreads.items()}
         return {name: x for name, x in ratios.items() if x > _NOISY and name in compared}
 
     @property
     def steady(self) -> str:
-        """How many of our starts are within 1.5 times the best: of all, of those on like cores."""
+        """Share of our starts within 1.5 times the best: of all, and by kind of cores."""
         counts = {"": self.starts_us.get(OURS[self.group], []), **self.by_cores}
         return ", ".join(
             f"{kind} {count_steady(some)}/{len(some)}".lstrip() for kind, some in counts.items()
@@ -104,7 +105,7 @@ class Cell:
 
     @property
     def by_cores(self) -> dict[str, list[float]]:
-        """Our starts on near cores, on far ones and on slow ones, where there were any."""
+        """Our starts by kind of cores: near, far and slow, if there are any."""
         ours: dict[str, list[float]] = {"near": [], "far": [], "slow": []}
         for kind, time in zip(self.cores, self.starts_us.get(OURS[self.group], ()), strict=True):
             ours.get(kind, []).append(time)
@@ -125,17 +126,17 @@ def count_steady(starts: Sequence[float]) -> int:
     return sum(start <= _STEADY * min(starts) for start in starts)
 
 
-def cells(document: Document) -> list[Cell]:
-    """Sort the results of all starts into cells, in the order in which they were measured."""
+def cases(document: Document) -> list[PeerCase]:
+    """Sort the results of all starts into cases, in the order in which they were measured."""
     groups = {each["name"]: each["group"] for each in document["contenders"]}
-    found: dict[tuple[str, str, int, int], Cell] = {}
+    found: dict[tuple[str, str, int, int], PeerCase] = {}
     probes = [[Cores(*each) for each in result.get("cores", ())] for result in document["results"]]
     best_compute_ns = min((cores.compute_ns for pair in probes for cores in pair), default=0.0)
     for result, pair in zip(document["results"], probes, strict=True):
         name = result["contender"]
         key = (groups[name], result["op"], result["ranks"], result["bytes"])
-        cell = found.setdefault(key, Cell(*key, {}, [], document.get("hosts", 1)))
-        cell.starts_us.setdefault(name, []).append(result["time_us"])
-        if name == OURS[cell.group]:
-            cell.cores.append(name_cores(pair, best_compute_ns))
-    return sorted(found.values(), key=lambda cell: cell.group)
+        case = found.setdefault(key, PeerCase(*key, {}, [], document.get("hosts", 1)))
+        case.starts_us.setdefault(name, []).append(result["time_us"])
+        if name == OURS[case.group]:
+            case.cores.append(name_cores(pair, best_compute_ns))
+    return sorted(found.values(), key=lambda case: case.group)
