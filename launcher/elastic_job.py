@@ -143,7 +143,7 @@ def _words(options: JobOptions, folder: Path, args: argparse.Namespace) -> list[
 
 
 def _prepare_c10d(args: argparse.Namespace, options: JobOptions) -> None:
-    """Set where the nodes meet and which one serves the store, and wait for that node.
+    """Set the address of the store and the node that serves it, and wait for that node.
 
     torch recognises only addresses of the machine's own name as this machine's.
     """

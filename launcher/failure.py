@@ -123,7 +123,7 @@ def _what_a_peer_says(first: RankFailure, failures: Sequence[RankFailure]) -> li
     peer = min(others, key=lambda each: each.at_s)
     line = peer.message.strip().split("\n", 1)[0]
     line = line if len(line) <= _QUOTED else line[:_QUOTED] + "..."
-    return [f"hccl-launch: rank {peer.rank} then said: {line}"]
+    return [f"hccl-launch: rank {peer.rank} then reported: {line}"]
 
 
 def title(failure: RankFailure, world_size: int | None) -> str:

@@ -1,8 +1,7 @@
-"""What hccl-launch does.
+"""The steps of hccl-launch.
 
-Reads like its use: check the command line, print what was asked for, or find out which part of the
-job this process is and run it.
-No torch is imported here. Exit codes stand in `exit_codes.py`.
+It checks the command line, prints what an option asks for, or chooses the part of the job that this
+process is, and runs it. No torch is imported here. Exit codes are in `exit_codes.py`.
 """
 
 import os
@@ -26,7 +25,7 @@ _KILL_S = 0.5
 
 
 def launch(words: Sequence[str]) -> int:
-    """Do what the words of a command line say, and return the exit code."""
+    """Run a command line and return its exit code."""
     _open_streams()
     before = {number: signal.getsignal(number) for number in _STOPS}
     adopt_orphans()  # of an ssh that `_end` kills while it forks
@@ -62,9 +61,9 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _open_streams() -> None:
-    """Open standard streams that are closed, and leave a terminal to those who may read from it.
+    """Open standard streams that are closed, and give up the terminal of another foreground job.
 
-    Another file would get the numbers and lines of a stream that is closed.
+    Another file would get the descriptor and the lines of a closed stream.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # by the ranks

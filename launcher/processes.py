@@ -58,10 +58,10 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def freeze(found: Sequence[int]) -> None:
-    """Stop children of this process, and what is below them; return once the children stand."""
+    """Stop children of this process and their descendants; return once the children are stopped."""
     _signal_trees(found, signal.SIGSTOP)
     end_s = time.monotonic() + _FREEZE_S
-    while not all(map(_stands, found)) and time.monotonic() < end_s:
+    while not all(map(_is_stopped, found)) and time.monotonic() < end_s:
         time.sleep(_PAUSE_S)
 
 
@@ -76,7 +76,7 @@ def _signal_trees(roots: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _stands(child: int) -> bool:
+def _is_stopped(child: int) -> bool:
     with suppress(ChildProcessError):
         options = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, child, options) is not None

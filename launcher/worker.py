@@ -44,8 +44,8 @@ def main() -> None:
                 _record("SystemExit", "", "", code)
             raise
         # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
-        is_told = _record("SystemExit", _shown(stop.code), "", 1)
-        if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
+        is_recorded = _record("SystemExit", _shown(stop.code), "", 1)
+        if not (is_recorded and os.environ.get("HCCL_PROGRESS_FILE")):
             raise
         sys.exit(1)
     except BaseException as error:
@@ -57,8 +57,8 @@ def main() -> None:
         is_interrupt = isinstance(error, KeyboardInterrupt)
         code = -signal.SIGINT if is_interrupt else 1
         # hccl-launch's own agent, which also reads the progress file, prints the record.
-        is_told = _record(name, f"{name}: {_shown(error)}", text, code)
-        if not (is_told and os.environ.get("HCCL_PROGRESS_FILE")):
+        is_recorded = _record(name, f"{name}: {_shown(error)}", text, code)
+        if not (is_recorded and os.environ.get("HCCL_PROGRESS_FILE")):
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         if is_interrupt:  # the interpreter then ends by the signal
             sys.excepthook = lambda *_: None

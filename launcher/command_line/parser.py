@@ -27,9 +27,9 @@ _EPILOG = """\
 torchrun's other options, and --nnodes MIN:MAX, run on torch.distributed.elastic: see
 torchrun --help. Every option has torchrun's spelling with _ too.
 
-exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not come; 70 hccl-launch
-or the network of --emulate was killed; 71 a node was lost; 78 preflight found errors; 126 the
-program cannot run; 127 it was not found; 128 + the signal that ended the job"""
+exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not connect; 70
+hccl-launch or the network of --emulate was killed; 71 a node was lost; 78 preflight found errors;
+126 the program cannot run; 127 it was not found; 128 + the signal that ended the job"""
 _ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
 # Without effect: the kernel reports ends at once, every rank is a separate program, and the signals
 # that stop a program stop the job.
@@ -72,11 +72,11 @@ def parser() -> Parser:
     _add(group, "--use-mpi")
     _add(group, "--use-deepspeed")
     group = made.add_argument_group("the program")
-    _add(group, "-m --module", "it is a module, as python -m")
-    _add(group, "--no-python", "it is no Python script")
+    _add(group, "-m --module", "script is a module, as with python -m")
+    _add(group, "--no-python", "script is a program without Python")
     _add(group, "--run-path")
-    _add(group, "--replace-gloo", "hccl where it asks torch for gloo")
-    _add(group, "--habana-shim", "a program for Gaudi, on the CPU")
+    _add(group, "--replace-gloo", "use hccl where the script asks torch for gloo")
+    _add(group, "--habana-shim", "run a script for Gaudi on the CPU")
     group.add_argument("script", help="script.py, module or program")
     group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     group._group_actions[-1].required = False  # argparse requires such an argument by default
@@ -100,26 +100,27 @@ def _add_nodes(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("other hosts, over ssh")
     _add(group, "--hosts", "hosts and their ranks", "A:8,B:8")
     _add(group, "--hostfile", "a line for each: HOST slots=8", "FILE", type=values.path)
-    _add(group, "--ssh-port", "of every sshd", "P", type=values.port)
-    _add(group, "--ssh-user", "on every host", "NAME")
+    _add(group, "--ssh-port", "port of every sshd", "P", type=values.port)
+    _add(group, "--ssh-user", "user on every host", "NAME")
     several: Mapping[str, Any] = {"action": "append"}
-    of_ssh = "as ssh -o; repeatable"
+    of_ssh = "option of ssh, as ssh -o; repeatable"
     _add(group, "--ssh-option", of_ssh, "K=V", type=values.ssh_option, **several)
     _add(group, "-x --export", "variable to pass on", "NAME[=V]", **several)
     _add(group, "--env-file", "lines NAME=value", "FILE", type=values.path, **several)
-    _add(group, "--remote-python", "the Python there (the one here)", "PATH")
-    _add(group, "--remote-dir", "working directory there (the one here)", "PATH")
+    _add(group, "--remote-python", "Python on the other hosts (as here)", "PATH")
+    _add(group, "--remote-dir", "working directory on the other hosts (as here)", "PATH")
     group = made.add_argument_group("real nodes, where each runs hccl-launch")
     _add(group, "--node-rank", "number of this node, from 0", "I", type=values.count)
-    _add(group, "--master-addr", "node 0, as the others reach it", "HOST")
+    _add(group, "--master-addr", "node 0, as the other nodes reach it", "HOST")
     store = f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})"
     _add(group, "--master-port", store, "P", type=values.port)
-    _add(group, "--rdzv-endpoint", "instead: numbers in order of arrival", "HOST:P")
+    endpoint = "instead of both: nodes are numbered in order of arrival"
+    _add(group, "--rdzv-endpoint", endpoint, "HOST:P")
     _add(group, "--rdzv-backend", argparse.SUPPRESS, "X")
     _add(group, "--rdzv-id", "name of the job, the same on all nodes", "ID")
     _add(group, "--local-addr", argparse.SUPPRESS, "X")
     _add(group, "--standalone", "this machine alone")
-    limit = "seconds that all nodes have to come (300)"
+    limit = "seconds within which all nodes must connect (300)"
     _add(group, "--connect-timeout", limit, "S", type=values.seconds, default=300.0)
 
 
@@ -134,16 +135,16 @@ def _add_rest(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("output of the ranks")
     prefix = "[host:rank] before each line (auto: if there are several ranks)"
     group.add_argument("--prefix", choices=("auto", "always", "never"), default="auto", help=prefix)
-    _add(group, "--log-dir", "keep it in DIR/attempt_0/rank_3.log too", "DIR")
+    _add(group, "--log-dir", "also keep the output in DIR/attempt_0/rank_3.log", "DIR")
     streams: Mapping[str, Any] = {"type": values.streams, "default": "0"}
     _add(group, "-r --redirects", "1, 2, 3: only in the log", "S", **streams)
     _add(group, "-t --tee", "1, 2, 3: printed, and in the log", "S", **streams)
     shown: Mapping[str, Any] = {"type": values.local_ranks, "default": ""}
-    _add(group, "--local-ranks-filter", "print only these", "I,J", **shown)
+    _add(group, "--local-ranks-filter", "print only these local ranks", "I,J", **shown)
     group = made.add_argument_group("failures")
     again = "how often all ranks start again (0)"
     _add(group, "--max-restarts", again, "N", type=values.count, default=0)
-    fewest = "the others go on when a rank fails, while N are left (all)"
+    fewest = "when a rank fails, the others continue while N are left (all)"
     _add(group, "--min-ranks", fewest, "N", type=values.count, default=0)
     grace = "seconds from SIGTERM to SIGKILL of a rank that has to end (30)"
     _add(group, "--shutdown-timeout", grace, "S", type=values.seconds, default=30.0)

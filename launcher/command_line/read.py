@@ -40,8 +40,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
     starts = not (args.print_sbatch or args.print_k8s)
     if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
         raise UsageError(
-            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
-            "that stays"
+            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node, on a "
+            "node that stays"
         )
     if not args.print_k8s:  # its program is in the image
         values.check_program(args)

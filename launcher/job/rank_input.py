@@ -16,7 +16,7 @@ from hccl_py.launcher.processes import is_in_background
 
 _PIECE_BYTES = 64 << 10
 _STDIN = 0
-_LOOK_AGAIN_S = 0.5
+_CHECK_AGAIN_S = 0.5
 
 
 class UserInput:
@@ -53,7 +53,7 @@ class UserInput:
     def _on_readable(self) -> None:
         self._loop.selector.unregister(_STDIN)
         if is_in_background(os.getppid()):  # after Ctrl-Z: the shell reads the user's input
-            self._watch_at_s = time.monotonic() + _LOOK_AGAIN_S
+            self._watch_at_s = time.monotonic() + _CHECK_AGAIN_S
         else:
             self._read()
 

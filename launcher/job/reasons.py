@@ -39,8 +39,8 @@ class OutOfMemory:
     def _why_killed(self) -> str:
         if cgroup.oom_kills() == self._before:
             return (
-                "out of memory, or somebody's kill -9; the cgroup counts no kill for memory, "
-                "dmesg knows of the whole host"
+                "out of memory, or kill -9 by a user; the cgroup counts no kill for memory, "
+                "dmesg shows those of the whole host"
             )
         limit = ""
         if self._limit_bytes is not None:

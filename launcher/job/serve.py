@@ -19,7 +19,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.rank_input import UserInput
 from hccl_py.launcher.job.streams import PRINT_S, JobOutput
 
-_FAREWELL_S = 3.0
+_CLOSE_S = 3.0
 StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
 
 
@@ -45,8 +45,8 @@ class JobServer:
         self._sessions: dict[int, Session] = {}
         self._return_s: dict[int, float] = {}  # time limit for an agent to reconnect
         self._server: CoordinatorServer | None = None
-        self._farewell_s = self._give_up_s = float("inf")
-        self._last_words = ""
+        self._close_by_s = self._give_up_s = float("inf")
+        self._last_lines = ""
         self._input = UserInput(loop, lambda text: self._to_agent(0, "stdin", text))
         self.has_started_agents = False
         loop.add(self)
@@ -79,7 +79,7 @@ class JobServer:
         if self.coordinator.phase is Phase.ENDED:
             self.coordinator.exit_code = self.coordinator.exit_code or exit_code
             self._give_up_s = now_s
-            self._last_words = f"{self._last_words}\nhccl-launch: {why}".strip()
+            self._last_lines = f"{self._last_lines}\nhccl-launch: {why}".strip()
         else:
             self._give_up_s = now_s + self.coordinator.settings.stop_s + PRINT_S
             self.coordinator.stop(why, exit_code, now_s)
@@ -101,7 +101,7 @@ class JobServer:
     def next_s(self) -> float:
         """See `loop.Service`."""
         next_s = min(self.coordinator.next_s(), self._give_up_s, *self._return_s.values())
-        return next_s if self._is_farewell_over(time.monotonic()) else min(next_s, self._farewell_s)
+        return next_s if self._is_closing_over(time.monotonic()) else min(next_s, self._close_by_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
@@ -115,22 +115,22 @@ class JobServer:
             return
         if now_s >= self._give_up_s:
             self.streams.give_up()
-        if self._last_words and not self.streams.has_readers:
-            words, self._last_words = self._last_words, ""
-            self.streams.say(words)
+        if self._last_lines and not self.streams.has_readers:
+            lines, self._last_lines = self._last_lines, ""
+            self.streams.say(lines)
         # The agents close their connections when they end.
-        self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
+        self._close_by_s = min(self._close_by_s, now_s + _CLOSE_S)
         here = any(agent.exit_code is None for agent in self._local.values())
-        if not here and self._is_farewell_over(now_s) and self.streams.is_drained:
+        if not here and self._is_closing_over(now_s) and self.streams.is_drained:
             self._loop.stop()
 
-    def _is_farewell_over(self, now_s: float) -> bool:
-        return not self._routes or now_s >= self._farewell_s
+    def _is_closing_over(self, now_s: float) -> bool:
+        return not self._routes or now_s >= self._close_by_s
 
     def _say(self, text: str) -> None:
         # The report is printed last, and agents on other hosts may still send lines.
         if self.coordinator.phase is Phase.ENDED and self.streams.has_readers:
-            self._last_words = text
+            self._last_lines = text
         else:
             self.streams.say(text)
 

@@ -1,7 +1,7 @@
 """The texts: a batch script for Slurm, and an indexed Job for Kubernetes with its headless Service.
 
-Variables that `schedulers/kubernetes.py` and torchrun read give the pods their numbers and meeting
-address. YAML is written without a library: a string of JSON is one of YAML.
+Variables that `schedulers/kubernetes.py` and torchrun read give the pods their numbers and the
+rendezvous address. YAML is written without a library: a string of JSON is also one of YAML.
 """
 
 import json

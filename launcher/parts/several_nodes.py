@@ -1,4 +1,4 @@
-"""One of several nodes that run hccl-launch and meet at node 0."""
+"""One of several nodes that run hccl-launch and connect to node 0."""
 
 import errno
 import os

@@ -3,8 +3,8 @@
 The agent of each node answers questions; the coordinator asks them and evaluates the answers.
 Questions and answers are plain values; this folder does not send them.
 
-check.py     the coordinator's side: asks all nodes, chooses who dials whom, collects the report
+check.py     the coordinator's side: asks all nodes, pairs nodes that dial, makes the report
 node/        a node's side: its facts, and probes of the network to other nodes
-judge/       answers of all nodes -> findings and tables
+evaluation/  answers of all nodes -> findings and tables
 finding.py   a finding and its text
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.launcher.lookups import MOST_THREADS
+from hccl_py.launcher.preflight.evaluation.compare import CHECKS, clock_findings, compare, overview
+from hccl_py.launcher.preflight.evaluation.links import link_findings
 from hccl_py.launcher.preflight.finding import Finding, Nodes, render
-from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, compare, overview
-from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import PROBE_S, Target
 from hccl_py.launcher.preflight.node.responder import Introduction
@@ -84,14 +84,14 @@ def check(job: Job) -> Generator[Ask, Answers, CheckReport]:
         },
         RESOLVE_S + _ANSWER_S,
     )
-    met: Mapping[int, Introduction] = yield asked
-    findings = list(_silent(asked, met))
-    skews_s = yield from _ask_clocks(met)
+    answered: Mapping[int, Introduction] = yield asked
+    findings = list(_silent(asked, answered))
+    skews_s = yield from _ask_clocks(answered)
     findings += clock_findings(skews_s)
-    nodes = Nodes(job.names, job.node_sizes, {node: one["facts"] for node, one in met.items()})
+    nodes = Nodes(job.names, job.node_sizes, {node: one["facts"] for node, one in answered.items()})
     findings += compare(nodes)
-    findings += _listeners(met)
-    asked = _whom_to_reach(job, met)
+    findings += _listeners(answered)
+    asked = _what_to_reach(job, answered)
     results = yield asked
     findings += _silent(asked, results)
     findings += link_findings(nodes, results)
@@ -99,33 +99,33 @@ def check(job: Job) -> Generator[Ask, Answers, CheckReport]:
     return CheckReport(tuple(findings), job.names, len(CHECKS) + _PAIR_CHECKS, details)
 
 
-def _ask_clocks(met: Iterable[int]) -> Steps:
+def _ask_clocks(answered: Iterable[int]) -> Steps:
     """Return each node's clock minus this one's, within half of a round trip."""
     began_s = time.time()
-    clocks_s = yield Ask({node: {"kind": "clock"} for node in met}, _ANSWER_S)
+    clocks_s = yield Ask({node: {"kind": "clock"} for node in answered}, _ANSWER_S)
     middle_s = (began_s + time.time()) / 2
     return {node: float(clock_s) - middle_s for node, clock_s in clocks_s.items()}
 
 
-def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
+def _what_to_reach(job: Job, answered: Mapping[int, Introduction]) -> Ask:
     """Have all nodes dial others at the same time."""
     n = len(job.names)
-    has_master = 0 in met and not met[0]["master_problem"]
+    has_master = 0 in answered and not answered[0]["master_problem"]
     master = Target(
         node=0, path=None, interface="", source="", host=job.master_addr, port=job.master_port
     )
     questions: dict[int, dict[str, Any]] = {}
     most = 0
-    for node in met:
+    for node in answered:
         # In turns, so that not all others dial a node at the same time.
         others = [(node + k) % n for k in range(1, n)] if job.full else neighbours(node, n)
         targets = [
             target
             for other in others
-            if other in met
-            for target in _targets(met[node], met[other], other)
+            if other in answered
+            for target in _targets(answered[node], answered[other], other)
         ]
-        is_known = not isinstance(met[node]["facts"]["resolved"][job.master_addr], str)
+        is_known = not isinstance(answered[node]["facts"]["resolved"][job.master_addr], str)
         if has_master and is_known and node != 0:
             targets.append(master)
         questions[node] = {"kind": "reach", "targets": targets}
@@ -154,8 +154,8 @@ def _silent(asked: Ask, answers: Answers) -> Iterator[Finding]:
         )
 
 
-def _listeners(met: Mapping[int, Introduction]) -> Iterator[Finding]:
-    for node, one in met.items():
+def _listeners(answered: Mapping[int, Introduction]) -> Iterator[Finding]:
+    for node, one in answered.items():
         if problem := one["listen_problem"]:
             what = f"cannot listen on {problem}"
             remedy = "ss -ltnp shows which process does; or another HCCL_PORT_RANGE"

@@ -77,7 +77,7 @@ def test_render_puts_the_first_failure_last_and_whole() -> None:
     assert render([STOPPED, lost, same, *more, RAISED], 8).splitlines() == [
         "hccl-launch: after rank 1 failed: DistBackendError on ranks 0, 6-7; ValueError on rank 5; "
         "all other ranks were stopped",
-        "hccl-launch: rank 5 then said: ValueError: boom",
+        "hccl-launch: rank 5 then reported: ValueError: boom",
         "hccl-launch: rank 1 of 8 failed (node 0, local rank 1, pid 10, exit code 1)",
         "Traceback (most recent call last):",
         "ValueError: boom",

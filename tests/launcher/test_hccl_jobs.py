@@ -32,7 +32,7 @@ def test_ranks_that_shrink_go_on_while_enough_are_left(script: Callable[[str], P
     done = launch("--nnodes", 2, "--nproc", 2, "--min-ranks", 3, script(SHRINKS))
     assert done.returncode == 0, done.stderr
     assert done.stdout == 3 * "sum 3.0\n"
-    assert "killed by SIGKILL; 3 of 4 ranks go on (--min-ranks 3)" in done.stderr
+    assert "killed by SIGKILL; 3 of 4 ranks continue (--min-ranks 3)" in done.stderr
     assert "hccl-launch: after rank 0 failed: the other ranks ended well" in done.stderr
 
 

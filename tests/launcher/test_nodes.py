@@ -210,7 +210,7 @@ def test_node_that_never_comes_is_named_and_the_job_ends(
     assert codes == [MISSING_NODE] * 2
     (waiting, *_, last), (refused, *_, at_last) = (error.splitlines() for error in errors)
     assert f"waiting for node 1, which should reach 127.0.0.1:{port + 1}, for " in waiting
-    assert "error: node 1 did not come within 2 s (--connect-timeout)" in last
+    assert "error: node 1 did not connect within 2 s (--connect-timeout)" in last
     why = f"no answer from node 0 at 127.0.0.1:{nobody + 1} (Connection refused)"
     assert why in refused
     assert why in at_last

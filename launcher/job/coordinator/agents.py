@@ -45,7 +45,7 @@ class Agents(dict[int, AgentState]):
             return f"this job has {len(self._hosts)} nodes; there is no node {index}"
         if index in self:
             return (
-                f"{self.name(index)} is there already, as process {self[index].hello.pid}: "
+                f"{self.name(index)} has joined already, as process {self[index].hello.pid}: "
                 "give each node a number of its own"
             )
         return ""

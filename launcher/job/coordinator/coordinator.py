@@ -199,7 +199,7 @@ class JobCoordinator:
         if now_s >= self._until_s:
             self._end(
                 MISSING_NODE,
-                f"hccl-launch: error: {missing} did not come within "
+                f"hccl-launch: error: {missing} did not connect within "
                 f"{self.settings.connect_timeout_s:.0f} s (--connect-timeout). Was hccl-launch "
                 f"started there? Can it reach {address} (name, route, firewall)? Is its node "
                 "number right, and HCCL_SECRET the same?",
@@ -311,7 +311,7 @@ class JobCoordinator:
             return
         if self._progress is not None:
             self._progress.leave_out(new)
-        left = f"{num_left} of {world_size} ranks go on (--min-ranks {least})"
+        left = f"{num_left} of {world_size} ranks continue (--min-ranks {least})"
         self._say(f"hccl-launch: {what}; {left}")
 
     def _begin_to_stop(self, now_s: float, at_once: bool = False) -> None:

@@ -111,7 +111,7 @@ def test_what_is_typed_for_the_shell_is_not_read(monkeypatch: pytest.MonkeyPatch
     reader, writer = os.pipe()
     in_background, received, loop = [True, True, False], [], JobLoop()
     monkeypatch.setattr(rank_input, "_STDIN", reader)
-    monkeypatch.setattr(rank_input, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(rank_input, "_CHECK_AGAIN_S", 0.0)
     monkeypatch.setattr(rank_input, "is_in_background", lambda _: in_background.pop(0))
 
     def receive(text: str) -> None:

@@ -99,18 +99,20 @@ def test_line_after_five_seconds_names_who_is_missing_and_the_end_too() -> None:
     assert job.coordinator.exit_code is None
     job.coordinator.tick(300.0)
     assert job.coordinator.exit_code == MISSING_NODE
-    assert job.said[-1].startswith("hccl-launch: error: node 0 (a), node 2 did not come within 300")
+    assert job.said[-1].startswith(
+        "hccl-launch: error: node 0 (a), node 2 did not connect within 300"
+    )
     assert (1, "end") in job.kinds()
 
 
 def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None:
     job = Job()
     assert job.join(1) == ""
-    assert "node 1 (x) is there already, as process 101" in job.join(1)
+    assert "node 1 (x) has joined already, as process 101" in job.join(1)
     assert "this job has 3 nodes; there is no node 7" in job.coordinator.why_not(7)
     job = started()
     job.coordinator.lose(1, "gone", 2.0)
-    assert job.join(1) == "node 1 (x) is there already, as process 101: " + (
+    assert job.join(1) == "node 1 (x) has joined already, as process 101: " + (
         "give each node a number of its own"
     )
 
@@ -274,9 +276,9 @@ def test_ranks_go_on_while_enough_are_left() -> None:
     assert job.coordinator.phase is Phase.RUNNING
     assert job.kinds() == []
     assert job.said == [
-        "hccl-launch: rank 3 was killed by SIGKILL; 5 of 6 ranks go on (--min-ranks 3)",
+        "hccl-launch: rank 3 was killed by SIGKILL; 5 of 6 ranks continue (--min-ranks 3)",
         "hccl-launch: node 0 (x) with ranks 0-1 was lost: it does not answer; "
-        "3 of 6 ranks go on (--min-ranks 3)",
+        "3 of 6 ranks continue (--min-ranks 3)",
     ]
     job.ended(1, 30.0, FAILURE)
     assert job.coordinator.exit_code == 0

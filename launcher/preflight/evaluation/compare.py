@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
-from hccl_py.launcher.preflight.finding import Finding, Nodes, unlike
-from hccl_py.launcher.preflight.judge.addresses import (
+from hccl_py.launcher.preflight.evaluation.addresses import (
     check_families,
     check_identities,
     check_interfaces,
     check_names,
     check_ports,
 )
-from hccl_py.launcher.preflight.judge.resources import (
+from hccl_py.launcher.preflight.evaluation.resources import (
     check_cores,
     check_descriptors,
     check_memory,
     check_rdma,
 )
+from hccl_py.launcher.preflight.finding import Finding, Nodes, unlike
 from hccl_py.transport.network.agreed import may_differ
 
 _MOST_SKEW_S = 10.0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from made_nodes import GB, made_nodes, made_rdma, made_result
 
+from hccl_py.launcher.preflight.evaluation.compare import clock_findings, compare
+from hccl_py.launcher.preflight.evaluation.links import link_findings
 from hccl_py.launcher.preflight.finding import Finding
-from hccl_py.launcher.preflight.judge.compare import clock_findings, compare
-from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.node.probe import PairResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "jobs" / "launcher.md"
