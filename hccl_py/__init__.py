@@ -81,9 +81,9 @@ if not _os.path.exists(_os.path.join(_HERE, "transport")):
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib import metadata
+        from hccl_py.installation import PACKAGE, version_of
 
-        return metadata.version("hccl-py")
+        return version_of(PACKAGE)
     if name not in _HOMES:
         raise AttributeError(f"module 'hccl_py' has no attribute {name!r}")
     return getattr(_import_module(_HOMES[name]), name)

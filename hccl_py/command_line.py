@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from hccl_py.installation import pip_install
 from hccl_py.quantities import RATE, read_quantity, read_size
 
 _Value = TypeVar("_Value")
@@ -129,7 +130,7 @@ def parse_picture(text: str) -> Path:
             f"expected a name that ends in {', '.join(_PICTURES)}, got {text!r}"
         )
     if find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'hccl-py[bench]'")
+        raise argparse.ArgumentTypeError(f"needs matplotlib: {pip_install('bench')}")
     return parse_output(text)
 
 

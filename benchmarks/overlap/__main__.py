@@ -28,6 +28,7 @@ from hccl_py.command_line import (
     parse_positive,
     parse_seconds,
 )
+from hccl_py.installation import pip_install
 
 _ROUND_S = 0.2
 _MIN_ROUNDS = 3
@@ -191,7 +192,7 @@ def _problem(given: argparse.Namespace) -> str | None:
     if given.seconds * len(given.models) >= given.timeout:
         return f"--timeout: expected more than --seconds for each model, got {given.timeout:g}"
     if not given.show and "digits" in given.models and find_spec("sklearn") is None:
-        return "--models digits needs scikit-learn: pip install 'hccl-py[examples]'"
+        return f"--models digits needs scikit-learn: {pip_install('examples')}"
     return None
 
 

@@ -167,7 +167,7 @@ def _parser() -> Parser:
         "--plot",
         type=parse_picture,
         metavar="PNG",
-        help="draw the ratios (pip install hccl-py[bench])",
+        help="draw the ratios (needs matplotlib)",
     )
     return parser
 

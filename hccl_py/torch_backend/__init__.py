@@ -28,6 +28,9 @@ NAME = "hccl"
 ALIAS = "hccl_py"
 """Always registered: Habana's and Ascend's plug-ins register `NAME` too, and the last one wins."""
 
+TESTED_TORCH = ("2.13", "2.14")
+"""Versions with which the whole suite passed; the matrix of the hosted CI has these."""
+
 
 _FEW_DESCRIPTORS = 64  # torch's store needs about twenty, and says only that it failed
 _STORE_GRACE_S = 1.0  # torch's own error comes first, where it is in time

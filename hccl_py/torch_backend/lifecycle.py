@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
@@ -11,7 +14,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from hccl_py.communicator import Communicator
 from hccl_py.membership.lives import life_at
 from hccl_py.recording import GUARDS
-from hccl_py.torch_backend import patches
+from hccl_py.torch_backend import TESTED_TORCH, patches
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
@@ -33,6 +36,8 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
     patches.apply_all()
+    if (dist.get_rank() if dist.is_initialized() else options.group_rank) == 0:
+        _warn_of_untested_torch(torch.__version__)
     ranks, name = options.global_ranks_in_group, options.group_id
     timeout_s = seconds_of(options.timeout)
     default = dist.group.WORLD if dist.is_initialized() else None
@@ -48,6 +53,14 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     count_steps()
     answer_debug_server()
     return ProcessGroupHccl(made, options.store, ranks, name)
+
+
+@cache  # once in a process
+def _warn_of_untested_torch(version: str) -> None:
+    if ".".join(version.split(".")[:2]) not in TESTED_TORCH:
+        tested = " and ".join(TESTED_TORCH)
+        text = f"hccl: warning: torch {version} was not tested with hccl-py; tested: {tested}"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:

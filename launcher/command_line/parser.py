@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from hccl_py.command_line import Parser
+from hccl_py.installation import PACKAGE, version_of
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT
@@ -192,7 +193,5 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"hccl-py {version('hccl-py')}")
+        print(f"hccl-py {version_of(PACKAGE)}")
         parser.exit()

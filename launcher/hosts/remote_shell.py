@@ -8,8 +8,8 @@ and its hccl-py, writes `BEGINS` to stderr and becomes the agent.
 import posixpath
 import shlex
 from collections.abc import Mapping
-from importlib.metadata import version
 
+from hccl_py.installation import PACKAGE, install_elsewhere, version_of
 from hccl_py.launcher.exit_codes import UsageError
 
 COMMAND = "exec sh -c 'IFS= read -r line && eval \"$line\"'"
@@ -41,7 +41,7 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
         *([f"export {' '.join(exports)}"] if exports else []),
         f"command -v {interpreter} >/dev/null || exit {_NO_PYTHON}",
         f"found=$({interpreter} -c {shlex.quote(_VERSION)} </dev/null) || exit {_NO_PACKAGE}",
-        f'test "$found" = {shlex.quote(version("hccl-py"))} || '
+        f'test "$found" = {shlex.quote(version_of(PACKAGE))} || '
         f'{{ echo "$found" >&2; exit {_OTHER_VERSION}; }}',
         f"echo {shlex.quote(BEGINS.decode().rstrip())} >&2",
         f"exec {interpreter} -m {shlex.quote(module)}",
@@ -54,12 +54,12 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
 
 def explain(code: int, last_line: str, working_directory: str, python: str) -> str | None:
     """Return what a host lacks, by its shell's exit code; None: it ended for another reason."""
-    install = f"run {python} -m pip install hccl-py=={version('hccl-py')} there"
+    install = install_elsewhere(python)
     return {
         _NO_FOLDER: f"cannot enter the working directory {working_directory}; make it there, or "
         "name another one",
         _NO_PYTHON: f"no Python {python}; make the same virtual environment there, or name another "
         "Python",
         _NO_PACKAGE: f"{python} cannot import hccl-py ({last_line}); {install}",
-        _OTHER_VERSION: f"{python} has hccl-py {last_line}, not {version('hccl-py')}; {install}",
+        _OTHER_VERSION: f"{python} has hccl-py {last_line}, not {version_of(PACKAGE)}; {install}",
     }.get(code)

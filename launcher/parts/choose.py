@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
+from hccl_py.installation import pip_install
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.output.options import OutputOptions
@@ -42,6 +44,11 @@ def elastic_part(options: JobOptions, folder: Path, words: Sequence[str]) -> Cal
     """Return a function that runs a job whose size may change."""
     from hccl_py.launcher import elastic_job
 
+    if find_spec("torch") is None:
+        raise UsageError(
+            "a job whose size may change, and torchrun's own options, need torch, which is not "
+            f"installed: {pip_install('torch')}"
+        )
     check_secret()
     elastic_job.check_options(options)
     check_folder(options.output.log_dir)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 ORDER = (
-    *("quantities", "command_line"),
+    *("quantities", "installation", "command_line"),
     *("transport", "transport.network", "transport.wire", "transport.providers"),
     *("transport.control", "transport.bootstrap", "transport.verbs"),
     *("memory", "plan", "compression", "algorithms", "fingerprint", "observe", "diagnosis"),
@@ -46,7 +46,7 @@ APART = "launcher"
 lab, a part of which `hccl-launch --emulate` loads by its name, imports it."""
 
 FOR_LAUNCHER = {
-    *("hccl_py.schedulers", "hccl_py.command_line"),
+    *("hccl_py.schedulers", "hccl_py.command_line", "hccl_py.installation"),
     *("hccl_py.transport.errors", "hccl_py.transport.deadline", "hccl_py.transport.own_files"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     *("hccl_py.transport.network.agreed", "hccl_py.transport.network.secret"),

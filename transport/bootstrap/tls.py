@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from typing import BinaryIO, cast
 
+from hccl_py.installation import pip_install
 from hccl_py.transport import _core
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.system_calls import can_share_memory
@@ -83,7 +84,7 @@ def _make_certificate() -> tuple[bytes, bytes]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise InvalidArgumentError(
-            "HCCL_TLS=1 needs the package `cryptography`: pip install 'hccl-py[tls]'"
+            f"HCCL_TLS=1 needs the package `cryptography`: {pip_install('tls')}"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
     # A unique name: OpenSSL tries all certificates with the name that a peer presents.

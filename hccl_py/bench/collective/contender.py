@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from hccl_py.bench.collective.oracle import Call
@@ -16,7 +17,12 @@ Timed = Callable[[], object]
 """A call that blocks until this rank's part is done."""
 
 Zeros = Callable[[int, str], Any]
-"""Makes a tensor of zeros: number of elements, element type."""
+"""Makes a tensor of zeros, or an array without torch: number of elements, element type."""
+
+
+def has_torch() -> bool:
+    """Return whether torch is installed; does not import it."""
+    return find_spec("torch") is not None
 
 
 @dataclass(frozen=True)

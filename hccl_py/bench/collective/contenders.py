@@ -1,4 +1,7 @@
-"""The contenders by name: an `Api` opens one in a rank process, which alone imports torch."""
+"""The contenders by name: an `Api` opens one in a rank process, which alone imports torch.
+
+Without torch the communicator is measured, on numpy arrays.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hccl_py.algorithms.choice.shared import REPRODUCIBLE
 from hccl_py.algorithms.choice.tuner import VARIABLE as ALGORITHM
-from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+from hccl_py.bench.collective.contender import Contender, Endpoint, Open, has_torch
 from hccl_py.bench.collective.options import Options
 from hccl_py.compression import VARIABLE as COMPRESSION
 
@@ -39,22 +46,35 @@ class Api:
 
     def __call__(self, endpoint: Endpoint) -> Contender:
         """Open it; blocks until all ranks are connected."""
-        import torch
-
-        from hccl_py.bench.collective.over_communicator import CommunicatorContender
-        from hccl_py.bench.collective.over_torch import TorchContender
         from hccl_py.memory.registered import empty
 
         contender: Contender
         with _environment(self.variable):
             if self.name == "communicator":
+                from hccl_py.bench.collective.over_communicator import CommunicatorContender
+
                 contender = CommunicatorContender.open(endpoint)
             else:
+                from hccl_py.bench.collective.over_torch import TorchContender
+
                 backend = "hccl" if self.name == "torch" else self.name
                 contender = TorchContender(backend, endpoint)
+        if not has_torch():
+            contender.zeros = empty if self.is_registered else _zeros
+            return contender
+        import torch
+
         make = empty if self.is_registered else torch.zeros
         contender.zeros = lambda count, dtype: make(count, dtype=getattr(torch, dtype))
         return contender
+
+
+def _zeros(count: int, dtype: str) -> npt.NDArray[Any]:
+    """Make an array that begins at a multiple of 64 bytes, as torch's tensors do."""
+    num_bytes = count * np.dtype(dtype).itemsize
+    memory = np.zeros(num_bytes + 63, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + num_bytes].view(dtype)
 
 
 @contextmanager

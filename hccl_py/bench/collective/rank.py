@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contender import Contender, Endpoint, Open, Timed
+from hccl_py.bench.collective.contender import Contender, Endpoint, Open, Timed, has_torch
 from hccl_py.bench.collective.oracle import BARRIER, FLOAT_TYPES, PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
 from hccl_py.transport.errors import InvalidArgumentError
@@ -103,7 +103,9 @@ def _make_buffers(rank: Rank, contender: Contender) -> tuple[Any, Any]:
     def zeros(count: int) -> Any:
         # Writes every page: pages that were never written all share one page of zeros, which is
         # read from the cache.
-        return contender.zeros(count, call.dtype).zero_()
+        made = contender.zeros(count, call.dtype)
+        made[:] = 0
+        return made
 
     if not call.in_place:
         return zeros(counts[0]), zeros(counts[1])
@@ -116,7 +118,7 @@ def _make_buffers(rank: Rank, contender: Contender) -> tuple[Any, Any]:
 def check(rank: Rank, contender: int) -> Checked:
     """Run once on known data and count wrong elements; leaves zeros in the buffers."""
     call, (input, output) = rank.call, rank.buffers[contender]
-    output.fill_(1)
+    output[:] = 1
     _fill(input, contribution(call, rank.rank))
     rank.barriers[contender]()
     if call.op == "barrier":
@@ -127,8 +129,7 @@ def check(rank: Rank, contender: int) -> Checked:
     error = _INT8_ERROR if rank.contenders[contender].compression == "int8" else 0.0
     relative = FLOAT_TYPES.get(call.dtype, 0.0) if call.reduce_op == "avg" else 0.0
     num_wrong = _count_wrong(output, CASES[call.op].expectation(call, rank.rank), relative, error)
-    input.zero_()
-    output.zero_()
+    input[:] = output[:] = 0
     return Checked(num_wrong, entered_ns, left_ns)
 
 
@@ -186,29 +187,32 @@ def _count_wrong(actual: Any, pieces: Sequence[Piece], relative: float, error: f
     for piece in pieces:
         part = actual[start : start + piece.count]
         start += piece.count
-        pattern = _tensor(piece.pattern, actual.dtype)
+        pattern = _like(actual, piece.pattern)
         whole = piece.count - piece.count % PERIOD
         for got, want in (
-            (part[:whole].view(-1, PERIOD), pattern),
+            (part[:whole].reshape(-1, PERIOD), pattern),
             (part[whole:], pattern[: piece.count - whole]),
         ):
-            limit = relative * want.abs() + error
-            right = (got - want).abs() <= limit if relative or error else got == want
+            limit = relative * abs(want) + error
+            right = abs(got - want) <= limit if relative or error else got == want
             num_wrong += int((~right).sum())
     return num_wrong
 
 
 def _fill(data: Any, pattern: npt.NDArray[np.int64]) -> None:
-    period = _tensor(pattern, data.dtype)
-    whole = data.numel() - data.numel() % PERIOD
-    data[:whole].view(-1, PERIOD).copy_(period)
-    data[whole:].copy_(period[: data.numel() - whole])
+    period = _like(data, pattern)
+    whole = len(data) - len(data) % PERIOD
+    data[:whole].reshape(-1, PERIOD)[:] = period
+    data[whole:] = period[: len(data) - whole]
 
 
-def _tensor(pattern: npt.NDArray[Any], dtype: Any) -> Any:
+def _like(data: Any, pattern: npt.NDArray[Any]) -> Any:
+    """Return a pattern as `data` is: a tensor or an array, of its element type."""
+    if isinstance(data, np.ndarray):
+        return pattern.astype(data.dtype)
     import torch  # not above: the command imports this file and must start quickly
 
-    return torch.from_numpy(np.ascontiguousarray(pattern)).to(dtype)
+    return torch.from_numpy(np.ascontiguousarray(pattern)).to(data.dtype)
 
 
 def serve(
@@ -233,7 +237,7 @@ def serve(
             enter(namespace)  # before there is any other thread
         threading.Thread(target=_end_with_parent, daemon=True).start()
         os.environ.update(environment)
-        if contenders:
+        if contenders and has_torch():
             import torch
 
             torch.set_num_threads(1)

@@ -56,12 +56,13 @@ def check_settings(nodes: Nodes) -> Iterator[Finding]:
 
 def check_versions(nodes: Nodes) -> Iterator[Finding]:
     """Find differing versions of software that exchanges data between ranks."""
-    install = "pip install {}==USUAL in the environment that the job uses"
+    where = "in the environment that the job uses"
     versions = {node: facts["versions"] for node, facts in nodes.facts.items()}
     ours = {node: each["hccl-py"] for node, each in versions.items()}
-    yield from unlike(nodes, "hccl-py", ours, "error", install.format("hccl-py"))
+    remedy = f"install hccl-py USUAL {where}, from where the other nodes have it"
+    yield from unlike(nodes, "hccl-py", ours, "error", remedy)
     torch = {node: each["torch"] for node, each in versions.items()}
-    yield from unlike(nodes, "torch", torch, "warning", install.format("torch"))
+    yield from unlike(nodes, "torch", torch, "warning", f"pip install torch==USUAL {where}")
     # Patch levels do not change the exchanged data.
     python = {node: each["Python"].rpartition(".")[0] for node, each in versions.items()}
     yield from unlike(nodes, "Python", python, "warning", "use Python USUAL")

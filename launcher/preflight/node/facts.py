@@ -6,9 +6,9 @@ import platform
 import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from typing import TypedDict
 
+from hccl_py.installation import version_of
 from hccl_py.launcher.lookups import addresses_of, in_threads
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.transport.errors import HcclError
@@ -116,7 +116,7 @@ def examine(names: Sequence[str], master_addr: str, environ: Mapping[str, str]) 
         quota=machine.quota,
         memory_limit=machine.memory_bytes,
         memory_available=available_memory(),
-        versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
+        versions={"Python": platform.python_version()} | {x: version_of(x) for x in _PACKAGES},
         rdma=_rdma(environ, [interface for interface, _ in paths], interfaces),
         hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
         resolved=resolved,
@@ -201,13 +201,6 @@ def _interfaces() -> dict[str, Interface]:
                 mtu=struct.unpack_from("=i", mtu, 16)[0], has_carrier=has_carrier
             )
     return found
-
-
-def _version(package: str) -> tuple[str, str]:
-    try:
-        return package, metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return package, "not installed"
 
 
 def resolve(names: Iterable[str], timeout_s: float) -> dict[str, Resolved]:

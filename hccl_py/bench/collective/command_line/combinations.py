@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.contender import has_torch
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 from hccl_py.command_line import parse_size
+from hccl_py.installation import pip_install
 
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
 _DEFAULT_FACTOR = 16
@@ -59,8 +61,22 @@ def problem_of(given: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     """Return what is wrong with arguments that `parser` accepted one by one; None: nothing."""
     alone = (_beside(option, given, parser) for option in _ALONE)
     return next(filter(None, alone), None) or next(
-        (message for message, is_so in (_of_sizes(given) | _of_ranks(given)).items() if is_so), None
+        (message for message, is_so in (_of_sizes(given) | _of_ranks(given)).items() if is_so),
+        _of_torch(given),
     )
+
+
+def _of_torch(given: argparse.Namespace) -> str | None:
+    """Say what needs torch, which is not installed; None: nothing does."""
+    needy = {
+        "--api torch": given.api == "torch",
+        "--compare": given.compare,
+        "-d bfloat16": "bfloat16" in given.dtypes,
+    }
+    named = next((option for option, is_given in needy.items() if is_given), None)
+    if named is None or has_torch():
+        return None
+    return f"{named} needs torch, which is not installed: leave it out, or {pip_install('torch')}"
 
 
 def _beside(option: str, given: argparse.Namespace, parser: argparse.ArgumentParser) -> str:

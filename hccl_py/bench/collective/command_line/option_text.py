@@ -64,7 +64,8 @@ sizes
 
 how it is measured
   --api NAME
-    call hccl through torch (torch.distributed, default) or communicator (hccl_py.Communicator)
+    call hccl through torch (torch.distributed, default) or communicator (hccl_py.Communicator;
+    default where torch is not installed)
   --compare LIST
     measure gloo beside hccl, in turns in the same processes (MPICH, Open MPI and UCC: python -m
     benchmarks.peers in a checkout)

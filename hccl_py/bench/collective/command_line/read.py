@@ -11,6 +11,7 @@ from typing import Any
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.command_line.combinations import problem_of, sizes_of
 from hccl_py.bench.collective.command_line.parser import make_parser
+from hccl_py.bench.collective.contender import has_torch
 from hccl_py.bench.collective.options import Options
 
 _NAMES = {field.name for field in fields(Options)}
@@ -39,7 +40,7 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
     common |= {"collective": collective, "pairs": _pairs(given, collective, n)}
     common["sizes"] = sizes_of(given) if case.has_data else (0,)
     # A second torch group takes HCCL_REPRODUCIBLE from the first: the two cannot be compared.
-    needs_communicator = given.profile or given.reproducible
+    needs_communicator = given.profile or given.reproducible or not has_torch()
     common["api"] = "communicator" if needs_communicator else given.api or "torch"
     roots = tuple(range(n)) if given.roots is None else given.roots
     for dtype, reduce_op, root, in_place in product(

@@ -8,12 +8,12 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.results import Row
+from hccl_py.installation import PACKAGE, version_of
 from hccl_py.transport.network.system_calls import usable_cores
 
 
@@ -90,7 +90,7 @@ def facts() -> dict[str, Any]:
             "system": f"{platform.system()} {platform.release()}",
         },
         "versions": {
-            **{name: version(name) for name in ("hccl-py", "torch", "numpy")},
+            **{name: version_of(name) for name in (PACKAGE, "torch", "numpy")},
             "python": platform.python_version(),
         },
     }
