@@ -86,7 +86,11 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
         parts += [f"rank {reporter}, {path}" for path in _paths(failure)]
     # Ranks in an earlier call may wait for a silent rank, or for one in no call.
     busy = [rank for rank, one in late.items() if one.progress.call]
-    missing = sorted(reports.absent or late, key=lambda rank: (rank in busy, rank))
+    # One that only did not answer in time may have waited for a core.
+    silent = {rank for rank, one in reports.absent.items() if one.silent_s}
+    missing = sorted(
+        reports.absent or late, key=lambda rank: (rank in busy, rank not in silent, rank)
+    )
     return Arrivals("; ".join(parts), missing, waiting_for)
 
 

@@ -211,6 +211,12 @@ def test_timeout_of_a_host_that_answers_leaves_its_other_ranks_their_own_cause()
     assert "rank 3 (host h, pid 103) is stopped, or busy" in text
 
 
+def test_timeout_blames_a_silent_rank_before_one_that_only_did_not_answer_in_time() -> None:
+    reports = {0: report(Cause.TIMED_OUT, 2, progress={"out_of_reach": (2,)})}
+    absent = {1: NO_ANSWER, 2: SILENT, 3: SILENT}
+    assert decide(reports, absent, 4, ((0, 1), (2, 3))).rank == 2
+
+
 def test_timeout_blames_a_rank_in_no_call_before_one_in_an_earlier_call() -> None:
     reports = {
         0: report(sequence=16, progress={"submitted": 16}),

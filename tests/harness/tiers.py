@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "soak": "python3 tests/soak/main.py --seconds 600",
     "address": ".ci/sanitize address,undefined",
-    "thread": ".ci/sanitize thread",
+    "thread": ".ci/sanitize thread && .ci/sanitize python",
     "fuzz": ".ci/sanitize fuzz",
 }
 """The nightly tier: what each section runs, from the root of the tree."""
