@@ -117,13 +117,11 @@ def test_licence_is_the_one_that_the_metadata_name() -> None:
 
 
 def test_repository_has_one_address() -> None:
-    named = subprocess.run(
-        ["git", "grep", "-hoIE", r"github\.com/hccl-py[^/ ]*/[A-Za-z0-9_-]+"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    assert {f"https://{one}" for one in named} <= {REPOSITORY}
+    places = ("*.md", "*.toml", "*.cff", "docs/**/*.md", ".github/**/*", "hccl_py/**/*.py")
+    files = [path for place in places for path in ROOT.glob(place) if path.is_file()]
+    pattern = re.compile(r"https://github\.com/hccl-py[^/ ]*/[\w-]+")
+    named = {one for path in files for one in pattern.findall(path.read_text())}
+    assert named == {REPOSITORY}
 
 
 def test_hooks_of_commits_have_the_tools_of_the_tests() -> None:
