@@ -30,7 +30,7 @@ TRAINING_IMAGES = 1437
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        # Every rank gets here; hccl-launch prints the reason of an exit once.
+        # Every rank exits here; hccl-launch prints the reason once.
         sys.exit(f"{self.prog}: error: {message}\n{self.format_usage()}")
 
 
@@ -86,7 +86,7 @@ def build_model():
 
 
 def train_epoch(model, optimizer, images, labels, order):
-    """Take one pass over the images in the given order; return the loss of every step."""
+    """Train on all images once, in the given order; return the loss of every step."""
     losses = []
     # Ranks must have equal shares for the mean of their gradients to be the gradient of the mean.
     for step in range(len(order) // args.batch_size):
@@ -117,7 +117,7 @@ def save(state):
 
 
 def load():
-    """Return the checkpoint of this job's last attempt, or the one that --resume asks for.
+    """Return the checkpoint of this job's last attempt, or any checkpoint with --resume.
 
     Rank 0 reads it and broadcasts it: other nodes need not see its disk.
     """
@@ -142,7 +142,7 @@ def report(epoch, losses, correct, elapsed_s):
 
 
 def summary(correct):
-    """Say what the job has shown: ranks, accuracy, checkpoint."""
+    """Return a line with ranks, accuracy and checkpoint."""
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     emulated = "HCCL_NODE_ID" in os.environ
     ranks_here = WORLD_SIZE if emulated else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -156,7 +156,7 @@ def summary(correct):
 
 
 def write_losses(epoch, losses):
-    """Append to the log; an epoch that ended in a crash before its checkpoint is there twice."""
+    """Append to the log; it has an epoch twice if a crash came before the epoch's checkpoint."""
     with open(args.loss_log, "w" if epoch == 1 else "a") as log:
         for step, loss in enumerate(losses):
             print(json.dumps({"epoch": epoch, "step": step, "loss": loss}), file=log)

@@ -33,7 +33,7 @@ def load_images():
 
 
 def gradient_of(weights, images, labels):
-    """Return the gradient of the cross entropy; a last row holds its value and the hits."""
+    """Return the gradient of the cross entropy; the last row has the loss and the hits."""
     scores = images @ weights
     chances = np.exp(scores - scores.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
@@ -57,7 +57,7 @@ def train(comm, args, victim):
             comm.all_reduce(total)
         except CommunicatorError as error:
             comm = comm.shrink()
-            # The failed call may have finished on some ranks: rank 0 says where to continue.
+            # The failed call may have finished on some ranks, so all continue where rank 0 is.
             comm.broadcast(step, root=0)
             comm.broadcast(weights, root=0)
             if comm.rank == 0:

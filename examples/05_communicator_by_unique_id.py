@@ -15,7 +15,7 @@ from hccl_py import Communicator, UniqueId
 def run_rank(unique_id: UniqueId, rank: int, world_size: int) -> None:
     """Exchange numbers with all other ranks."""
     with Communicator(unique_id, rank, world_size) as comm:
-        # In position, out of position, and in the background.
+        # Out of place, then in place and in the background.
         data = np.full(1_000_000, rank + 1.0, np.float32)
         total = np.empty_like(data)
         comm.all_reduce(data, output=total)
@@ -24,7 +24,7 @@ def run_rank(unique_id: UniqueId, rank: int, world_size: int) -> None:
         work.wait()
         assert (data == 1.0).all()
 
-        # Send to and receive from every rank, in any order: all of it starts when the group ends.
+        # Send to and receive from every rank, in any order: all calls start when the group ends.
         outgoing = [bytes([rank, peer]) for peer in range(world_size)]
         incoming = [bytearray(2) for _ in range(world_size)]
         with hccl_py.group():

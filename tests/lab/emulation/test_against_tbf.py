@@ -1,8 +1,8 @@
 """An all_reduce on emulated nodes takes as long as on namespaces whose links a token bucket limits.
 
-    HCCL_TEST_ROUNDS=5 python3 -m pytest -q -s -m nightly tests/emulation/test_against_tbf.py
+    HCCL_TEST_ROUNDS=5 python3 -m pytest -q -s -m nightly tests/lab/emulation/test_against_tbf.py
 
-prints the table of docs/jobs/emulate.md: medians of all calls of alternating rounds.
+prints the table of docs/tables/emulation.md: medians of all calls of alternating rounds.
 """
 
 from __future__ import annotations
