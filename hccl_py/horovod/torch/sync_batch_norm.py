@@ -28,6 +28,9 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if size() == 1 or not (self.training or self.running_mean is None):
             return super().forward(input)
+        kind = input.dtype
+        if kind.itemsize == 2:  # sums of 16 bits overflow
+            input = input.float()
         others = [0, *range(2, input.dim())]
         count = input.new_tensor([input.numel() / input.size(1)])
         # The variance in a second call: the difference of two large sums would lose digits.
@@ -42,7 +45,7 @@ class SyncBatchNorm(_BatchNorm):
         made: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             made = made * self.weight.view(shape) + self.bias.view(shape)
-        return made
+        return made.to(kind)
 
     def _track(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
         assert self.num_batches_tracked is not None

@@ -118,6 +118,8 @@ def check_sync_batch_norm(me: int) -> None:
     assert mine.grad is not None
     assert together.grad is not None
     torch.testing.assert_close(mine.grad, together.grad[part])
+    large = torch.full((2, 3, 256, 256), 2.0, dtype=torch.float16)  # whose sum is not in float16
+    torch.testing.assert_close(hvd.SyncBatchNorm(3)(large), torch.zeros_like(large))
 
 
 def check_arguments_of_the_optimizer(me: int) -> None:
