@@ -113,7 +113,7 @@ class _Joining:
             self._communicator.barrier()  # raises what ended the job, or that a rank left
         reports = self._coordination.survey(_SURVEY_S).values()
         logs = [decode(Report, report).calls for report in reports]
-        longest = max(logs, key=lambda log: log[-1].number if log else 0)
+        longest = max(logs, key=lambda log: log[-1].number if log else 0, default=())
         # After the survey: the last rank may have joined since, and made further calls.
         self._read_last()
         end = self._last.sequence if self._last is not None else math.inf

@@ -1,4 +1,4 @@
-"""The log of paths that break and come back, which must not fill it."""
+"""Logs paths that break and come back, without a line for each of many breaks."""
 
 import logging
 import time

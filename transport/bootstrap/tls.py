@@ -1,7 +1,7 @@
 """Encryption of the connections between nodes (HCCL_TLS=1): TLS 1.3, both certificates pinned.
 
-Every rank makes a key and a self-signed certificate for each communicator. The certificate travels
-in the rank's peer info at the rendezvous. A connection is accepted only if the other end presents
+Every rank makes a key and a self-signed certificate for each communicator. The certificate is in
+the rank's peer info at the rendezvous. A connection is accepted only if the other end presents
 the certificate of the rank that it claims to be. This needs no authority, file or clock. The
 handshake with the job's secret then runs inside.
 """

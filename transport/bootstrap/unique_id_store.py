@@ -408,8 +408,8 @@ class UniqueIdClient(StoreClient):
             self._check_server()
             if deadline.expired:
                 hint = (
-                    ": nobody serves it there; rank 0 did not come, or its process failed before "
-                    "and has ended; look at its log (is HCCL_SECRET the same in all processes?)"
+                    ": no process serves it there; rank 0 did not start, or its process failed "
+                    "and ended; look at its log (is HCCL_SECRET the same in all processes?)"
                 )
                 if self._rejected is not None:
                     hint = f", but rejects this rank: {_OTHER_SECRET}"

@@ -1,7 +1,7 @@
 """The control plane of this process: messages between ranks, a service of the control thread.
 
-`acquire` starts it before the rendezvous, because peer infos carry its address. It lives from the
-first communicator that has peers to the last. Ranks of one process need no sockets.
+`acquire` starts it before the rendezvous, because peer infos carry its address. It exists from
+the first communicator with peers until the last is closed. Ranks of one process need no sockets.
 """
 
 import contextlib

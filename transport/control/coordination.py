@@ -129,8 +129,8 @@ class Coordination:
         _, late = wait(answers.values(), timeout_s)
         self._plane.loop.post(lambda: participant.cancel(late))
         # An answer is an exception if the communicator was closed.
-        came = {rank: one for rank, one in answers.items() if one not in late}
-        return {rank: one.result() for rank, one in came.items() if one.exception() is None}
+        arrived = {rank: one for rank, one in answers.items() if one not in late}
+        return {rank: one.result() for rank, one in arrived.items() if one.exception() is None}
 
     def clock(self) -> ClockReading | None:
         """Return the offset of this rank's clock from the coordinator's; None: not known yet."""

@@ -38,7 +38,7 @@ class WireClient:
 
     Attributes:
         is_up: whether the server is connected.
-        was_rejected: the last attempt reached a process that is not such a server.
+        was_rejected: since the last connection, an attempt reached a process of another kind.
         was_reset: the last attempt reached a listening process and was reset.
         other_secret: the last attempt reached a server with another secret.
     """

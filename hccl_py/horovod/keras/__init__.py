@@ -2,7 +2,7 @@
 
 optimizer    DistributedOptimizer
 callbacks    for model.fit: broadcast, averages of metrics, learning rates
-elastic      training goes on when a rank is lost
+elastic      training that continues when a rank is lost
 
 It imports no torch. Its allreduce, allgather and broadcast take and return numpy arrays.
 """

@@ -2,7 +2,7 @@
 
 calls        runs the collectives on tensors, with gradients
 gradients    DistributedGradientTape
-elastic      training goes on when a rank is lost
+elastic      training that continues when a rank is lost
 
 `hccl_py.horovod.keras` has DistributedOptimizer and the callbacks, also as `.tensorflow.keras`.
 """

@@ -3,7 +3,7 @@
 calls              runs the collectives on tensors, with gradients
 optimizer          DistributedOptimizer; gradients: when it reduces them
 broadcast_state    all ranks begin with the parameters of one
-elastic, sampler   training goes on when a rank is lost
+elastic, sampler   training that continues when a rank is lost
 sync_batch_norm, tensors
 """
 
