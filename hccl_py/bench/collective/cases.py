@@ -129,6 +129,9 @@ def _nothing_to_do() -> None:
     """Do what a rank does that is in no pair."""
 
 
+PAIRED = ("send_recv", "ping_pong")
+"""The cases between two ranks."""
+
 CASES: dict[str, Case] = {
     "all_reduce": Case(
         blocks=lambda n: (1, 1),

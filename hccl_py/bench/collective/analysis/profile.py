@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hccl_py.bench.collective.cases import PAIRED
 from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.over_communicator import CommunicatorContender
 from hccl_py.bench.collective.rank import Rank
@@ -58,7 +59,7 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
 
 def is_profiled(options: Options) -> bool:
     """Return whether the engine times the parts of this case; it does not for send and recv."""
-    return options.collective not in ("send_recv", "ping_pong")
+    return options.collective not in PAIRED
 
 
 def _profile(rank: Rank, calls: int) -> Profile:

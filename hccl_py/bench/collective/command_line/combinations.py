@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.cases import CASES, PAIRED
 from hccl_py.bench.collective.contender import has_torch
 from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 from hccl_py.command_line import parse_size
@@ -30,8 +30,6 @@ _ALONE = {
     ),
 }
 """Options that replace the usual measurement: which options they allow, and what they do."""
-
-_PAIRED = ("send_recv", "ping_pong")
 
 
 def sizes_of(given: argparse.Namespace) -> tuple[int, ...]:
@@ -125,7 +123,7 @@ def _of_ranks(given: argparse.Namespace) -> dict[str, object]:
     n, named = given.nproc * given.nnodes, ", ".join(given.test)
     is_one_node, has_veth = given.nnodes < 2, bool(given.veth_links)
     cases = [CASES[name] for name in given.test]
-    reduces, paired = any(case.reduces for case in cases), {*_PAIRED} & {*given.test}
+    reduces, paired = any(case.reduces for case in cases), {*PAIRED} & {*given.test}
     listed = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*(given.roots or ()), *listed) if rank >= n]
     algorithm_problem = _algorithm_problem(given)

@@ -8,14 +8,13 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.cases import CASES, PAIRED
 from hccl_py.bench.collective.command_line.combinations import problem_of, sizes_of
 from hccl_py.bench.collective.command_line.parser import make_parser
 from hccl_py.bench.collective.contender import has_torch
 from hccl_py.bench.collective.options import Options
 
 _NAMES = {field.name for field in fields(Options)}
-_PAIRED = ("send_recv", "ping_pong")
 
 
 def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
@@ -64,4 +63,4 @@ def _places(given: argparse.Namespace, collective: str) -> list[bool]:
 def _pairs(given: argparse.Namespace, collective: str, n: int) -> tuple[tuple[int, int], ...]:
     if collective == "ping_pong" and given.ranks_list is None:
         return tuple((rank, rank + 1) for rank in range(0, n - 1, 2))
-    return given.ranks_list or () if collective in _PAIRED else ()
+    return given.ranks_list or () if collective in PAIRED else ()
