@@ -87,7 +87,7 @@ def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:
         if Slot(node, local) not in there
     ]
     if missing:
-        raise ValueError(f"nobody started {missing[0]}")
+        raise ValueError(f"no process started {missing[0]}")
     return tuple(sizes[node] for node in range(len(sizes)))
 
 

@@ -74,7 +74,7 @@ def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult
         what = f"rejects {sources} at {what_port} {at}: a REJECT rule ({one['detail']})"
         return Finding(target, "error", what, _open_port(nodes, fault, by_source, port))
     if fault.outcome == "dead":
-        what = f"is not on the link of {sources}: nobody there owns {host}"
+        what = f"is not on the link of {sources}: no host there has {host}"
         links = f"ip link show {name}" if name else "ip link"
         remedy = f"{links}: cable, switch, bridge or VLAN; or HCCL_SOCKET_IFNAME=^{name or 'NAME'}"
         return Finding(target, "error", what, remedy)

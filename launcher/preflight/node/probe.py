@@ -109,15 +109,15 @@ def _outcome(error: Exception, host: str, elapsed_s: float) -> Outcome:
         return "broken" if isinstance(error, ClosedError) else "wrong peer"
     code = error.errno if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError):
-        return "dead" if _nobody_on_link(host) else "dropped"
+        return "dead" if _is_off_link(host) else "dropped"
     if code == errno.EHOSTUNREACH:
-        return "dead" if elapsed_s > _AT_ONCE_S or _nobody_on_link(host) else "rejected"
+        return "dead" if elapsed_s > _AT_ONCE_S or _is_off_link(host) else "rejected"
     if code in (errno.ECONNREFUSED, errno.EACCES, errno.EPERM):
         return "rejected"
     return "no route" if code == errno.ENETUNREACH else "broken"
 
 
-def _nobody_on_link(host: str) -> bool:
+def _is_off_link(host: str) -> bool:
     """Return whether the kernel found no owner of an IPv4 address."""
     with contextlib.suppress(OSError), open("/proc/thread-self/net/arp") as table:
         return any(line.split()[:3:2] == [host, "0x0"] for line in table)
