@@ -1,4 +1,4 @@
-"""Train on replicas that may die and come back while the others go on (torchft).
+"""Train on replicas of which one may die and start again while the others continue (torchft).
 
 torchft_lighthouse --min_replicas 2
 export TORCHFT_LIGHTHOUSE=http://HOST:29510 HCCL_SECRET=THE_SAME_FOR_ALL
@@ -29,7 +29,7 @@ manager = Manager(
 optimizer = Optimizer(manager, plain)
 wrapped = DistributedDataParallel(manager, model)
 while manager.current_step() < 10:
-    optimizer.zero_grad()  # the replicas that are there agree on this step
+    optimizer.zero_grad()  # the live replicas agree on this step
     loss = wrapped(torch.randn(8, 16)).square().mean()
     loss.backward()
     optimizer.step()  # does nothing if a replica was lost meanwhile

@@ -15,8 +15,7 @@ class Flow {
  public:
   using Clock = EmulatedWire::Clock;
 
-  // Moves bytes from socket `source` to `sink`, both non-blocking, over wires that outlive the
-  // flow.
+  // Moves bytes from `source` to `sink`, non-blocking sockets, over wires that outlive the flow.
   Flow(int source, int sink, std::vector<EmulatedWire*> wires, Clock::duration latency);
 
   // Reads what the source has and the wires take, at most one train of packets. Returns whether

@@ -5,8 +5,7 @@
 // - A send costs the thread time for each message, one by one, and completes in the background. A
 //   message leaves when its lane has room, passes its wires, and arrives after the latency.
 // - A receive takes its messages as they arrive, then reduces. (The engine reads them in rank
-// order,
-//   but ranks that are alike do not have that order in common.)
+//   order, which ranks that are alike do not have in common.)
 // - An op that overwrites a chunk waits until earlier sends of it have left.
 // - If ranks share cores, a thread runs one op at a time, and threads get cores first come, first
 //   served.
