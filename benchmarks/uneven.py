@@ -65,7 +65,7 @@ def race(hosts: Hosts, found: Synthesis, path: Path, words: Sequence[str]) -> in
         words: options of hccl-bench, such as --sizes.
 
     Returns:
-        The exit code: 0, or 1 where a result was wrong.
+        The exit code: 0, or 1 if a result was wrong.
     """
     write_plans(path, found.plans, str(found.certificate))
     print(f"{found.collective}: {found.name}, {found.certificate}", flush=True)

@@ -15,7 +15,7 @@ def algorithm_named(text: str) -> CustomAlgorithm:
     """Return the algorithm of `all_reduce=ring` (of the table), `mine.py:ring` or `plan:FILE`.
 
     Raises:
-        InvalidArgumentError: there is none of this name.
+        InvalidArgumentError: there is no algorithm of this name.
     """
     collective, equals, name = text.rpartition("=")
     if ":" in name:

@@ -164,7 +164,7 @@ CASES: dict[str, Case] = {
     "all_to_all": Case(
         blocks=lambda n: (n, n),
         expectation=_expect_transposed,
-        places=("out",),  # in place gloo mixes blocks up, and NCCL has no such call
+        places=("out",),  # in place gloo gives wrong results, and NCCL has no such call
     ),
     "gather": Case(
         blocks=lambda n: (1, n),
@@ -191,7 +191,7 @@ CASES: dict[str, Case] = {
         places=("out",),
         messages=2,
     ),
-    # Its check is one of time, not of data: see measure.count_wrong.
+    # Its check compares times, not data: see measure.count_wrong.
     "barrier": Case(
         blocks=lambda n: (0, 0),
         expectation=lambda call, rank: [],

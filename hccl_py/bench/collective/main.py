@@ -67,10 +67,10 @@ def run(
         cases: what to measure; they differ in the collective and its data only.
         command: the command line, for the record.
         contenders: what to measure, by name; the others are compared with the first.
-        hosts: where the nodes are; None: as the options say.
+        hosts: hosts of the nodes; None: by the options.
 
     Returns:
-        The exit code: 0, or 1 where a result was wrong.
+        The exit code: 0, or 1 if a result was wrong.
 
     Raises:
         RankFailure: a rank raised, died or did not answer in time.

@@ -228,8 +228,8 @@ def serve(
         pipe: to the command.
         rank: its rank.
         namespace: network namespace to work in; None: the command's own.
-        environment: what a launcher would set.
-        contenders: what to measure, and where each one's ranks connect.
+        environment: variables that a launcher would set.
+        contenders: what to open, each with the endpoint of its ranks.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C
     try:

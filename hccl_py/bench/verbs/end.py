@@ -84,7 +84,7 @@ class End:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the device and what belongs to it."""
+        """Close the device and all that uses it."""
         self._opened.close()
 
     def run(self, exchange: Exchange) -> list[float]:

@@ -40,7 +40,7 @@ class Link:
         self._connection.close()
 
     def send(self, message: Any) -> None:
-        """Send what msgpack can pack."""
+        """Send a message that msgpack can pack."""
         try:
             self._connection.send_bytes(msgpack.packb(message))
         except OSError as error:

@@ -36,7 +36,7 @@ _EXAMPLE = 'nodes = 2 and [network] with bandwidth = "1 Gbit/s" and latency = "5
 
 @dataclass(frozen=True)
 class LinkCut:
-    """Nothing passes between two nodes for a time, from the end of a step on."""
+    """A cut: no data between two nodes for a time, from the end of a step on."""
 
     step: int
     nodes: tuple[int, int]

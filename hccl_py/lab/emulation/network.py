@@ -55,7 +55,8 @@ class NetworkClient:
         """Close a forked child's copy of the connection, which is the parent's."""
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._lock = None, threading.Lock()  # a thread of the parent may hold it
+        # A new lock, because a thread of the parent may have locked the old one.
+        self._socket, self._lock = None, threading.Lock()
 
     def report(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a message of at most MAX_MESSAGE_BYTES; after a step, wait for its faults.

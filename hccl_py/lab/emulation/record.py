@@ -45,7 +45,7 @@ class RecordedCollective:
 
 
 class Record:
-    """Collects what the ranks report.
+    """Collects the reports of the ranks.
 
     Attributes:
         steps_ns: by rank, the end of each step.

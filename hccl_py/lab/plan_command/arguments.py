@@ -67,7 +67,7 @@ def chosen(given: argparse.Namespace) -> tuple[CustomAlgorithm, PlannedWorld]:
     """Return the algorithm and the ranks that the options name.
 
     Raises:
-        InvalidArgumentError: there is no such algorithm or root, or the nodes are no list.
+        InvalidArgumentError: there is no such algorithm or root, or the nodes are malformed.
     """
     algorithm = algorithm_named(given.algorithm)
     nodes = parsed_nodes(given.nodes or str(algorithm.world_size or 8))

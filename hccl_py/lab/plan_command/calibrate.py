@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Fit costs and write them; return 0."""
+    """Fit costs and write the file; return 0."""
     found = [(path, *read(path)) for path in given.files]
     samples = _fastest(one for _, content, tuning in found for one in _samples(content, tuning))
     if not samples:

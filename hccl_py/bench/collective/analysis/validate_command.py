@@ -29,10 +29,10 @@ def validate(options: Options, command: str, hosts: Hosts | None = None) -> int:
     Args:
         options: which ranks to start; messages have the last of its sizes.
         command: the command line, for the record.
-        hosts: where the nodes are; None: as the options say.
+        hosts: hosts of the nodes; None: by the options.
 
     Returns:
-        The exit code: 0, or 1 where a link is slow.
+        The exit code: 0, or 1 if a link is slow.
     """
     print("\n".join(introduction([options], command, facts(), ["hccl"])[:3]), flush=True)
     with ExitStack() as opened:
@@ -47,7 +47,7 @@ def validate_job(options: Options, command: str) -> int:
     """Measure every pair of ranks of the job that this process is in; rank 0 shows the matrix.
 
     Returns:
-        The exit code: 0, or 1 on rank 0 where a link is slow.
+        The exit code: 0, or 1 on rank 0 if a link is slow.
     """
     with rank_of_job() as rank:
         ranks = JobRanks(rank)

@@ -20,7 +20,7 @@ from hccl_py.transport.network.system_calls import usable_cores
 def document(
     measured: Sequence[tuple[Options, Sequence[Row]]], command: str, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make what --json writes.
+    """Return the document of --json.
 
     Args:
         measured: each case with its rows.

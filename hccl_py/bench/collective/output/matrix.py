@@ -53,7 +53,7 @@ def describe(link: Link, name: Name) -> str:
 
 
 def document(links: Sequence[Link], num_bytes: int) -> dict[str, Any]:
-    """Make what --json writes of the links; rates in GB/s, times in us."""
+    """Return the links for --json; rates in GB/s, times in us."""
     written = [
         {
             "from": link.source,
