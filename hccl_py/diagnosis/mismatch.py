@@ -18,7 +18,7 @@ _OTHERS = tuple(cause for cause in Cause if cause not in (Cause.MISMATCH, Cause.
 
 
 def find_mismatch(reports: Reports) -> Diagnosis | None:
-    """Name all ranks' calls; the smallest group is the culprit, if equal the one without rank 0."""
+    """Name all ranks' calls, and a culprit: in the smallest group, preferably without rank 0."""
     failures = reports.failures(Cause.MISMATCH)
     if not failures and reports.failures(*_OTHERS):
         return None

@@ -180,7 +180,7 @@ class FullMesh(Connector):
                 self._selector.register(control.socket, event, partial(self._go_on, key))
 
     def _lose(self, key: Key, cause: RejectedError) -> None:
-        """Redial a finished connection; whether a peer that closed it ended shows in its answer."""
+        """Redial a finished connection; a refusal means that a peer that closed it has ended."""
         self._unwatch(self._finished[key])
         self._lost[key] = time.monotonic()
         if not isinstance(cause, ResetError):
@@ -223,7 +223,7 @@ class FullMesh(Connector):
         return min(_LONGEST_TURN_S, remaining_s)
 
     def _poll(self) -> None:
-        """Check for lost connections, for failed ranks, and whether ranks that refuse listen."""
+        """Check for lost connections and failed ranks, and which of the refusing ranks listen."""
         self._poll_s = time.monotonic() + POLL_PERIOD_S
         self._check_finished()
         if self._failure is None:

@@ -93,7 +93,7 @@ class SharedFailure:
         return text.partition("\n")[0][:_MAX_BYTES]
 
     def _share(self, mine: str) -> str:
-        """Publish a failure unless it is not the first; return the first, as far as known."""
+        """Publish a failure if it is the first; return the first, as far as known."""
         if self._store_ended:
             return mine
         try:

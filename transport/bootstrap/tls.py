@@ -44,7 +44,7 @@ class Tls:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.check_hostname = False  # ranks have no names; certificates are compared
             context.verify_mode = ssl.CERT_REQUIRED
-        # OpenSSL reads keys from files only; this one has no name and dies with its descriptor.
+        # OpenSSL reads keys from files only; this one has no name and ends with its descriptor.
         try:
             with _nameless_file() as file:
                 file.write(pem)
