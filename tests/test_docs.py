@@ -14,6 +14,7 @@ from tiers import by_night
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [*(ROOT / "hccl_py").rglob("*.py"), *(ROOT / "transport").rglob("*.py")]
+TESTS = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 FOLDERS = ("hccl_py", "transport", "launcher", "tests", "examples", ".ci")
 
 
@@ -31,6 +32,8 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     folders = "tests|examples|docs|hccl_py|transport|launcher"
     paths = re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*[\w/])", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    tests = re.findall(r"`(?:tests/[\w/]*\.py::)?(test_\w+)`", text)
+    assert [name for name in tests if f"def {name}(" not in TESTS] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -62,11 +65,7 @@ PROGRAMS = [
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     if "import" in block
 ]
-
-
 PRINTED = ["mean loss of 2 ranks: ", "sum over 2 ranks: 3\n"]
-
-
 DDP, SUM = zip(PROGRAMS, PRINTED, strict=True)
 
 
