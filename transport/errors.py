@@ -65,7 +65,7 @@ class CommunicatorError(HcclError):
         rank: the culprit.
         host: its host name.
         pid: its process id.
-        cause: see `hccl_py.diagnosis.Cause`.
+        cause: e.g. `died`, `left` or `mismatch`: a `Cause` of the engine, in words.
         collective: the call that failed, e.g. `all_reduce(sum, float32[1000])`.
         sequence: number of that call in the communicator, from 1.
     """
