@@ -1,4 +1,4 @@
-"""Element types and reduce operations, with the numbers that C++ (`csrc/types.h`) uses."""
+"""Element types and reduce operations, with the numbers that C++ (`csrc/base/types.h`) uses."""
 
 from enum import IntEnum
 
