@@ -32,6 +32,7 @@ from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.output.counters import describe
 from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
+from hccl_py.transport.network.system_calls import available_memory
 
 _SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", str(HANG_S)]
 _GLOO: dict[str, Open] = {"gloo": Api("gloo")}
@@ -57,9 +58,13 @@ def _no_rank_is_left_behind() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-def test_sizes_beyond_the_memory_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([*_SHORT, "--sizes", "9999G"]) == 2
-    assert str(9999 << 30) in capfd.readouterr().err
+@pytest.mark.parametrize("part", ["--place out", "--place in", "--place out --compare gloo"])
+def test_sizes_beyond_the_memory_are_refused(part: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each contender has its own buffers, and out of place one more."""
+    num_buffers = (1 if "in" in part.split() else 2) * (2 if "gloo" in part else 1)
+    size = available_memory() // num_buffers  # there are two ranks
+    assert main([*_SHORT, *part.split(), "--sizes", str(size)]) == 2
+    assert str(size) in capfd.readouterr().err
 
 
 MORE = pytest.mark.nightly("bench")

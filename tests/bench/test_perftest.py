@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import numpy as np
 import pytest
 from quiet_clock import HANG_S
 
+from hccl_py.bench._perftest import socket_ping_pong, socket_stream
 from hccl_py.bench.verbs.main import main
 from hccl_py.schedulers.ports import free_port
 
@@ -140,6 +145,7 @@ SANDBOX = """
 import errno, os, sys
 from forbidden_calls import forbid
 forbid(os.environ["FORBIDDEN"], errno.EPERM)
+from hccl_py.bench._perftest import socket_ping_pong, socket_stream
 from hccl_py.bench.verbs.main import main
 if __name__ == "__main__":
     sys.exit(main(["--local", "-n", "10", "-s", "8"]))
@@ -157,3 +163,20 @@ def test_forbidden_call_is_done_without_or_named(tmp_path: Path, call: str, code
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stderr.count("\n")) == (code, code), done.stderr
     assert call in done.stderr or not code
+
+
+def test_loops_over_a_socket_end_with_the_exception_of_a_signal_handler() -> None:
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    data = np.zeros(2 << 20, np.uint8)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for loop in (socket_ping_pong, socket_stream):
+            for starts in (True, False):
+                ours, silent = socket.socketpair()
+                with ours, silent, pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0.05)
+                    loop(ours.fileno(), data.ctypes.data, 1 << 20, 10, starts)
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -118,10 +118,12 @@ def _check_memory(cases: Sequence[Options]) -> None:
     available = available_memory()
     for case in cases:
         num_ranks = case.nproc if is_rank() else case.world_size
-        if (size := max(case.sizes, default=0)) * num_ranks > available:
+        num_buffers = 1 if case.validate or case.tune_path else len(contenders_of(case))
+        size = max(case.sizes, default=0)
+        if (needed := num_ranks * num_buffers * case.buffer_bytes(size)) > available:
             raise InvalidArgumentError(
-                f"sizes: expected at most {available // num_ranks} bytes, for {num_ranks} ranks "
-                f"share {available} bytes of memory, got {size}; try smaller sizes or fewer ranks"
+                f"sizes: expected buffers of at most {available} bytes, the memory of {num_ranks} "
+                f"ranks, got {size}, which needs {needed}; try smaller sizes or fewer ranks"
             )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.oracle import ITEM_SIZES, Call
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,12 @@ class Options:
     def node(self, rank: int) -> int:
         """The emulated node that a rank is on."""
         return rank // self.nproc
+
+    def buffer_bytes(self, size: int) -> int:
+        """Return the bytes of a rank's buffers for one contender."""
+        blocks = CASES[self.collective].blocks(self.world_size)
+        num_blocks = max(blocks) if self.in_place else sum(blocks)
+        return num_blocks * self.call(size).count * ITEM_SIZES[self.dtype]
 
     def call(self, size: int) -> Call:
         """Return the call of `size` bytes."""

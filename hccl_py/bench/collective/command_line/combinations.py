@@ -21,7 +21,7 @@ _OF_RANKS = {"nproc", "nnodes", "veth_links", "rate_mbit", "timeout_s"}
 _OF_SIZES = {"sizes", "minbytes", "maxbytes", "stepfactor", "stepbytes", "size_range"}
 _ALONE = {
     "validate": (
-        {*_OF_RANKS, "sizes", "minbytes", "api", "json_path", "plot_path"},
+        {*_OF_RANKS, "sizes", "api", "json_path", "plot_path"},
         "sends messages of one size between every pair of ranks and writes text, --json and --plot",
     ),
     "tune_path": (

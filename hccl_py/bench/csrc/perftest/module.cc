@@ -1,6 +1,6 @@
 // The loops that hccl-perftest times, the extension module `_perftest`: over a queue pair, and what
-// they are compared with. They release the GIL. Those over a queue pair raise when a request fails
-// or nothing arrives for 30 s.
+// they are compared with. They release the GIL. Those that wait for the other end raise when a
+// request fails, nothing arrives for 30 s, or a signal's handler raises.
 #include <fcntl.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -136,27 +136,57 @@ void set_blocking(int fd, bool blocking) {
   if (flags < 0 || fcntl(fd, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) != 0) {
     throw_errno("fcntl");
   }
-}
-
-void send_all(int fd, uint64_t data, size_t size) {
-  while (size > 0) {
-    ssize_t sent = ::send(fd, reinterpret_cast<std::byte*>(data), size, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) throw_errno("send");
-    if (sent <= 0) continue;
-    data += static_cast<size_t>(sent);
-    size -= static_cast<size_t>(sent);
+  timeval wait{.tv_sec = 0, .tv_usec = 15'000};
+  for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    if (setsockopt(fd, SOL_SOCKET, option, &wait, sizeof wait) != 0) throw_errno("setsockopt");
   }
 }
+
+void check_signals() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// Ends a wait that polls: looks for signals and at the time once in `period` turns.
+class Watch {
+ public:
+  explicit Watch(uint32_t period) : period_(period) {}
+
+  void turn() {
+    if (++turns_ % period_ != 0) return;
+    check_signals();
+    auto now = VerbsClock::now();
+    if (turns_ == period_) begin_ = now;
+    if (now > begin_ + longest_wait) {
+      throw std::runtime_error("nothing came from the other end for 30 s");
+    }
+  }
+
+ private:
+  uint32_t period_, turns_ = 0;
+  VerbsClock::time_point begin_;
+};
+
+// Transfers all bytes by `call`, ::send or ::recv.
+template <typename Call>
+void transfer_all(const char* name, const Call& call, int fd, uint64_t data, size_t size) {
+  for (Watch watch(64); size > 0;) {
+    ssize_t done = call(fd, reinterpret_cast<std::byte*>(data), size, MSG_NOSIGNAL);
+    if (done == 0) throw std::runtime_error("the peer closed its socket");
+    if (done < 0 && errno != EAGAIN && errno != EINTR) throw_errno(name);
+    if (done < 0) {
+      watch.turn();
+      continue;
+    }
+    data += static_cast<size_t>(done);
+    size -= static_cast<size_t>(done);
+  }
+}
+
+void send_all(int fd, uint64_t data, size_t size) { transfer_all("send", ::send, fd, data, size); }
 
 void receive_all(int fd, uint64_t data, size_t size) {
-  while (size > 0) {
-    ssize_t got = ::recv(fd, reinterpret_cast<std::byte*>(data), size, 0);
-    if (got == 0) throw std::runtime_error("the peer closed its socket");
-    if (got < 0 && errno != EAGAIN && errno != EINTR) throw_errno("recv");
-    if (got <= 0) continue;
-    data += static_cast<size_t>(got);
-    size -= static_cast<size_t>(got);
-  }
+  transfer_all("recv", ::recv, fd, data, size);
 }
 
 // Runs `work(index)` on a new thread pinned to each core; the caller's pinning stays. All begin at
@@ -219,13 +249,10 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
     auto mark = static_cast<unsigned char>(i % 251 + 1);
     auto await_mark = [&] {
       Completion completion;
-      for (uint32_t turn = 1; *theirs != mark; ++turn) {
+      for (Watch watch(65536); *theirs != mark; watch.turn()) {
         if (end.queue->poll({&completion, 1}) > 0) {
           if (completion.status != Status::success) throw std::runtime_error("a write failed");
           requests.note_ended(1);
-        }
-        if (turn % 65536 == 0 && VerbsClock::now() > begin + longest_wait) {
-          throw std::runtime_error("no write came for 30 s");
         }
       }
     };
@@ -370,11 +397,6 @@ std::vector<double> compute_ns(const std::vector<int>& cores, double duration_s)
     medians[mine] = *middle;
   });
   return medians;
-}
-
-void check_signals() {
-  nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
 using Memory = std::tuple<uint64_t, uint32_t>;  // address and key
