@@ -19,12 +19,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         apart = offsets(files)
         trace = Timeline(files, apart).trace()
         options.output.write_text(json.dumps(trace))
+        _report(files, apart, options.output)
     except (TraceError, OSError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-        print(f"hccl-trace: {text}", file=sys.stderr)
-        return 2
-    _report(files, apart, options.output)
-    return 0
+        problem = (
+            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        )
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        named = ", ".join(map(str, options.files))
+        problem = f"{named}: expected what hccl-py writes, got a record with {error!r}"
+    else:
+        return 0
+    print(f"hccl-trace: {problem}", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,8 @@
 """Files that do not fit are told apart, with a word about what to do."""
 
 import json
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,22 @@ def test_missing_ranks_are_named_and_the_others_merged(
     assert "no file of rank(s) 1, 3 of communicator default" in capsys.readouterr().out
     events = json.loads(output.read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 2}
+
+
+def test_a_field_that_lacks_or_is_of_another_type_never_ends_in_an_exception(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job(tmp_path, (0, 0))[0]
+    whole = json.loads(path.read_text())
+    for where in ((), ("communicators", 0), ("entries", 0)):
+        record = reduce(getitem, where, whole)
+        for key, value in tuple(record.items()):
+            for other in (None, "x", [[]]):
+                record[key] = other
+                path.write_text(json.dumps(whole))
+                assert main([str(path), "-o", str(tmp_path / "out.json")]) in (0, 1, 2)
+            del record[key]
+            path.write_text(json.dumps(whole))
+            assert main([str(path), "-o", str(tmp_path / "out.json")]) in (0, 1, 2)
+            record[key] = value
+    capsys.readouterr()
