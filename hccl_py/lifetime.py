@@ -14,6 +14,7 @@ from hccl_py.diagnosis.exceptions import (
 )
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import Connected
+from hccl_py.observe.metrics.exporter import EXPORTER
 from hccl_py.progress_file import PROGRESS
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
@@ -45,6 +46,7 @@ class Lifetime:
         self._threads = threads
         self._dropped = weakref.finalize(self, threads.close)
         self._dropped.atexit = False
+        EXPORTER.start()
         if state.coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             state.coordination.attach(state.reporter)

@@ -25,7 +25,7 @@ BUDGET = {
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_730,
     "hccl_py/*": 2_790,
     "hccl_py/plan hccl_py/algorithms": 3_980,
-    "hccl_py/diagnosis hccl_py/observe": 2_560,
+    "hccl_py/diagnosis hccl_py/observe": 3_210,
     "hccl_py/csrc": 10_510,
     "hccl_py/torch_backend": 4_130,
     "hccl_py/schedulers hccl_py/integrations": 2_770,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_580,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_310,
-    "tests": 54_400,
+    "tests": 54_760,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -19,6 +19,7 @@ from hccl_py.algorithms.choice.tuning import read_for_all_ranks
 from hccl_py.compression import VARIABLE as COMPRESSION
 from hccl_py.compression import default_compression
 from hccl_py.diagnosis.stall import warning_from_environment
+from hccl_py.observe.metrics.settings import read_settings
 from hccl_py.transport import arguments
 from hccl_py.transport.bootstrap.mesh import Terms
 from hccl_py.transport.errors import InvalidArgumentError
@@ -71,6 +72,7 @@ class Wanted:
             )
         # Otherwise the error would only occur after the ranks have met.
         warning_from_environment()
+        read_settings()
         overrides(os.environ.get(ALGORITHM, ""))
         expected = "functions under @hccl_py.algorithm(...)"
         self.given_algorithms = arguments.items("algorithms", algorithms, expected)

@@ -71,6 +71,8 @@ SETTINGS: Mapping[str, Setting] = {
     "HCCL_DEBUG": Setting(_OWN, "it only logs"),
     "HCCL_STALL_WARNING_S": Setting(_OWN, "it only logs"),
     "HCCL_TRACE_DIR": Setting(_OWN, "hosts have other folders"),
+    "HCCL_METRICS_PORT": Setting(_OWN, "a node has one target to scrape"),
+    "HCCL_METRICS_FILE": Setting(_OWN, "hosts have other folders"),
     "HCCL_PROGRESS_FILE": Setting(_OWN, "hccl-launch gives each rank its own"),
     "HCCL_EMULATED_NETWORK": Setting(_OWN, "hccl-launch --emulate sets it on all ranks"),
     "HCCL_BENCH_ADDRESS": Setting(_OWN, "hccl-bench gives each rank its own"),
