@@ -46,11 +46,12 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "venv"
     venv.create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    # Plain paths: the .pth files in them would bring an editable installation.
-    outer = [path for path in sys.path if path.endswith("-packages")]
-    (site / "outer.pth").write_text("\n".join(outer))
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel)
+    # After pip, which does not install what it finds there in the same version. Plain paths: the
+    # .pth files in them would bring an editable installation.
+    outer = [path for path in sys.path if path.endswith("-packages")]
+    (site / "outer.pth").write_text("\n".join(outer))
     return site / "hccl_py"
 
 
