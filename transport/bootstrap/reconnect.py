@@ -34,7 +34,7 @@ from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import unauthenticated_limit
 from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.network.system_calls import is_no_descriptor
-from hccl_py.transport.wire.handshake import CONNECTING
+from hccl_py.transport.wire.handshake import CONNECTING, RejectedError
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -228,6 +228,16 @@ class Reconnector(Connector):
     def _progress(self, key: Key) -> int:
         """Return `JOINED`: a peer that lost the last message of its start may continue."""
         return JOINED
+
+    def _complete(self, pending: PendingConnection) -> None:
+        """Take over a connection, unless the peer gave it up because this busy process was slow."""
+        try:
+            pending.check()
+        except RejectedError as rejection:
+            pending.close()
+            self._member_failed(pending, rejection)
+        else:
+            super()._complete(pending)
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
         if key.index != CONTROL:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from selectors import EVENT_WRITE
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,7 @@ from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.bootstrap.world import Key
 from hccl_py.transport.network.sockets import Connection, OpenSockets
+from hccl_py.transport.wire.handshake import RejectedError, Steps
 
 TIMEOUT_S = HANG_S / 2
 
@@ -257,6 +259,38 @@ def test_lane_that_broke_before_it_was_made_on_the_other_side_is_made() -> None:
         wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a connection")
         wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
         pair.check(1, 0)
+
+
+def test_lane_that_the_peer_gave_up_before_this_busy_rank_had_acknowledged_is_no_break(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    conclude = PendingConnection._conclude
+    given_up: list[Key] = []
+
+    def conclude_late(pending: PendingConnection) -> Steps:
+        while not pending.dialled and not given_up:
+            yield EVENT_WRITE
+        yield from conclude(pending)
+
+    with reconnected_pair() as (pair, _):
+        monkeypatch.setattr(PendingConnection, "_conclude", conclude_late)
+        dialler, engine = pair.repairs[1], pair.engines[0]
+        member_failed = dialler._member_failed
+
+        def note(pending: PendingConnection, rejection: RejectedError) -> None:
+            assert pending.key is not None
+            given_up.append(pending.key)
+            member_failed(pending, rejection)
+
+        monkeypatch.setattr(dialler, "_member_failed", note)
+        monkeypatch.setattr(dialler, "ATTEMPT_S", 0.1)
+        pair.engines[1].want(Key(0, 1, 0))
+        wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a second attempt")
+        wait_until(lambda: Key(1, 1, 0) in engine.replaced, "its other end")
+        assert given_up == [Key(0, 1, 0)]
+        assert engine.num_replaced == {Key(1, 1, 0): 1}, "the first attempt never worked"
+        pair.check(1, 0)
+    assert "broke" not in caplog.text
 
 
 def test_refusal_after_the_peers_own_attempt_succeeded_is_ignored() -> None:
