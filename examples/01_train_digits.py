@@ -56,7 +56,14 @@ def parse_args():
     return args
 
 
+def tell(line):
+    """Print a line on rank 0, at once."""
+    if RANK == 0:
+        print(line, flush=True)
+
+
 args = parse_args()  # before torch is imported: a typing mistake is reported at once
+tell(f"importing torch, on {WORLD_SIZE} rank{'s' * (WORLD_SIZE > 1)}")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -133,11 +140,10 @@ def load():
 
 
 def report(epoch, losses, correct, elapsed_s):
-    print(
+    tell(
         f"epoch {epoch:2}/{args.epochs}  loss {sum(losses) / len(losses):.4f}  "
         f"held-out accuracy {correct:.2%}  "
-        f"{len(losses) * args.batch_size / elapsed_s:,.0f} images/s",
-        flush=True,
+        f"{len(losses) * args.batch_size / elapsed_s:,.0f} images/s"
     )
 
 
@@ -164,6 +170,7 @@ def write_losses(epoch, losses):
 
 def main():
     torch.set_num_threads(1)  # the ranks are the parallelism
+    tell(f"connecting by {args.backend}")
     dist.init_process_group(args.backend)
     training, held_out = load_images()
     model = build_model()
@@ -175,10 +182,10 @@ def main():
         optimizer.load_state_dict(state["optimizer"])
         shuffle.set_state(state["shuffle"])
         done = state["epoch"]
-        if RANK == 0:
-            print(f"resumed from {args.checkpoint} after epoch {done}", flush=True)
+        tell(f"resumed from {args.checkpoint} after epoch {done}")
     parallel_model = DistributedDataParallel(model)
     correct = accuracy(model, *held_out)
+    tell(f"training {args.epochs - done} epochs")
     for epoch in range(done + 1, args.epochs + 1):
         start = time.perf_counter()
         order = torch.randperm(TRAINING_IMAGES, generator=shuffle)
@@ -191,8 +198,7 @@ def main():
             weights = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save({**weights, "shuffle": shuffle.get_state(), "epoch": epoch, "job": JOB})
             report(epoch, losses, correct, elapsed_s)
-    if RANK == 0:
-        print(summary(correct), flush=True)
+    tell(summary(correct))
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hccl_py.plan.tiles import NUM_CHANNELS, slot_bytes
+from hccl_py.progress_file import PROGRESS
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, Terms, connect
@@ -61,6 +62,7 @@ def connect_engine(
             raise BootstrapError(f"rank {rank}: {error.args[-1]}") from None
         return core.segment_fd(), core.doorbell_fd(), arena.fd()
 
+    PROGRESS.note_connecting()
     mesh = connect(
         store,
         rank,

@@ -32,6 +32,7 @@ _LOOKS_PER_STALL = 4  # an older file would make an active rank look idle
 class Snapshot(TypedDict):
     """The contents of the file. Counters never decrease while the process runs."""
 
+    connecting: bool  # the first communicator is being made
     steps: int  # of torch's optimizers
     collectives: int  # finished, of all communicators
     bytes: int  # sent
@@ -73,7 +74,14 @@ class ProgressFile:
         self._period_s = _PERIOD_S
         self._blames: int | None = None
         self._last = Snapshot(
-            steps=0, collectives=0, bytes=0, changed_s=0.0, call="", waiting_for=(), blames=None
+            connecting=True,
+            steps=0,
+            collectives=0,
+            bytes=0,
+            changed_s=0.0,
+            call="",
+            waiting_for=(),
+            blames=None,
         )
         self._writing = threading.RLock()  # a signal's handler may call, and fail, meanwhile
 
@@ -82,13 +90,17 @@ class ProgressFile:
         """Whether the launcher has named a file."""
         return self._fd is not None
 
-    def follow(self, coordination: Coordination) -> None:
-        """Start to write, if the launcher has named a file; called by any thread."""
-        # Child processes are not the rank that the launcher watches.
-        path = os.environ.pop(VARIABLE, "")
+    def note_connecting(self) -> None:
+        """Write that this rank starts to connect, if the launcher has named a file."""
+        path = os.environ.get(VARIABLE, "")
         if path and self._fd is None:
             with contextlib.suppress(OSError):  # optional for the job
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._write(self._last)
+
+    def follow(self, coordination: Coordination) -> None:
+        """Write regularly from now on, if the launcher has named a file; called by any thread."""
+        os.environ.pop(VARIABLE, "")  # child processes are not the rank that the launcher watches
         if self._fd is not None:
             stall_s = warning_from_environment() or math.inf
             self._period_s = min(_PERIOD_S, stall_s / _LOOKS_PER_STALL)
@@ -140,6 +152,7 @@ class ProgressFile:
         calls = [] if has_changed else [call for _, call in counted if call.text]
         call = calls[0] if calls else _Call()
         return {
+            "connecting": False,
             "steps": self.steps,
             "collectives": self._collectives,
             "bytes": self._num_bytes,

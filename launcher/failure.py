@@ -55,6 +55,8 @@ class RankFailure(NamedTuple):
     @property
     def shell_code(self) -> int:
         """The exit code in the shell's convention, 128 + signal for a signal."""
+        if self.exit_code == 0:
+            return 1  # it left too early
         return self.exit_code if self.exit_code > 0 else 128 - self.exit_code
 
     @property
@@ -110,7 +112,8 @@ def render(
     lines += [f"  likely reason: {first.reason}"] if first.reason else []
     text = first.traceback or first.message or "\n".join(first.last_lines)
     later = "; ".join(_later(first, failures, world_size, was_stopped))
-    before = [f"hccl-launch: after rank {first.rank} failed: {later}"] if later else []
+    end = "failed" if first.exit_code else "ended"
+    before = [f"hccl-launch: after rank {first.rank} {end}: {later}"] if later else []
     waiting = _what_a_peer_says(first, failures)
     return "\n".join([*before, *waiting, *lines, *([text.rstrip()] if text else [])])
 

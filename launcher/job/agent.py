@@ -183,14 +183,13 @@ class Agent:
             self._ranks.end()
             self._kill_at_s = self._sample_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
-            # Clocks of hosts differ, so the coordinator gets each failure's age.
-            found = self._ranks.failures(reason)
-            failures = [
+            # Clocks of hosts differ, so the coordinator gets each end's age.
+            found = self._ranks.ends(reason)
+            ends = [
                 each.cut(_MOST_CHARS // len(found))._replace(at_s=each.at_s - now_s)
                 for each in found
             ]
-            ended = [self._attempt.number, tuple(failures), free_port()]
-            self._send("ended", ended)
+            self._send("ended", [self._attempt.number, tuple(ends), free_port()])
 
 
 def why_not_run(error: OSError, program: str) -> tuple[str, int]:

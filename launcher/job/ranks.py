@@ -176,17 +176,14 @@ class HostRanks:
             if rank.output is not None:
                 rank.output.close()
 
-    def failures(self, reason: Callable[[int], str]) -> tuple[RankFailure, ...]:
-        """Return how ranks failed; `reason` says what an exit code may mean.
+    def ends(self, reason: Callable[[int], str]) -> tuple[RankFailure, ...]:
+        """Return how all ranks ended; `reason` says what an exit code may mean.
 
         A rank that recorded an exception failed, even if it was stopped before its process ended:
         the ranks that lost it may end first.
         """
-        found = ((rank, _read_record(rank.error_file)) for rank in self._ranks)
         return tuple(
-            self._failure(rank, record, reason)
-            for rank, record in found
-            if record or rank.exit_code
+            self._end_of(rank, _read_record(rank.error_file), reason) for rank in self._ranks
         )
 
     def _read_output(self, rank: _Rank) -> RankOutput:
@@ -220,7 +217,7 @@ class HostRanks:
         by_signal = rank.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
         return self._loop.why_killed(rank.number) if by_signal else ""
 
-    def _failure(
+    def _end_of(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
     ) -> RankFailure:
         code, at_s = rank.exit_code or 0, record.get("at_s", rank.at_s)
@@ -233,7 +230,7 @@ class HostRanks:
             host=socket.gethostname(),
             pid=rank.process.pid,
             # It may have been stopped after its exception.
-            exit_code=record.get("exit_code", code if code > 0 else 1) if record else code,
+            exit_code=(record.get("exit_code") or max(code, 1)) if record else code,
             kind=record.get("type", ""),
             message=record.get("message", ""),
             traceback=record.get("py_callstack", ""),

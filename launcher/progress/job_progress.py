@@ -5,13 +5,19 @@ the time: a job that writes a one-minute checkpoint every epoch does not get a l
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
 from hccl_py.launcher.number_ranges import name_ranks, ranges
-from hccl_py.launcher.progress.rank_progress import RankProgress
+from hccl_py.launcher.progress.rank_progress import (
+    CONNECTED,
+    CONNECTING,
+    STARTED,
+    STOPPED,
+    RankProgress,
+)
 
 STALL_VARIABLE = "HCCL_STALL_WARNING_S"
 LEAST_STALL_S = 1.0
@@ -114,7 +120,7 @@ class JobProgress:
         }
         if not stalled:
             return  # they have continued
-        inside = {rank: one for rank, one in everyone.items() if one.call}
+        inside = {rank: one for rank, one in everyone.items() if one.call and one.phase != STOPPED}
         self._named |= stalled | {rank for rank, one in inside.items() if not self._goes_on(one)}
         missed = {rank for one in inside.values() for rank in one.waiting_for}
         # First the ranks outside of a call: the others wait for them.
@@ -139,8 +145,12 @@ class JobProgress:
         return one.idle_s <= 2 * self._sample_s
 
     def _outside(self, one: RankProgress) -> str:
+        name = f"rank {one.rank} (host {one.host}, pid {one.pid})"
+        if one.phase == STOPPED:
+            return f"{name} is stopped; kill -CONT {one.pid} there continues it"
         doing = "computes or prints" if self._goes_on(one) else "neither computes nor prints"
-        return f"rank {one.rank} (host {one.host}, pid {one.pid}) is in no collective, and {doing}"
+        where = "connects" if one.phase == CONNECTING else "is in no collective"
+        return f"{name} {where}, and {doing}"
 
 
 def _waiting(inside: dict[int, RankProgress]) -> list[str]:
@@ -182,10 +192,7 @@ class StatusLine:
         return now_s >= self._next_s
 
     def line(self, ranks: Sequence[RankProgress], now_s: float) -> str:
-        """Return the status line of the running ranks.
-
-        It is empty until a rank has communicated.
-        """
+        """Return the status line of the running ranks: what they do, later how fast."""
         self._next_s = now_s + PERIOD_S
         self._latest.update((one.rank, one) for one in ranks)
         everyone = self._latest.values()
@@ -195,8 +202,9 @@ class StatusLine:
             collectives = max(one.collectives for one in everyone)
             num_bytes = sum(one.num_bytes for one in everyone)
             self._totals.append(_Totals(now_s, steps, collectives, num_bytes))
+        elapsed = _clock(now_s - self._began_s)
         if len(self._totals) < 2:
-            return ""
+            return f"ranks: {_phases(everyone)} | {elapsed}"
         then, now = self._totals[0], self._totals[-1]
         steps_per_s, collectives_per_s, bytes_per_s = (
             (after - before) / (now.at_s - then.at_s)
@@ -205,7 +213,13 @@ class StatusLine:
         parts = [f"{bytes_per_s / 1e9:.2f} GB/s in {collectives_per_s:.0f} collectives/s"]
         if now.steps:
             parts.insert(0, f"steps {now.steps}, {steps_per_s:.1f}/s")
-        return " | ".join([*parts, _clock(now_s - self._began_s)])
+        return " | ".join([*parts, elapsed])
+
+
+def _phases(ranks: Iterable[RankProgress]) -> str:
+    counted = Counter(one.phase for one in ranks)
+    phases = (STARTED, CONNECTING, CONNECTED, STOPPED)
+    return ", ".join(f"{counted[phase]} {phase}" for phase in phases if counted[phase])
 
 
 def _clock(elapsed_s: float) -> str:

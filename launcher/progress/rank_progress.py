@@ -6,6 +6,7 @@ progress of any rank.
 
 import json
 import os
+import re
 import socket
 import sys
 import zlib
@@ -21,10 +22,15 @@ _BUSY_SHARE = 0.1
 """A rank that uses or wants this share of a core computes; heartbeats in a call need less."""
 
 
+STARTED = "started"  # no communicator yet: Python imports, or the program uses none
+CONNECTING, CONNECTED, STOPPED = "connecting", "connected", "stopped"
+
+
 class RankProgress(NamedTuple):
     """One sample of a rank.
 
     Attributes:
+        phase: what the rank does.
         steps, collectives, num_bytes: done, and sent, since the rank started.
         idle_s: how long there has been no progress of any kind.
         call: the call without progress in which the rank waits; empty: none.
@@ -34,6 +40,7 @@ class RankProgress(NamedTuple):
     rank: int
     host: str
     pid: int
+    phase: str
     steps: int
     collectives: int
     num_bytes: int
@@ -69,6 +76,7 @@ class RankWatch:
             rank=self._rank,
             host=self._host,
             pid=self._pid,
+            phase=STOPPED if _is_stopped(self._pid) else _phase(report),
             steps=report.get("steps", 0),
             collectives=report.get("collectives", 0),
             num_bytes=report.get("bytes", 0),
@@ -99,6 +107,19 @@ def _read(file: Path) -> dict[str, Any] | None:
     return None
 
 
+def _phase(report: dict[str, Any]) -> str:
+    if not report:
+        return STARTED
+    return CONNECTING if report["connecting"] else CONNECTED
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a signal such as SIGSTOP holds a process."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def _cpu_s(pid: int) -> float:
     """Return the CPU time of a process and all its descendants, ended ones included.
 
@@ -116,6 +137,7 @@ def _cpu_s(pid: int) -> float:
 _TIMEOUT_S = 20.0
 _MAX_LINES = 30
 _MARK = "\0"
+_RUNS_SCRIPT = re.compile(r"\((<frozen runpy>|(.*/)?runpy\.py|(.*/)?launcher/worker\.py)(:\d+)?\)$")
 
 
 def stack_of(pid: int) -> str:
@@ -140,13 +162,14 @@ def stack_of(pid: int) -> str:
 
 
 def _shortened(dump: str) -> str:
-    """Remove the header, hccl's threads, and lines beyond the limit."""
+    """Remove the header, hccl's threads, the frames that run a script, and lines over the limit."""
     threads = dump.replace("\nThread ", _MARK + "Thread ").split(_MARK)[1:]
     lines = [
         line
         for thread in threads
         if '"hccl-' not in thread.partition("\n")[0]
         for line in thread.strip().splitlines()
+        if not _RUNS_SCRIPT.search(line)
     ]
     left_out = len(lines) - _MAX_LINES
     more = [f"... {left_out} more lines"] if left_out > 0 else []

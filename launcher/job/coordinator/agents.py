@@ -8,6 +8,7 @@ from hccl_py.launcher.job.layout import Hello, node_sizes
 from hccl_py.launcher.number_ranges import name_ranks
 
 _MOST_NAMES = 8
+_LEFT = "it ended while others still called it: see where it returns early or calls sys.exit(0)"
 
 
 @dataclass
@@ -18,7 +19,7 @@ class AgentState:
     port: int
     """A free port of its host, for rank 0's store in the next attempt."""
     is_running: bool = False
-    failures: tuple[RankFailure, ...] = ()
+    ends: tuple[RankFailure, ...] = ()
 
 
 class Agents(dict[int, AgentState]):
@@ -67,8 +68,12 @@ class Agents(dict[int, AgentState]):
         return found
 
     def failures(self) -> list[RankFailure]:
-        """Return the failures of all ranks."""
-        found = [one for agent in self.values() for one in agent.failures]
+        """Return the failures of all ranks, and the ranks that left others alone in a call."""
+        ends = [one for agent in self.values() for one in agent.ends]
+        blamed = {one.blames for one in ends if one.exit_code}
+        left = [one._replace(reason=_LEFT) for one in ends if one.rank in blamed]
+        found = [one for one in ends if one.exit_code]
+        found += [one for one in left if not one.exit_code]
         # The only host needs no name.
         return [one._replace(host="") for one in found] if len(self) == 1 else found
 

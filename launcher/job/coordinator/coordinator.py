@@ -118,7 +118,7 @@ class JobCoordinator:
         """Handle a message of an agent.
 
         failed  attempt, rank, exit code   of one of its ranks
-        ended   attempt, failures, port   none of its ranks runs; times of failures are relative to
+        ended   attempt, how each rank ended, port   none of its ranks runs; times are relative to
                 now
         progress  attempt, its ranks that run   from time to time
         stack   attempt, rank, text     as `dump` asked
@@ -147,12 +147,12 @@ class JobCoordinator:
             self._note_failed([body[1]], how_ended(*body[1:]), now_s)
         elif kind == "ended":
             agent = self.agents[index]
-            failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
-            agent.is_running, agent.failures, agent.port = False, tuple(failures), body[2]
+            ends = (each._replace(at_s=now_s + each.at_s) for each in body[1])
+            agent.is_running, agent.ends, agent.port = False, tuple(ends), body[2]
             if self._progress is not None:
                 self._progress.end(index)
             # A rank may have recorded an exception and ended with exit code 0.
-            failed = [one.rank for one in agent.failures]
+            failed = [one.rank for one in agent.ends if one.exit_code]
             what = f"{self.agents.name(index)}: {name_ranks(failed)} recorded an exception"
             self._note_failed(failed, what, now_s)
             self._go_on(now_s)
@@ -294,7 +294,7 @@ class JobCoordinator:
         self.phase = Phase.RUNNING
         for index, ranks in self.agents.ranks().items():
             agent = self.agents[index]
-            agent.is_running, agent.failures = True, ()
+            agent.is_running, agent.ends = True, ()
             slots = agent.hello.slots
             self._send(index, "start", attempt._replace(first_rank=ranks.start, slots=slots))
 

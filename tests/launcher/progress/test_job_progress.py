@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, StatusLine, sample_s
-from hccl_py.launcher.progress.rank_progress import RankProgress
+from hccl_py.launcher.progress.rank_progress import (
+    CONNECTED,
+    CONNECTING,
+    STARTED,
+    STOPPED,
+    RankProgress,
+)
 
 CALL = "all_reduce number 7 of communicator 0"
 STALL_S, LOOK_S = 30.0, 5.0
 
 
 def rank(number: int, idle_s: float, call: str = "", *waiting_for: int) -> RankProgress:
-    return RankProgress(number, f"host{number}", 100 + number, 0, 0, 0, idle_s, call, waiting_for)
+    where = number, f"host{number}", 100 + number, CONNECTED
+    return RankProgress(*where, 0, 0, 0, idle_s, call, waiting_for)
 
 
 class Job:
@@ -48,6 +55,15 @@ def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() 
 def test_rank_that_computes_while_others_wait_for_it_is_named_as_such() -> None:
     said = Job(2).sample(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
     assert "rank 1 (host host1, pid 101) is in no collective, and computes or prints" in said
+
+
+def test_stopped_rank_is_called_stopped_even_inside_a_call() -> None:
+    stopped = rank(1, 31.0, CALL)._replace(phase=STOPPED)
+    said = Job(2).sample(30.0, rank(0, 31.0, CALL, 1), stopped)
+    assert said.splitlines()[1:] == [
+        "  rank 1 (host host1, pid 101) is stopped; kill -CONT 101 there continues it",
+        f"  rank 0 waits for rank 1 in {CALL}",
+    ]
 
 
 def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
@@ -95,17 +111,17 @@ def test_agents_look_only_as_often_as_somebody_wants_to_know() -> None:
 def ranks(steps: int, collectives: int, num_bytes: int) -> list[RankProgress]:
     """Return two ranks, of which one is a step behind."""
     return [
-        RankProgress(0, "a", 1, steps, collectives, num_bytes, 0.0, "", ()),
-        RankProgress(1, "b", 2, max(0, steps - 1), collectives, num_bytes, 0.0, "", ()),
+        RankProgress(0, "a", 1, CONNECTED, steps, collectives, num_bytes, 0.0, "", ()),
+        RankProgress(1, "b", 2, CONNECTED, max(0, steps - 1), collectives, num_bytes, 0.0, "", ()),
     ]
 
 
 def test_rates_begin_with_the_first_collective_and_follow_the_last_seconds() -> None:
     status = StatusLine()
     assert status.is_due(100.0)
-    assert status.line(ranks(0, 0, 0), 100.0) == ""
+    assert status.line(ranks(0, 0, 0), 100.0) == "ranks: 2 connected | 00:00:00"
     assert not status.is_due(100.9)
-    assert status.line(ranks(10, 100, 10**9), 3700.0) == ""
+    assert status.line(ranks(10, 100, 10**9), 3700.0) == "ranks: 2 connected | 01:00:00"
     assert (
         status.line(ranks(16, 1780, 3 * 10**9), 3702.0)
         == "steps 16, 3.0/s | 2.00 GB/s in 840 collectives/s | 01:00:02"
@@ -113,6 +129,16 @@ def test_rates_begin_with_the_first_collective_and_follow_the_last_seconds() -> 
     for second in range(20):
         line = status.line(ranks(16, 1780, 3 * 10**9), 3703.0 + second)
     assert line == "steps 16, 0.0/s | 0.00 GB/s in 0 collectives/s | 01:00:22"
+
+
+def test_line_shows_what_ranks_do_before_the_first_collective() -> None:
+    status = StatusLine()
+    status.is_due(0.0)
+    first, second = ranks(0, 0, 0)
+    both = [first._replace(phase=STARTED), second._replace(phase=STARTED)]
+    assert status.line(both, 1.0) == "ranks: 2 started | 00:00:01"
+    both[0] = first._replace(phase=CONNECTING)
+    assert status.line(both, 2.0) == "ranks: 1 started, 1 connecting | 00:00:02"
 
 
 def test_job_without_optimizer_shows_no_steps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,16 @@ from pathlib import Path
 
 import pytest
 from quiet_clock import HANG_S
+from thread_ranks import wait_until
 
-from hccl_py.launcher.progress.rank_progress import RankWatch, stack_of
+from hccl_py.launcher.progress.rank_progress import (
+    CONNECTED,
+    CONNECTING,
+    STARTED,
+    STOPPED,
+    RankWatch,
+    stack_of,
+)
 
 COMPUTE = "while True: pass"
 CHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTE!r}])"
@@ -29,6 +38,7 @@ def waits_here():
     time.sleep(100)
 waits_here()
 """
+RUN = "from hccl_py.launcher.worker import main; main()"
 LOOK_S, LIMIT_S = 0.2, HANG_S
 
 
@@ -66,6 +76,14 @@ def test_rank_that_sleeps_is_idle_until_it_prints(tmp_path: Path) -> None:
         assert watch.sample(1, time.monotonic()).idle_s == 0.0
 
 
+def test_rank_that_a_signal_holds_is_stopped_until_another_continues_it(tmp_path: Path) -> None:
+    with rank(SLEEP) as process:
+        watch = RankWatch(0, process.pid, tmp_path / "none", time.monotonic())
+        for number, phase in ((signal.SIGSTOP, STOPPED), (signal.SIGCONT, STARTED)):
+            process.send_signal(number)
+            wait_until(lambda phase=phase: watch.sample(0, time.monotonic()).phase == phase, phase)
+
+
 def test_file_of_a_rank_is_read_only_whole(tmp_path: Path) -> None:
     def write(spoilt: int = 0, **told: object) -> None:
         body = json.dumps(told).encode()
@@ -74,10 +92,13 @@ def test_file_of_a_rank_is_read_only_whole(tmp_path: Path) -> None:
 
     file = tmp_path / "progress"
     watch = RankWatch(3, os.getpid(), file, 100.0)
-    write(steps=5, bytes=70, changed_s=1.0, call="barrier", waiting_for=[2])
+    assert watch.sample(0, 100.0).phase == STARTED
+    write(connecting=True)
+    assert watch.sample(0, 100.0).phase == CONNECTING
+    write(connecting=False, steps=5, bytes=70, changed_s=1.0, call="barrier", waiting_for=[2])
     seen = watch.sample(0, 101.0)
     assert (seen.steps, seen.num_bytes, seen.call, seen.waiting_for) == (5, 70, "barrier", (2,))
-    assert seen.idle_s == 0.0
+    assert (seen.phase, seen.idle_s) == (CONNECTED, 0.0)
     write(spoilt=1, steps=6)
     assert watch.sample(0, 102.0).steps == 5
 
@@ -87,11 +108,15 @@ def test_file_of_a_rank_is_read_only_whole(tmp_path: Path) -> None:
     and not shutil.which("py-spy"),
     reason="py-spy is not installed",
 )
-def test_stack_begins_where_the_rank_is_and_leaves_out_threads_of_hccl() -> None:
-    with rank(SLEEP) as process:
+def test_stack_begins_where_the_rank_is_and_leaves_out_the_launcher_and_threads_of_hccl(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(SLEEP)
+    with rank(f"import sys; sys.argv[1:] = [{str(tmp_path / 'script.py')!r}]\n{RUN}") as process:
         assert process.stdout is not None
         process.stdout.readline()
         first, line, *rest = stack_of(process.pid).splitlines()
     assert "MainThread" in first
-    assert "waits_here (<string>:" in line
-    assert not [line for line in rest if "Thread" in line]
+    assert "waits_here (" in line
+    assert "script.py:" in line
+    assert not [line for line in rest if re.search("Thread|runpy|worker.py", line)]

@@ -179,6 +179,28 @@ def test_first_failure_stops_every_node_a_moment_later() -> None:
     assert {body[0] for _, kind, body in job.sent if kind == "end"} == {7}
 
 
+def test_rank_that_left_others_alone_with_exit_code_0_is_the_first_failure() -> None:
+    job = started()
+    left = FAILURE._replace(rank=0, node=0, local_rank=0, host="a", exit_code=0, at_s=-5.0)
+    victim = FAILURE._replace(kind="PeerLostError", message="lost", exit_code=1, blames=0)
+    fine = FAILURE._replace(rank=5, node=2, exit_code=0)
+    job.coordinator.receive(1, "failed", [0, 3, 1], 10.0)
+    for index, end in ((0, left), (2, fine), (1, victim)):
+        job.ended(index, 11.0, end)
+    assert job.coordinator.exit_code == 1
+    before, _, title, reason = job.said[-1].splitlines()
+    assert title.startswith("hccl-launch: rank 0 of 6 exited with code 0 (node 0 on a")
+    assert "likely reason: it ended while others still called it" in reason
+    assert "after rank 0 ended: PeerLostError on rank 3" in before
+
+
+def test_ranks_that_all_end_well_are_no_failure() -> None:
+    job = started()
+    for index in range(3):
+        job.ended(index, 11.0, FAILURE._replace(rank=index, exit_code=0))
+    assert job.coordinator.exit_code == 0
+
+
 def test_all_nodes_restart_together_and_rank_0_gets_a_fresh_port() -> None:
     job = started(max_restarts=1)
     job.kinds()
