@@ -24,6 +24,9 @@ SECTIONS = {
 }
 """The tabs of the site. The last three list their pages as `- [name](page.md)`, below headings."""
 
+WIDE = ["comparison", *(f"tables/{page.stem}" for page in (ROOT / "docs/tables").glob("*.md"))]
+"""Pages whose tables have many columns."""
+
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)((?:#[^)\s]*)?)(?=\))")
 
 project = "hccl-py"
@@ -31,6 +34,7 @@ author = copyright = "The hccl-py contributors"  # noqa: A001  (Sphinx reads thi
 release = version = metadata.version("hccl-py")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["conf.py"]
+smartquotes = False  # they would make one dash of the two of an option
 
 # The anchors of headings are those of the same file on GitHub.
 myst_heading_anchors = 4
@@ -57,6 +61,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "use_edit_page_button": False,
     "header_links_before_dropdown": len(SECTIONS),
+    "secondary_sidebar_items": {"**": ["page-toc"], **dict.fromkeys(WIDE, [])},
     "footer_start": [],
     "footer_end": [],
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hccl_py
+from hccl_py.observe.metrics.counters import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -37,6 +38,17 @@ def test_every_page_is_listed_in_one_section() -> None:
 def test_page_has_one_title(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     assert len(re.findall(r"^# ", prose, re.M)) == (page.stem not in ("contributing", "changelog"))
+
+
+@pytest.mark.parametrize("page", ["operators.md", "jobs/metrics.md"])
+def test_metrics_of_a_page_exist(page: str) -> None:
+    known = {
+        f"hccl_{of}{name}{'' if metric.is_gauge else '_total'}"
+        for of in ("", "node_")
+        for name, metric in METRICS.items()
+    } | {"hccl_rank_up"}
+    used = re.findall(r"\bhccl_\w+(?=\[| [<>=])", (DOCS / page).read_text())
+    assert used and set(used) <= known
 
 
 def test_reference_has_every_public_name_once() -> None:

@@ -1,4 +1,4 @@
-"""Every step of docs/tutorial.md: its programs, run by its commands, print what it shows."""
+"""Every step of the tutorial and of the fake cluster: its programs print what the page shows."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import pytest
 from launching import launch
 from tiers import by_night
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
-FILES = dict(re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE, re.S | re.M))
-STEPS = re.findall(r"^```sh\n(.*?)\n```\n.*?^```text\n(.*?)^```", PAGE, re.S | re.M)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = {name: (DOCS / f"{name}.md").read_text() for name in ("tutorial", "fake-cluster")}
+STEPS = [
+    (name, command, shown)
+    for name, page in PAGES.items()
+    for command, shown in re.findall(
+        r"^```sh\n(.*?)\n```\n.*?^```text\n(.*?)^```", page, re.S | re.M
+    )
+]
 SUM, *OTHERS = STEPS
 
 
-def test_every_command_of_the_tutorial_shows_what_it_prints() -> None:
-    assert (
-        len(STEPS)
-        == len(re.findall(r"^```sh", PAGE, re.M))
-        == len(re.findall(r"^## \d", PAGE, re.M))
-    )
+def test_every_command_of_a_page_shows_what_it_prints() -> None:
+    assert len(STEPS) == sum(len(re.findall(r"^```sh", page, re.M)) for page in PAGES.values())
 
 
-@pytest.mark.parametrize(("command", "shown"), [SUM, *by_night("training", *OTHERS)])
-def test_step_of_the_tutorial_prints_what_the_page_shows(
-    command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "command", "shown"), [SUM, *by_night("training", *OTHERS)])
+def test_step_of_a_page_prints_what_it_shows(
+    page: str, command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(f"# {name}\n{text}")
+    files = re.findall(r"^```(?:python|toml)\n(# (\S+)\n.*?)^```", PAGES[page], re.S | re.M)
+    for text, name in files:
+        (tmp_path / name).write_text(text)
     variables, _, arguments = command.partition("hccl-launch")
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("=", 1))
