@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hccl_py.lab.simulation import LinkCosts as LinkCosts
     from hccl_py.lab.simulation import Topology as Topology
     from hccl_py.lab.simulation import simulate as simulate
+    from hccl_py.launcher.spawn.call import spawn as spawn
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from hccl_py.transport.errors import InvalidArgumentError as InvalidArgumentError
     from hccl_py.transport.errors import MismatchError as MismatchError
     from hccl_py.transport.errors import PeerLostError as PeerLostError
+    from hccl_py.transport.errors import RankFailedError as RankFailedError
     from hccl_py.transport.types import ReduceOp as ReduceOp
     from hccl_py.work import Work as Work
 
@@ -54,11 +56,13 @@ _NAMES = {
     "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
     "compression": ("ErrorFeedback",),
+    "launcher.spawn.call": ("spawn",),
     "lab.simulation": ("simulate", "Topology", "Costs", "LinkCosts"),
     "torch_backend.compression_hook": ("CompressionState", "compression_hook"),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),
         *("PeerLostError", "CollectiveTimeoutError", "MismatchError", "AbortedError"),
+        "RankFailedError",
     ),
 }
 _HOMES = {name: f"hccl_py.{module}" for module, names in _NAMES.items() for name in names}

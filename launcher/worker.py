@@ -21,6 +21,7 @@ import time
 import traceback
 
 _PR_SET_PDEATHSIG = 1
+_SPAWN = os.path.join(os.path.dirname(__file__), "spawn", "rank.py")
 _TOO_LARGE = 1 << 63  # for an exit code: the interpreter ends with 255
 # Errors of these packages are shown at the user's line, without the packages' frames.
 _LIBRARIES = ("torch", "hccl_py", "hccl_py.transport")
@@ -32,6 +33,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.enable()
     del sys.argv[0]
+    # hccl-launch's own agent, which reads this file, also prints the record.
+    has_agent = "HCCL_PROGRESS_FILE" in os.environ  # hccl_py removes it
     # torch.distributed.run, which starts the ranks of elastic jobs, does not set it.
     os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
     try:
@@ -45,7 +48,7 @@ def main() -> None:
             raise
         # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
         is_recorded = _record("SystemExit", _shown(stop.code), "", 1)
-        if not (is_recorded and os.environ.get("HCCL_PROGRESS_FILE")):
+        if not (is_recorded and has_agent):
             raise
         sys.exit(1)
     except BaseException as error:
@@ -56,9 +59,8 @@ def main() -> None:
         name = type(error).__name__
         is_interrupt = isinstance(error, KeyboardInterrupt)
         code = -signal.SIGINT if is_interrupt else 1
-        # hccl-launch's own agent, which also reads the progress file, prints the record.
         is_recorded = _record(name, f"{name}: {_shown(error)}", text, code)
-        if not (is_recorded and os.environ.get("HCCL_PROGRESS_FILE")):
+        if not (is_recorded and has_agent):
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         if is_interrupt:  # the interpreter then ends by the signal
             sys.excepthook = lambda *_: None
@@ -89,7 +91,7 @@ def _start_shim() -> None:
 def _format(error: BaseException) -> str:
     rendered = traceback.TracebackException(type(error), error, error.__traceback__)
     frames = rendered.stack
-    while frames and frames[0].filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    while frames and frames[0].filename in (__file__, _SPAWN, runpy.__file__, "<frozen runpy>"):
         del frames[0]
     if type(error).__module__.partition(".")[0] in _LIBRARIES:
         folders = tuple(

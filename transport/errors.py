@@ -3,6 +3,7 @@
     HcclError (RuntimeError)
     ├── InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
     ├── BootstrapError                      the ranks could not connect or authenticate
+    ├── RankFailedError                     a rank of hccl_py.spawn raised or died
     ├── VerbsError                          a verbs call failed; the object stays usable
     │   ├── QueueFullError                  more work requests than the queue has room for
     │   ├── CompletionQueueOverflowError    more completions than the queue has room for
@@ -38,6 +39,20 @@ class InvalidArgumentError(HcclError, ValueError):
 
 class BootstrapError(HcclError):
     """Rendezvous, authentication or connecting failed before the first collective."""
+
+
+class RankFailedError(HcclError):
+    """A rank of `hccl_py.spawn` raised or died; its traceback is the cause.
+
+    Attributes:
+        rank: the rank that failed first.
+        kind: the type of its exception; empty: it died without one.
+        exit_code: of its process, negative for a signal.
+    """
+
+    rank: int
+    kind: str
+    exit_code: int
 
 
 class VerbsError(HcclError):

@@ -1,5 +1,6 @@
 """The process with the coordinator, with agents in this process, on other hosts, or both."""
 
+import json
 import os
 import signal
 import socket
@@ -7,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.agent import Agent, watch_signals
@@ -28,7 +30,10 @@ class JobServer:
 
     Attributes:
         has_started_agents: whether it forwards signals to agents of other processes.
+        failure_file: gets the failure that ends the job, as JSON, instead of a printed report.
     """
+
+    failure_file: ClassVar[Path | None] = None
 
     def __init__(self, loop: JobLoop, settings: JobSettings) -> None:
         """Create it without agents."""
@@ -128,6 +133,10 @@ class JobServer:
         return not self._routes or now_s >= self._close_by_s
 
     def _say(self, text: str) -> None:
+        first = self.coordinator.first_failure
+        if self.failure_file is not None and first is not None:
+            self.failure_file.write_text(json.dumps(first._asdict()))
+            return
         # The report is printed last, and agents on other hosts may still send lines.
         if self.coordinator.phase is Phase.ENDED and self.streams.has_readers:
             self._last_lines = text

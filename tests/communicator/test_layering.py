@@ -43,10 +43,11 @@ CSRC_ORDER = (
 
 APART = "launcher"
 """Starts processes and imports no data path: of the others only the files of FOR_LAUNCHER. Only the
-lab, a part of which `hccl-launch --emulate` loads by its name, imports it."""
+lab, a part of which `hccl-launch --emulate` loads by its name, and `hccl_py.spawn` import it."""
 
 FOR_LAUNCHER = {
     *("hccl_py.schedulers", "hccl_py.command_line", "hccl_py.installation"),
+    "hccl_py.transport.arguments",
     *("hccl_py.transport.errors", "hccl_py.transport.deadline", "hccl_py.transport.own_files"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     *("hccl_py.transport.network.agreed", "hccl_py.transport.network.secret"),
@@ -191,7 +192,7 @@ def offence_of_rooms(module: str, target: str) -> str | None:
         return "a wing"
     if mine == APART and not any(is_within(target, lent) for lent in FOR_LAUNCHER):
         return "the launcher stands apart"
-    return "the launcher stands apart" if theirs == APART and mine != "lab" else None
+    return "the launcher stands apart" if theirs == APART and mine not in ("lab", "") else None
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE, USAGE
-from hccl_py.launcher.failure import how_ended
+from hccl_py.launcher.failure import RankFailure, how_ended
 from hccl_py.launcher.job.coordinator.agents import Agents, AgentState
 from hccl_py.launcher.job.coordinator.ending import Ending, outcome
 from hccl_py.launcher.job.layout import Attempt, Hello, JobSettings
@@ -51,6 +51,7 @@ class JobCoordinator:
         phase: its current phase.
         agents: the agents that have joined.
         exit_code: the job's; None until it has ended.
+        first_failure: the failure that ended it.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class JobCoordinator:
         self.settings = settings
         self.phase = Phase.GATHERING
         self.exit_code: int | None = None
+        self.first_failure: RankFailure | None = None
         self._send, self._say, self._show = send, say, show
         self.agents = Agents(settings.hosts)
         self._until_s = now_s + settings.connect_timeout_s
@@ -335,7 +337,9 @@ class JobCoordinator:
 
     def _conclude(self) -> None:
         """Restart all ranks or end the job, once no rank runs."""
-        exit_code, text, line = outcome(self._ending, self.agents, self._attempt)
+        exit_code, text, line, self.first_failure = outcome(
+            self._ending, self.agents, self._attempt
+        )
         if exit_code is not None:
             self._end(exit_code, text, line)
         elif self._attempt is not None:

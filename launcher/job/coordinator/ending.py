@@ -41,11 +41,13 @@ class Outcome(NamedTuple):
         exit_code: of the job; None: all ranks start again.
         text: for the coordinator's terminal.
         line: for the other hosts; empty: the text.
+        first: the failure that ended the job; None: none did, or a user or lost node.
     """
 
     exit_code: int | None
     text: str = ""
     line: str = ""
+    first: RankFailure | None = None
 
 
 def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
@@ -64,7 +66,7 @@ def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
         return Outcome(0, report)
     if attempt.number == attempt.max_restarts:
         first = first_failure(failures)
-        return Outcome(first.shell_code, report, title(first, attempt.world_size))
+        return Outcome(first.shell_code, report, title(first, attempt.world_size), first)
     again = f"restart {attempt.number + 1} of {attempt.max_restarts}: all ranks start again"
     return Outcome(None, f"{report}\nhccl-launch: {again}")
 
