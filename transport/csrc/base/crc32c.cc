@@ -5,6 +5,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define HCCL_CRC_TARGET __attribute__((target("sse4.2")))
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define HCCL_CRC_TARGET __attribute__((target("+crc")))
 #endif
 
 namespace hccl {
@@ -25,7 +30,18 @@ consteval std::array<uint32_t, 256> make_table() {
 
 constexpr std::array<uint32_t, 256> table = make_table();
 
+#ifdef HCCL_CRC_TARGET
+
 #if defined(__x86_64__)
+bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
+HCCL_CRC_TARGET uint64_t with_word(uint64_t sum, uint64_t word) { return _mm_crc32_u64(sum, word); }
+HCCL_CRC_TARGET uint32_t with_byte(uint32_t sum, uint8_t byte) { return _mm_crc32_u8(sum, byte); }
+#else
+bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+HCCL_CRC_TARGET uint32_t with_word(uint32_t sum, uint64_t word) { return __crc32cd(sum, word); }
+HCCL_CRC_TARGET uint32_t with_byte(uint32_t sum, uint8_t byte) { return __crc32cb(sum, byte); }
+#endif
+using Sum = decltype(with_word(0, 0));  // as wide as the instruction has it
 
 // The instruction has a latency of three cycles and a throughput of one: three sums at a time, over
 // three neighbouring blocks, are joined by shifting the first two over the zeros that follow them.
@@ -71,22 +87,22 @@ uint64_t word_at(const unsigned char* bytes) {
   return word;
 }
 
-__attribute__((target("sse4.2"))) uint32_t by_instruction(const void* begin, size_t size) {
+HCCL_CRC_TARGET uint32_t by_instruction(const void* begin, size_t size) {
   auto* bytes = static_cast<const unsigned char*>(begin);
-  uint64_t sum = ~uint32_t{0};
+  Sum sum = ~uint32_t{0};
   for (; size >= 3 * block_bytes; size -= 3 * block_bytes, bytes += 3 * block_bytes) {
-    uint64_t second = 0, third = 0;
+    Sum second = 0, third = 0;
     for (size_t i = 0; i < block_bytes; i += 8) {
-      sum = _mm_crc32_u64(sum, word_at(bytes + i));
-      second = _mm_crc32_u64(second, word_at(bytes + block_bytes + i));
-      third = _mm_crc32_u64(third, word_at(bytes + 2 * block_bytes + i));
+      sum = with_word(sum, word_at(bytes + i));
+      second = with_word(second, word_at(bytes + block_bytes + i));
+      third = with_word(third, word_at(bytes + 2 * block_bytes + i));
     }
     sum = shifted(static_cast<uint32_t>(sum)) ^ second;
     sum = shifted(static_cast<uint32_t>(sum)) ^ third;
   }
-  for (; size >= 8; size -= 8, bytes += 8) sum = _mm_crc32_u64(sum, word_at(bytes));
+  for (; size >= 8; size -= 8, bytes += 8) sum = with_word(sum, word_at(bytes));
   auto rest = static_cast<uint32_t>(sum);
-  for (; size; --size, ++bytes) rest = _mm_crc32_u8(rest, *bytes);
+  for (; size; --size, ++bytes) rest = with_byte(rest, *bytes);
   return ~rest;
 }
 
@@ -102,8 +118,8 @@ uint32_t crc32c_by_table(const void* begin, size_t size) {
 }
 
 uint32_t crc32c(const void* bytes, size_t size) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) return by_instruction(bytes, size);
+#ifdef HCCL_CRC_TARGET
+  if (has_instruction()) return by_instruction(bytes, size);
 #endif
   return crc32c_by_table(bytes, size);
 }
