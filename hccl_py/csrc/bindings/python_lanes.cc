@@ -24,15 +24,13 @@ namespace hccl {
 
 namespace {
 
-// The exception of a signal handler within a stream's code, and its thread: it belongs to that
-// thread's call, not to the connection. Guarded by the GIL.
-std::exception_ptr interruption;
-unsigned long interrupted_thread = 0;
+// The exception of a signal handler within a stream's code on this thread: it belongs to the
+// thread's call, not to the connection.
+thread_local std::exception_ptr interruption;
 
 void keep_interruption(const nb::python_error& error) {
   if (interruption || error.matches(PyExc_OSError) || error.matches(PyExc_EOFError)) return;
   interruption = std::make_exception_ptr(error);
-  interrupted_thread = PyThread_get_thread_ident();
 }
 
 // Its release() raises BufferError if Python still holds a part of the caller's memory.
@@ -292,8 +290,7 @@ void PythonLane::fail(const nb::python_error& error) {
 }  // namespace
 
 void rethrow_stream_interruption() {
-  if (!interruption || interrupted_thread != PyThread_get_thread_ident()) return;
-  std::rethrow_exception(std::exchange(interruption, nullptr));
+  if (interruption) std::rethrow_exception(std::exchange(interruption, nullptr));
 }
 
 std::shared_ptr<Stream> stream_of(nb::handle connection) {

@@ -145,10 +145,12 @@ Counts queue_pair_statistics(const Pair& pair) {
   return result;
 }
 
-// The end of a queue pair waits for its peer, which may need the GIL.
+// The end of a queue pair waits for its peer, which may need the GIL. The limited API cannot tell
+// whether this thread has it, so this takes it first.
 void destroy_without_gil(QueuePair* last) {
-  std::optional<nb::gil_scoped_release> release;
-  if (PyGILState_Check()) release.emplace();
+  if (!nb::is_alive()) return delete last;
+  nb::gil_scoped_acquire gil;
+  nb::gil_scoped_release release;
   delete last;
 }
 

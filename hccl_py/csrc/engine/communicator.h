@@ -92,8 +92,8 @@ class Communicator final : public Drivable {
   // Enables timing of the parts of its collectives. Before the first call.
   void start_profile() { collectives_.start_profile(); }
 
-  // A request to fill: the last returned one, if there is one, with its plan. Python's lock is
-  // held.
+  // A request to fill: the last returned one, if there is one, with its plan. One thread at a
+  // time.
   RequestPtr take_request();
   void give_back(RequestPtr request);
 

@@ -51,7 +51,7 @@ bool read_numpy(PyObject* object, ArrayView& view) {
 
 // Whether the method without arguments, interned, returns True.
 bool says(PyObject* object, const nb::object& method) {
-  PyObject* answer = PyObject_CallMethodNoArgs(object, method.ptr());
+  PyObject* answer = PyObject_VectorcallMethod(method.ptr(), &object, 1, nullptr);
   if (answer == nullptr) PyErr_Clear();
   Py_XDECREF(answer);
   return answer != Py_False;
@@ -141,30 +141,38 @@ void ArrayReader::learn(nb::handle object, nb::object kind) {
   nb::object dtype = object.attr("dtype");
   // numpy makes a new dtype object for each array unless it is a singleton.
   bool is_one_object = !nb::hasattr(dtype, "isbuiltin") || nb::cast<int>(dtype.attr("isbuiltin"));
-  if (!is_one_object || num_elements_ == most_elements) return;
   auto item_bytes = nb::cast<size_t>(kind.attr("item_bytes"));
-  elements_[num_elements_++] = {view.id, std::move(kind), item_bytes, std::move(dtype)};
+  size_t count = num_elements_.load(std::memory_order_relaxed);
+  if (!is_one_object || count == most_elements) return;
+  elements_[count] = {view.id, std::move(kind), item_bytes, std::move(dtype)};
+  num_elements_.store(count + 1, std::memory_order_release);
 }
 
 const Elements* ArrayReader::find_elements(uintptr_t id) const {
-  for (size_t i = 0; i < num_elements_; ++i) {
+  for (size_t i = 0, n = num_elements_.load(std::memory_order_acquire); i < n; ++i) {
     if (elements_[i].id == id) return &elements_[i];
   }
   return nullptr;
 }
 
-void ArrayReader::learn_type(PyTypeObject* type) {
-  for (const Type& known : types_) {
-    if (known.type == type) return;
+const ArrayReader::Type* ArrayReader::find_type(const PyTypeObject* type) const {
+  for (size_t i = 0, n = num_types_.load(std::memory_order_acquire); i < n; ++i) {
+    if (types_[i].type == type) return &types_[i];
   }
+  return nullptr;
+}
+
+void ArrayReader::learn_type(PyTypeObject* type) {
+  if (find_type(type) != nullptr) return;
   nb::object object = nb::borrow(reinterpret_cast<PyObject*>(type));
   Export export_tensor = nullptr;
   if (!object.is(ndarray_)) {
     // Not an inherited one. No other exporter is known to be writable.
     nb::object own = object.attr("__dict__").attr("get")("__dlpack_c_exchange_api__");
     if (own.is_none() || !nb::hasattr(object, "_cdata")) return;
-    if (!storage_) storage_ = TorchStorage::find();
-    if (!storage_) return;
+    std::optional<TorchStorage> storage = storage_ ? storage_ : TorchStorage::find();
+    if (!storage) return;
+    if (!storage_) storage_ = storage;
     nb::object capsule = object.attr("__dlpack_c_exchange_api__");
     void* found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
     if (found == nullptr) throw nb::python_error();
@@ -173,15 +181,15 @@ void ArrayReader::learn_type(PyTypeObject* type) {
     export_tensor = exchange.export_tensor;
     kept_.push_back(std::move(capsule));
   }
-  types_.push_back({type, export_tensor});
+  size_t count = num_types_.load(std::memory_order_relaxed);
+  if (count == most_types) return;
+  types_[count] = {type, export_tensor};
   kept_.push_back(std::move(object));
+  num_types_.store(count + 1, std::memory_order_release);
 }
 
 bool ArrayReader::read(PyObject* object, ArrayView& view) const {
-  const Type* found = nullptr;
-  for (const Type& known : types_) {
-    if (known.type == Py_TYPE(object)) found = &known;
-  }
+  const Type* found = find_type(Py_TYPE(object));
   if (found == nullptr) return false;
   if (found->export_tensor == nullptr) {
     if (!read_numpy(object, view)) return false;

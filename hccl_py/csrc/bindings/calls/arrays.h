@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -58,14 +59,15 @@ class ArrayReader {
   // Checks that numpy's arrays have the layout of its C interface.
   ArrayReader();
 
-  // Enables reading objects of exactly this type, if it is one of the above, with elements of
-  // `kind`.
+  // One thread at a time. Enables reading objects of exactly this type, if it is one of the above,
+  // with elements of `kind`.
   void learn(nanobind::handle object, nanobind::object kind);
   // False unless the object has a known type and is C-contiguous, writable host memory.
   bool read(PyObject* object, ArrayView& view) const;
 
  private:
   static constexpr size_t most_elements = 64;  // types of them; each array looks for its own
+  static constexpr size_t most_types = 64;
   using Export = int (*)(void* object, DLTensor* out);
   struct Type {
     PyTypeObject* type;
@@ -73,14 +75,17 @@ class ArrayReader {
   };
 
   void learn_type(PyTypeObject* type);
+  const Type* find_type(const PyTypeObject* type) const;
   const Elements* find_elements(uintptr_t id) const;
 
   nanobind::object ndarray_;           // none: another layout
   nanobind::object is_neg_, is_conj_;  // names
+  // Readers take no lock: what stands below a count never changes, and none of it ever moves. Each
+  // count is stored after what it counts, and the storage before the first type that needs it.
   std::optional<TorchStorage> storage_;
-  std::vector<Type> types_;
-  std::array<Elements, most_elements> elements_;  // none ever moves
-  size_t num_elements_ = 0;
+  std::array<Type, most_types> types_;
+  std::array<Elements, most_elements> elements_;
+  std::atomic<size_t> num_types_ = 0, num_elements_ = 0;
   std::vector<nanobind::object> kept_;
 };
 

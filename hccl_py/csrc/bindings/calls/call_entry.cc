@@ -4,7 +4,6 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/typing.h>
-#include <structmember.h>
 
 #include <algorithm>
 #include <array>
@@ -85,7 +84,7 @@ template <typename... Args>
 }  // namespace
 
 bool CallEntry::is_overridden(Collective collective) const {
-  if (PyDict_GET_SIZE(groups.ptr()) + PyDict_GET_SIZE(captures.ptr()) != 0) {
+  if (NB_DICT_GET_SIZE(groups.ptr()) + NB_DICT_GET_SIZE(captures.ptr()) != 0) {
     return true;
   }
   bool is_sum = collective == Collective::all_reduce || collective == Collective::reduce_scatter;
@@ -93,7 +92,7 @@ bool CallEntry::is_overridden(Collective collective) const {
 }
 
 std::optional<double> CallEntry::timeout_of(PyObject* given) const {
-  if (!is_given(given)) return state->timeout_s;
+  if (!is_given(given)) return state->timeout_s.load(std::memory_order_relaxed);
   if (!PyFloat_CheckExact(given) && !PyLong_CheckExact(given)) return {};
   double seconds = PyFloat_AsDouble(given);
   if (seconds == -1.0 && PyErr_Occurred() != nullptr) PyErr_Clear();
@@ -127,9 +126,9 @@ bool CallEntry::read_blocks(PyObject*& given, Shape& shape, std::vector<Span>& t
   nb::object& listed = shape.lists[shape.lists[0].is_valid() ? 1 : 0];
   listed = nb::tuple(nb::handle(given));
   given = listed.ptr();
-  if (static_cast<size_t>(PyTuple_GET_SIZE(given)) != n) return false;
+  if (static_cast<size_t>(NB_TUPLE_GET_SIZE(given)) != n) return false;
   for (size_t i = 0; i < n; ++i) {
-    if (!read(PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(i)), shape, to)) return false;
+    if (!read(NB_TUPLE_GET_ITEM(given, static_cast<Py_ssize_t>(i)), shape, to)) return false;
   }
   return true;
 }
@@ -260,12 +259,12 @@ void CallEntry::compare(Collective collective, const GivenCall& given,
 }
 
 nb::object CallEntry::call(Collective collective, GivenCall& given) {
-  nb::object engine = state->engine;
+  nb::object engine = state->engine();
   if (engine.is_none() || is_overridden(collective) || is_given(given.compression)) return {};
   std::optional<double> timeout_s = timeout_of(given.timeout_s);
   if (!timeout_s) return {};
   auto& communicator = *nb::inst_ptr<Communicator>(engine);
-  Shape shape{communicator.take_request()};
+  Shape shape{take_request(communicator)};
   nb::object call = collective >= Collective::send
                         ? prepare_transfer(collective, given, shape, *timeout_s)
                         : prepare(collective, given, shape, *timeout_s);
@@ -288,6 +287,7 @@ nb::object CallEntry::call(Collective collective, GivenCall& given) {
 namespace {
 
 PyTypeObject *entry_type, *graph_type;
+descrgetfunc read_slot;  // of the descriptors of slots
 
 // A method of Collectives, or Graph.replay. Its object has a slot `entry`: a CallEntry, or a native
 // Graph.
@@ -299,7 +299,7 @@ class EnteringMethod final : public Answer {
  private:
   using Field = PyObject* GivenCall::*;
 
-  void find_slot(PyTypeObject* type);
+  nb::handle slot_of(PyObject* type);
   bool assign(PyObject* const* arguments, size_t num_arguments, PyObject* keywords,
               GivenCall& given) const;
 
@@ -307,8 +307,9 @@ class EnteringMethod final : public Answer {
   std::vector<nb::object> names_;  // of the parameters, interned; the positional ones first
   std::vector<Field> fields_;
   size_t num_positional_, num_required_;
-  nb::object type_;              // type of the last object
-  PyMemberDef* slot_ = nullptr;  // where such objects have their entry
+  nb::ft_mutex mutex_;  // of the two below
+  nb::object type_;     // type of the last object
+  nb::object slot_;     // the descriptor of its slot `entry`; null: it has none
 };
 
 EnteringMethod::EnteringMethod(const nb::object& function) {
@@ -334,11 +335,19 @@ EnteringMethod::EnteringMethod(const nb::object& function) {
   }
 }
 
-void EnteringMethod::find_slot(PyTypeObject* type) {
-  type_ = nb::borrow(reinterpret_cast<PyObject*>(type));
-  nb::object found = nb::getattr(type_, "entry", nb::none());
-  bool is_slot = Py_TYPE(found.ptr()) == &PyMemberDescr_Type;
-  slot_ = is_slot ? reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member : nullptr;
+// Lives as long as the type does.
+nb::handle EnteringMethod::slot_of(PyObject* type) {
+  {
+    nb::ft_lock_guard guard(mutex_);
+    if (type_.ptr() == type) return slot_;
+  }
+  nb::object owner = nb::borrow(type), found = nb::getattr(owner, "entry", nb::none());
+  if (Py_TYPE(found.ptr()) != &PyMemberDescr_Type) found.reset();
+  nb::handle slot = found;
+  nb::ft_lock_guard guard(mutex_);
+  std::swap(type_, owner);
+  std::swap(slot_, found);
+  return slot;
 }
 
 // False: the Python function raises the error.
@@ -346,9 +355,9 @@ bool EnteringMethod::assign(PyObject* const* arguments, size_t num_arguments, Py
                             GivenCall& given) const {
   if (num_arguments > num_positional_) return false;
   for (size_t i = 0; i < num_arguments; ++i) given.*fields_[i] = arguments[i];
-  Py_ssize_t num_keywords = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+  Py_ssize_t num_keywords = keywords == nullptr ? 0 : NB_TUPLE_GET_SIZE(keywords);
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
-    PyObject* name = PyTuple_GET_ITEM(keywords, k);
+    PyObject* name = NB_TUPLE_GET_ITEM(keywords, k);
     auto is_it = [name](const nb::object& one) { return one.ptr() == name; };
     auto found = std::find_if(names_.begin(), names_.end(), is_it);
     if (found == names_.end()) return false;
@@ -366,9 +375,10 @@ nb::object EnteringMethod::answer(PyObject* const* arguments, size_t num_argumen
                                   PyObject* keywords) {
   if (num_arguments == 0) return {};
   PyObject* self = arguments[0];
-  if (reinterpret_cast<PyObject*>(Py_TYPE(self)) != type_.ptr()) find_slot(Py_TYPE(self));
-  if (slot_ == nullptr) return {};
-  nb::object found = nb::steal(PyMember_GetOne(reinterpret_cast<char*>(self), slot_));
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
+  nb::handle slot = slot_of(type);
+  if (!slot.is_valid()) return {};
+  nb::object found = nb::steal(read_slot(slot.ptr(), self, type));
   if (!found.is_valid()) throw nb::python_error();
   GivenCall given{};
   if (!assign(arguments + 1, num_arguments - 1, keywords, given)) return {};
@@ -388,11 +398,11 @@ nb::object EnteringMethod::answer(PyObject* const* arguments, size_t num_argumen
 nb::object bind_call_entry(nb::module_& module) {
   nb::class_<EngineState>(module, "EngineState")
       .def(nb::init<nb::object, double>())
+      .def_prop_rw("engine", &EngineState::engine, &EngineState::set_engine,
+                   nb::arg("engine").none())
       .def_prop_rw(
-          "engine", [](const EngineState& s) { return s.engine; },
-          [](EngineState& s, nb::object engine) { s.engine = std::move(engine); },
-          nb::arg("engine").none())
-      .def_rw("timeout_s", &EngineState::timeout_s);
+          "timeout_s", [](const EngineState& s) { return s.timeout_s.load(); },
+          [](EngineState& s, double timeout_s) { s.timeout_s = timeout_s; });
   nb::class_<CallEntry>(module, "CallEntry")
       .def(nb::init<std::shared_ptr<EngineState>, size_t, size_t, nb::object,
                     std::shared_ptr<ArrayReader>, AnyByAny, AnyByAny, nb::object, nb::object,
@@ -403,6 +413,7 @@ nb::object bind_call_entry(nb::module_& module) {
            nb::arg("gain").none(), nb::arg("oracle").none());
   entry_type = reinterpret_cast<PyTypeObject*>(nb::type<CallEntry>().ptr());
   graph_type = reinterpret_cast<PyTypeObject*>(module.attr("Graph").ptr());
+  read_slot = reinterpret_cast<descrgetfunc>(PyType_GetSlot(&PyMemberDescr_Type, Py_tp_descr_get));
   module.attr("Method") = nb::type_var("Method");
   nb::object wrapper_type = make_wrapper_type();
   module.def(

@@ -5,8 +5,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "bindings/calls/arrays.h"
 #include "bindings/calls/plan_cache.h"
@@ -17,9 +19,26 @@ namespace hccl {
 using AnyByAny = nanobind::typed<nanobind::dict, nanobind::any, nanobind::any>;
 
 // State shared by the calls of a communicator, owned by Python's CommunicatorState.
-struct EngineState {
-  nanobind::object engine;  // Communicator; None: the communicator is closed, or in a forked child
-  double timeout_s;         // default timeout of calls
+class EngineState {
+ public:
+  EngineState(nanobind::object engine, double seconds)
+      : timeout_s(seconds), engine_(std::move(engine)) {}
+
+  // Communicator; None: the communicator is closed, or in a forked child.
+  nanobind::object engine() const {
+    nanobind::ft_lock_guard guard(mutex_);
+    return engine_;
+  }
+  void set_engine(nanobind::object engine) {
+    nanobind::ft_lock_guard guard(mutex_);
+    std::swap(engine_, engine);
+  }
+
+  std::atomic<double> timeout_s;  // default timeout of calls
+
+ private:
+  mutable nanobind::ft_mutex mutex_;
+  nanobind::object engine_;
 };
 
 // The arguments of a call; null: not given. The data of a call that has one buffer is `input`.

@@ -28,6 +28,8 @@ namespace {
 // Limit of a call that may hold Python's lock: moved in one or two microseconds.
 constexpr size_t little_bytes = 16384;
 
+nb::ft_mutex spare_requests;
+
 void begin(Request& request, RequestKind kind, double timeout_s) {
   request.kind = kind;
   request.submitted = Clock::now();
@@ -35,6 +37,16 @@ void begin(Request& request, RequestKind kind, double timeout_s) {
 }
 
 }  // namespace
+
+RequestPtr take_request(Communicator& engine) {
+  nb::ft_lock_guard guard(spare_requests);
+  return engine.take_request();
+}
+
+void give_back(Communicator& engine, RequestPtr request) {
+  nb::ft_lock_guard guard(spare_requests);
+  engine.give_back(std::move(request));
+}
 
 bool Work::wait(double timeout_s) {
   auto& engine = *nb::inst_ptr<Communicator>(communicator);
@@ -107,7 +119,7 @@ void run(Communicator& engine, RequestPtr request) {
     nb::gil_scoped_release release;
     engine.finish(request, check_signals);
   }
-  engine.give_back(std::move(request));
+  give_back(engine, std::move(request));
 }
 
 Work start(nb::handle communicator, RequestPtr request, nb::object buffers, bool queues) {
@@ -152,7 +164,7 @@ void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op
 UnsubmittedCall make_collective(Communicator& engine, const Prepared& prepared, double timeout_s,
                                 const BlockList& read, const BlockList& written, uint64_t residual,
                                 nb::object buffers) {
-  RequestPtr request = engine.take_request();
+  RequestPtr request = take_request(engine);
   add_blocks(request->call.input, read);
   add_blocks(request->call.output, written);
   complete(*request, prepared, timeout_s, 1);
@@ -166,7 +178,7 @@ using PythonTransfer = std::tuple<bool, std::optional<int>, uint64_t, size_t>;
 UnsubmittedCall make_transfer(Communicator& engine, const PythonTransfer& call, double timeout_s,
                               uint64_t address, nb::object buffers) {
   auto [sends, peer, tag, num_bytes] = call;
-  RequestPtr request = engine.take_request();
+  RequestPtr request = take_request(engine);
   complete(*request, {sends, peer.value_or(any_rank), tag, num_bytes}, timeout_s, pointer(address));
   return {std::move(request), std::move(buffers)};
 }
@@ -223,7 +235,7 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
                    [](const Prepared& p) { return p.compression != Compression::none; });
 
   nb::class_<Work>(module, "Work")
-      .def("wait", &Work::wait)
+      .def("wait", &Work::wait, nb::lock_self())
       .def("done", [](const Work& w) { return w.request->is_done(); })
       .def("failed", [](const Work& w) { return w.request->is_done() && w.request->failure; })
       .def("source",

@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -71,7 +72,7 @@ class BoundGraph {
 
   bool replay() {
     for (const nb::dict& calls : overrides_) {
-      if (PyDict_GET_SIZE(calls.ptr()) != 0) return false;
+      if (NB_DICT_GET_SIZE(calls.ptr()) != 0) return false;
     }
     return run() == submitted;
   }
@@ -85,13 +86,19 @@ class BoundGraph {
 
   bool wait(double timeout_s) {
     // A copy: another thread may begin the next replay as soon as this one is done.
-    std::vector<nb::object> cores = cores_;
-    std::vector<Communicator*> engines = engines_;
+    std::vector<nb::object> cores;
+    std::vector<Communicator*> engines;
     bool finished;
+    {
+      nb::ft_lock_guard guard(mutex_);
+      cores = cores_;
+      engines = engines_;
+    }
     {
       nb::gil_scoped_release release;
       finished = graph_.wait(engines, Clock::now() + duration_of(timeout_s), check_signals);
     }
+    nb::ft_lock_guard guard(mutex_);
     if (!is_running_) forget_engines();
     return finished;
   }
@@ -107,8 +114,8 @@ class BoundGraph {
   };
   struct Running {
     BoundGraph& graph;
-    explicit Running(BoundGraph& its) : graph(its) { graph.is_running_ = true; }
     ~Running() {
+      nb::ft_lock_guard guard(graph.mutex_);
       graph.is_running_ = false;
       graph.forget_engines();
     }
@@ -116,7 +123,11 @@ class BoundGraph {
 
   template <typename Submit>
   int issue(Submit submit) {
-    if (is_running_) return runs_elsewhere;
+    {
+      nb::ft_lock_guard guard(mutex_);
+      if (is_running_) return runs_elsewhere;
+      is_running_ = true;
+    }
     Running running{*this};
     if (int outcome = prepare(); outcome != submitted) return outcome;
     nb::gil_scoped_release release;
@@ -139,11 +150,13 @@ class BoundGraph {
                    now.count == one.view.count && now.id == one.view.id;
       if (!stays) return one.call;
     }
+    nb::ft_lock_guard guard(mutex_);
     forget_engines();
     for (const auto& state : states_) {
-      if (state->engine.is_none()) return closed;
-      engines_.push_back(nb::inst_ptr<Communicator>(state->engine));
-      cores_.push_back(state->engine);
+      nb::object engine = state->engine();
+      if (engine.is_none()) return closed;
+      engines_.push_back(nb::inst_ptr<Communicator>(engine));
+      cores_.push_back(std::move(engine));
     }
     return submitted;
   }
@@ -153,10 +166,11 @@ class BoundGraph {
   const std::shared_ptr<ArrayReader> reader_;
   std::vector<nb::object> buffers_;
   std::vector<Watched> watched_;
+  nb::ft_mutex mutex_;             // of what follows, except in the thread that is in issue()
   std::vector<nb::object> cores_;  // of the running replay
   std::vector<Communicator*> engines_;
-  size_t num_started_ = 0;
-  bool is_running_ = false;  // a thread is in issue(); read and written with Python's lock held
+  bool is_running_ = false;  // a thread is in issue()
+  std::atomic<size_t> num_started_ = 0;
   Graph graph_;
 };
 

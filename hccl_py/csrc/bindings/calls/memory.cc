@@ -124,7 +124,7 @@ void bind_memory(nb::module_& module) {
       .def("show_at", &Region::show, Released());
   nb::class_<ArrayReader>(module, "ArrayReader")
       .def(nb::init<>())
-      .def("learn", &ArrayReader::learn)
+      .def("learn", &ArrayReader::learn, nb::lock_self())
       // Address, count, and the ElementType; None if that is unknown.
       .def(
           "read",

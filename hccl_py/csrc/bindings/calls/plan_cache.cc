@@ -41,12 +41,19 @@ size_t PlanCache::Hash::operator()(const Key& key) const noexcept {
   return (hash ^ hash >> 32 ^ key.count) * factor >> 20;
 }
 
+void PlanCache::clear() {
+  nb::ft_lock_guard guard(mutex_);
+  last_ = nullptr;
+  prepared_.clear();
+}
+
 nb::object PlanCache::write(const Key& key) {
   nb::object root = key.root < 0 ? nb::object(nb::none()) : nb::object(nb::int_(key.root));
   nb::object made = nb::find(*this).attr("write")(
       collective_names[static_cast<size_t>(key.collective)], nb::handle(key.kind), key.op,
       key.count, root, key.even, key.compression);
   if (prepared_.size() >= capacity) clear();
+  nb::ft_lock_guard guard(mutex_);
   // Another thread may have added it.
   return prepared_.try_emplace(key, std::move(made)).first->second;
 }

@@ -48,13 +48,17 @@ class PlanCache {
 
   // The Prepared, made by Python's write() at first use; throws its exceptions.
   nanobind::object find(const Key& key) {
-    if (last_ != nullptr && last_->first == key) return last_->second;
-    auto found = prepared_.find(key);
-    if (found == prepared_.end()) return write(key);
-    last_ = &*found;
-    return found->second;
+    {
+      nanobind::ft_lock_guard guard(mutex_);
+      if (last_ != nullptr && last_->first == key) return last_->second;
+      if (auto found = prepared_.find(key); found != prepared_.end()) {
+        last_ = &*found;
+        return found->second;
+      }
+    }
+    return write(key);
   }
-  void clear() { last_ = nullptr, prepared_.clear(); }
+  void clear();
   uint8_t compression() const { return compression_; }  // default of calls
 
  private:
@@ -65,6 +69,7 @@ class PlanCache {
   };
 
   const uint8_t compression_;
+  nanobind::ft_mutex mutex_;  // of the two below
   std::unordered_map<Key, nanobind::object, Hash> prepared_;
   // The last one found, without a hash.
   const std::pair<const Key, nanobind::object>* last_ = nullptr;

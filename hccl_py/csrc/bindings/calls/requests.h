@@ -36,6 +36,10 @@ struct UnsubmittedCall {
   nanobind::object buffers;  // keeps the memory at its addresses alive
 };
 
+// The spare request of a communicator; threads take turns.
+RequestPtr take_request(Communicator& engine);
+void give_back(Communicator& engine, RequestPtr request);
+
 // Completes the `request` of a collective. `call.input` has the memory that the call reads,
 // `call.output` the memory that it writes, counted in units of `unit_bytes`.
 void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes);

@@ -21,8 +21,8 @@ namespace hccl {
 namespace {
 
 PyObject* first_of(PyObject* list) {
-  bool is_one = PyList_CheckExact(list) && PyList_GET_SIZE(list) == 1;
-  return is_one ? PyList_GET_ITEM(list, 0) : nullptr;
+  bool is_one = PyList_CheckExact(list) && NB_LIST_GET_SIZE(list) == 1;
+  return is_one ? NB_LIST_GET_ITEM(list, 0) : nullptr;
 }
 
 class TorchMethod final : public Answer {
@@ -51,8 +51,8 @@ class TorchMethod final : public Answer {
 
   nb::object answer(PyObject* const* arguments, size_t num_arguments, PyObject* keywords) override {
     if (keywords != nullptr) {
-      bool are_options = PyTuple_GET_SIZE(keywords) == 1 &&
-                         PyTuple_GET_ITEM(keywords, 0) == opts_.ptr() && !options_.is_none();
+      bool are_options = NB_TUPLE_GET_SIZE(keywords) == 1 &&
+                         NB_TUPLE_GET_ITEM(keywords, 0) == opts_.ptr() && !options_.is_none();
       if (!are_options) return {};
       ++num_arguments;
     }
@@ -95,8 +95,8 @@ class TorchMethod final : public Answer {
   }
 
   bool are_plain(PyObject* list) const {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-      if (!is_plain(PyList_GET_ITEM(list, i))) return false;
+    for (Py_ssize_t i = 0; i < NB_LIST_GET_SIZE(list); ++i) {
+      if (!is_plain(NB_LIST_GET_ITEM(list, i))) return false;
     }
     return true;
   }

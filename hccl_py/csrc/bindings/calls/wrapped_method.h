@@ -28,6 +28,8 @@ struct WrappedMethod {
   PyObject* function;
   Answer* answer;  // owned
 
+  static inline PyObject* method_type;  // of Python: the limited API lacks PyMethod_New
+
   static WrappedMethod& of(PyObject* self) { return *reinterpret_cast<WrappedMethod*>(self); }
 
   static PyObject* call(PyObject* self, PyObject* const* arguments, size_t flags,
@@ -47,7 +49,8 @@ struct WrappedMethod {
   }
 
   static PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
-    return instance == nullptr ? Py_NewRef(self) : PyMethod_New(self, instance);
+    if (instance == nullptr) return Py_NewRef(self);
+    return PyObject_CallFunctionObjArgs(method_type, self, instance, nullptr);
   }
 
   static PyObject* get_attribute(PyObject* self, PyObject* name) {
@@ -63,13 +66,15 @@ struct WrappedMethod {
     PyTypeObject* type = Py_TYPE(self);
     Py_CLEAR(of(self).function);
     delete of(self).answer;
-    type->tp_free(self);
+    PyObject_Free(self);
     Py_DECREF(type);
   }
 };
 
 // The type of wrapped methods; each module makes one.
 inline nanobind::object make_wrapper_type() {
+  nanobind::object bound = nanobind::module_::import_("types").attr("MethodType");
+  WrappedMethod::method_type = bound.release().ptr();
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(WrappedMethod, vectorcall), READONLY, nullptr},
       {nullptr, 0, 0, 0, nullptr}};
@@ -88,7 +93,7 @@ inline nanobind::object make_wrapper_type() {
 inline nanobind::object wrap_method(const nanobind::object& wrapper_type, nanobind::object function,
                                     std::unique_ptr<Answer> answer) {
   auto* type = reinterpret_cast<PyTypeObject*>(wrapper_type.ptr());
-  nanobind::object made = nanobind::steal(type->tp_alloc(type, 0));
+  nanobind::object made = nanobind::steal(PyType_GenericAlloc(type, 0));
   if (!made.is_valid()) throw nanobind::python_error();
   WrappedMethod& method = WrappedMethod::of(made.ptr());
   method.vectorcall = WrappedMethod::call;
