@@ -48,7 +48,7 @@ def test_pages_that_the_code_names_exist() -> None:
         (path.relative_to(ROOT).as_posix(), page)
         for path in [ROOT / "pyproject.toml", *files]
         if path.suffix not in (".pyc", ".so")
-        for page in re.findall(r"\bdocs/[\w/]+\.\w+", path.read_text(errors="ignore"))
+        for page in re.findall(r"(?<!/)\bdocs/[\w/]+\.\w+", path.read_text(errors="ignore"))
     }
     assert [(path, page) for path, page in sorted(named) if not (ROOT / page).exists()] == []
 
