@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +54,29 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from command._option_string_actions
+
+
+def until_reader_ends(work: Callable[[], int]) -> int:
+    """Do the work of a command; return 141 if the reader of its output ended, as `head` does."""
+    try:
+        code = work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "w") as sink:  # else the interpreter reports it at exit
+            os.dup2(sink.fileno(), 1)
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def columns() -> int:
+    """Return the width of the terminal, or that of COLUMNS; 0: the output has no limit."""
+    return shutil.get_terminal_size((0, 0)).columns
+
+
+def wrapped(line: str) -> str:
+    """Break a line of prose at the width of the terminal."""
+    width, indent = columns(), "#   " if line.startswith("#") else "  "
+    return textwrap.fill(line, width, subsequent_indent=indent) if 20 < width < len(line) else line
 
 
 def reader(read: Callable[[str], _Value]) -> Callable[[str], _Value]:

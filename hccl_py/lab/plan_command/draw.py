@@ -7,6 +7,7 @@ from hccl_py.algorithms.choice.cost import share_of
 from hccl_py.command_line import parse_size
 from hccl_py.lab.plan_command.arguments import add_algorithm, add_costs, add_nodes, chosen
 from hccl_py.lab.plan_command.drawing import Drawing, page
+from hccl_py.lab.plan_command.svg import svg
 from hccl_py.lab.simulation.costs import Costs, costs_of
 from hccl_py.lab.simulation.recorded import measured
 from hccl_py.plan.history import Duration, in_steps
@@ -26,7 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--size", type=parse_size, metavar="SIZE", help="with costs: bytes of the call, such as 1M")
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
     add("--call", type=int, metavar="N", help="with --trace: number of the call (the last one)")
-    add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
+    about = "the page (plan.html); a name that ends in .svg gets a still picture"
+    add("-o", "--output", type=Path, default=Path("plan.html"), metavar="FILE", help=about)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -35,6 +37,11 @@ def run(given: argparse.Namespace) -> int:
     source = given.preset or given.costs
     if given.call is not None and given.trace is None:
         raise InvalidArgumentError("--call: expected --trace with it")
+    is_svg = given.output.suffix == ".svg"
+    if not is_svg and given.output.suffix not in (".html", ".htm"):
+        raise InvalidArgumentError(f"--output: expected .html or .svg, got {given.output.name!r}")
+    if is_svg and given.trace is not None:
+        raise InvalidArgumentError("--output: recorded bars need a page, FILE.html")
     if given.size and not source:
         raise InvalidArgumentError("--size: expected --preset or --costs with it")
     if source and not (given.size or given.trace):
@@ -52,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
         about += f" Times of single messages of a call of {num_bytes} bytes by {source}."
     drawing = Drawing(plans, algorithm.contract, world.nodes, duration)
     content = drawing.content(str(algorithm), about, call)
-    given.output.write_text(page(content), encoding="utf-8")
+    given.output.write_text(svg(content) if is_svg else page(content), encoding="utf-8")
     print(f"{given.output}: {algorithm}, {world}")
     return 0
 

@@ -1,4 +1,4 @@
-"""The command `hccl-plan`: lists, proves, prints, draws, predicts and makes plans."""
+"""The command `hccl-plan`; each command of a file of its own is in `_IN_FILES`."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from importlib import import_module
 from hccl_py.algorithms.custom import WrongAlgorithmError
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.command_line import Parser
+from hccl_py.command_line import Parser, until_reader_ends, wrapped
 from hccl_py.lab.algorithms import algorithm_named
 from hccl_py.lab.plan_command.arguments import add_algorithm, add_nodes, chosen, parsed_nodes
 from hccl_py.plan.contracts import COLLECTIVES
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser(words[0] if words else "").read(words)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
-        return run(options)
+        return until_reader_ends(lambda: run(options))
     except InvalidArgumentError as error:
         print(f"hccl-plan {options.command}: {error}", file=sys.stderr)
         return 1 if isinstance(error, WrongAlgorithmError) else 2
@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(chosen: str) -> Parser:
     """Return the parser; imports the file of the chosen command only."""
-    parser = Parser(prog="hccl-plan", description=__doc__)
+    about = "List, prove, print, draw, predict and make the plans of collectives."
+    parser = Parser(prog="hccl-plan", description=about)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "list the algorithms of the table, with their cost"
     commands.add_parser("list", help=about, description=about).set_defaults(run=_list)
@@ -72,7 +73,7 @@ def _parser(chosen: str) -> Parser:
 def _list(options: argparse.Namespace) -> int:
     for collective, name in ALGORITHMS:
         one = algorithm_named(f"{collective}={name}")
-        print(f"{one!s:32} {one.cost}")
+        print(wrapped(f"{one!s:32} {one.cost}"))
     return 0
 
 
@@ -93,11 +94,13 @@ def _check(options: argparse.Namespace) -> int:
         proved.append(text)
     if not count:
         raise InvalidArgumentError(f"{algorithm} does not serve nodes of these sizes: {others[0]}")
-    print(f"{algorithm} is right in {count} cases: each contribution once, no deadlock, same bits")
+    cases = f"{count} case{'s' * (count > 1)}"
+    proof = "each contribution once, no deadlock, same bits"
+    print(wrapped(f"{algorithm} is right in {cases}: {proof}"))
     each_root = ", each root" * COLLECTIVES[algorithm.collective].rooted
-    print(f"It was proved for nodes of these sizes{each_root}: {'; '.join(proved)}")
+    print(wrapped(f"It was proved for nodes of these sizes{each_root}: {'; '.join(proved)}"))
     if others:
-        print(f"It does not serve nodes of these sizes: {'; '.join(others)}")
+        print(wrapped(f"It does not serve nodes of these sizes: {'; '.join(others)}"))
     return 0
 
 

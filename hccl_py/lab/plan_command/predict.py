@@ -8,7 +8,13 @@ from pathlib import Path
 
 from hccl_py.algorithms.loading import loaded
 from hccl_py.algorithms.table import names_for
-from hccl_py.command_line import parse_picture, parse_positive, parse_size, parse_sizes
+from hccl_py.command_line import (
+    parse_picture,
+    parse_positive,
+    parse_size,
+    parse_sizes,
+    wrapped,
+)
 from hccl_py.lab.plan_command.arguments import add_costs
 from hccl_py.lab.plan_command.prediction_report import (
     Predicted,
@@ -110,7 +116,7 @@ def _predict(given: argparse.Namespace) -> int:
     collective = given.collective or _COLLECTIVE
     names, found = _names(given, {collective})[collective], []
     title = _world_line(given, topology)
-    print(f"# {title}")
+    print(wrapped(f"# {title}"))
     if topology.world_size > _MANY_RANKS and not topology.is_uniform:
         print(f"# each of {topology.world_size} ranks is simulated, because not all are alike;")
         print("# this takes minutes for large sizes; --algorithm and --size reduce the work")
@@ -124,10 +130,11 @@ def _predict(given: argparse.Namespace) -> int:
     for line in chart_lines(found, names):
         print(line)
     for name, why in found[-1].missing.items():
-        print(f"# {name}: {why}")
+        print(wrapped(f"# {name}: {why}"))
     for name in names:
         if share := max(one.errors.get(name, 0.0) for one in found):
-            print(f"# {name}: off by about {share:.2%} at most, because not all tiles were run")
+            about = f"off by about {share:.2%} at most, because not all tiles were run"
+            print(wrapped(f"# {name}: {about}"))
     if given.plot:
         draw(found, names, title, given.plot)
         print(f"# wrote {given.plot}")
@@ -182,7 +189,7 @@ def _replay(given: argparse.Namespace) -> int:
     world_size, recorded = recorded_in(given.trace)
     topology, costs = _world(given, world_size)
     print(f"# {given.trace}: a job of {world_size} ranks")
-    print(f"# {_world_line(given, topology)}")
+    print(wrapped(f"# {_world_line(given, topology)}"))
     names = _names(given, {one.collective for one in recorded})
     predicted = []
     for one in recorded:
@@ -191,7 +198,7 @@ def _replay(given: argparse.Namespace) -> int:
             size = size // world_size * topology.world_size
         predicted.append(_each(one.collective, names[one.collective], topology, costs, size))
     for line in replay_lines(recorded, predicted):
-        print(line)
+        print(wrapped(line))
     return 0
 
 

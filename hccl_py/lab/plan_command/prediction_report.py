@@ -8,6 +8,7 @@ from pathlib import Path
 from string import ascii_letters
 from typing import TYPE_CHECKING, NamedTuple
 
+from hccl_py.command_line import columns, wrapped
 from hccl_py.lab.simulation.recorded import RecordedCalls
 from hccl_py.quantities import busbw_factor
 
@@ -40,18 +41,30 @@ class Predicted(NamedTuple):
 
 
 def table_head(names: Sequence[str]) -> str:
-    """Return the table's head: time in us and busbw in GB/s of each algorithm."""
+    """Return the table's head: time and busbw of each algorithm, in a column or, below, a line."""
+    if not _fits(names):
+        return f"{'bytes':>7}  {'time and busbw':>22}  algorithm"
     return "  ".join([f"{'bytes':>7}", *(f"{name:>22}" for name in names), "fastest"])
 
 
 def row(predicted: Predicted, names: Sequence[str]) -> str:
-    """Return the line of one size."""
-    cells = [f"{size_text(predicted.bytes):>7}"]
+    """Return the line of one size, or where it does not fit the terminal one for each algorithm."""
+    cells = {}
     for name in names:
         us = predicted.times_us.get(name)
         text = "-" if us is None else f"{time_text(us)} {predicted.busbw(name):6.2f} GB/s"
-        cells.append(f"{text:>22}")
-    return "  ".join([*cells, predicted.best])
+        cells[name] = f"{text:>22}"
+    size = f"{size_text(predicted.bytes):>7}"
+    if _fits(names):
+        return "  ".join([size, *cells.values(), predicted.best])
+    lines = [f"{cell}  {name}" for name, cell in cells.items() if name != predicted.best]
+    best = f"{cells.get(predicted.best, '')}  {predicted.best} (fastest)"
+    return "\n".join(f"{size}  {line}" for line in [best, *lines])
+
+
+def _fits(names: Sequence[str]) -> bool:
+    needed = 7 + 24 * len(names) + 2 + max((*map(len, names), 7))
+    return not columns() or needed <= columns()
 
 
 def replay_lines(
@@ -87,7 +100,7 @@ def chart_lines(predicted: Sequence[Predicted], names: Sequence[str]) -> Iterato
         (one.bytes, {letters[name]: one.busbw(name) for name in one.times_us if name in letters})
         for one in predicted
     ]
-    yield "# " + ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    yield wrapped("# " + ", ".join(f"{letter} {name}" for name, letter in letters.items()))
     yield from _chart("time of a call", times, time_text)
     yield from _chart("busbw", busbw, lambda value: f"{value:.3g} GB/s")
 

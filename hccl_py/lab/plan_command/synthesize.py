@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.custom import PLANS
 from hccl_py.algorithms.plan_file import write_plans
-from hccl_py.command_line import parse_natural
+from hccl_py.command_line import parse_natural, wrapped
 from hccl_py.lab.synthesis.network_file import read_network
 from hccl_py.lab.synthesis.synthesize import MOST_CHUNKS, SYNTHESIZED, Synthesis, synthesize
 from hccl_py.transport.errors import InvalidArgumentError
@@ -37,7 +37,7 @@ def run(given: argparse.Namespace) -> int:
         found = synthesize(collective, network, given.chunks)
         path = given.out or Path(f"{collective}.json")
         write_plans(path, found.plans, f"{found.name}, {found.certificate}")
-        print("\n".join(_lines(found, path)), flush=True)
+        print("\n".join(map(wrapped, _lines(found, path))), flush=True)
     return 0
 
 

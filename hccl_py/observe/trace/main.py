@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hccl_py.command_line import until_reader_ends
 from hccl_py.observe.trace.clocks import REFERENCE, Offset, offsets
 from hccl_py.observe.trace.files import RankFile, TraceError, missing, read
 from hccl_py.observe.trace.timeline import Timeline
@@ -14,12 +15,18 @@ from hccl_py.observe.trace.timeline import Timeline
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = _parser().parse_args(arguments)
+    return until_reader_ends(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         files = read(options.files)
         apart = offsets(files)
         trace = Timeline(files, apart).trace()
         options.output.write_text(json.dumps(trace))
         _report(files, apart, options.output)
+    except BrokenPipeError:
+        raise
     except (TraceError, OSError) as error:
         problem = (
             f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)

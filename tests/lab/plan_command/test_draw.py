@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from recorded import job
@@ -33,6 +34,17 @@ def content_of(path: Path) -> dict[str, Any]:
     assert found is not None
     content: dict[str, Any] = json.loads(found[1])
     return content
+
+
+def test_name_in_svg_gets_a_picture_with_a_line_for_each_message(tmp_path: Path) -> None:
+    path = tmp_path / "ring.svg"
+    assert main(["draw", "all_reduce=ring", "--nodes", "3", "-o", str(path)]) == 0
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(root.findall("{*}circle")) == 3 * 4
+    texts = [one.text for one in root.findall("{*}text")]
+    assert {"all_reduce=ring", "rank 0", "rank 2", "4 steps"} <= set(texts)
+    assert main(["draw", "all_reduce=ring", "-o", str(tmp_path / "x.png")]) == 2
 
 
 def test_page_is_whole_and_knows_where_each_value_came_from(tmp_path: Path) -> None:

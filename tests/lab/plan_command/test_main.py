@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,27 @@ def test_list_has_every_algorithm_with_its_cost(capsys: pytest.CaptureFixture[st
     assert [line.split()[0] for line in lines] == ["=".join(names) for names in ALGORITHMS]
     assert lines[2].endswith("2(n-1) steps, 2(n-1)/n of the data sent: least traffic, most steps")
     assert all(line.split()[1:] for line in lines), "an algorithm without a cost"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_the_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    predict = ["predict", "--preset", "gaudi2", "--nodes", "2", "--size", "1M"]
+    for arguments in (["list"], ["check", "all_reduce=mesh"], predict):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= max(width, 76), "a chart has 76 columns"
+    assert out.count(" (fastest)") == 1
+
+
+def test_output_that_its_reader_cuts_off_ends_in_silence() -> None:
+    command = "hccl-plan show all_reduce=ring --nodes 64 | head -1; exit ${PIPESTATUS[0]}"
+    folder = str(Path(sys.executable).parent)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
+    assert (done.stdout.count("\n"), done.stderr, done.returncode) == (1, "", 141)
 
 
 def test_show_prints_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +70,8 @@ def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[st
     assert main(["check", "reduce=tree", "--nodes", "3", "--nodes", "1,1"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("reduce=tree is right in 5 cases: ")
+    assert main(["check", "all_reduce=ring", "--nodes", "3"]) == 0
+    assert " is right in 1 case: " in capsys.readouterr().out
     assert second == "It was proved for nodes of these sizes, each root: 3; 1,1"
 
 

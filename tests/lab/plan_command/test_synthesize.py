@@ -37,7 +37,7 @@ def test_it_writes_a_file_for_each_collective_that_every_command_takes(
         place = f"{collective}=plan:{collective}.json"
         assert main(["check", place]) == 0
         cases = 4 if collective == "broadcast" else 1
-        assert f"is right in {cases} cases" in capsys.readouterr().out
+        assert f"is right in {cases} case" in capsys.readouterr().out
         assert main(["show", place, "--rank", "3"]) == 0
         assert f"{collective}/plan:{collective}.json, rank 3 of 4" in capsys.readouterr().out
     assert main(["draw", "all_reduce=plan:all_reduce.json"]) == 0
