@@ -137,7 +137,8 @@ class JobProgress:
         lines += _waiting(inside)
         self._outlets.say("\n  ".join(lines))
         agents = {one.rank: agent for agent, ranks in self._by_agent.items() for one in ranks}
-        for rank in (outside or sorted(stalled))[:_MAX_STACKS]:
+        shown = [one for one in outside or sorted(stalled) if everyone[one].phase != STOPPED]
+        for rank in shown[:_MAX_STACKS]:
             self._outlets.ask_stack(agents[rank], rank)
 
     def _goes_on(self, one: RankProgress) -> bool:

@@ -58,8 +58,9 @@ def test_rank_that_computes_while_others_wait_for_it_is_named_as_such() -> None:
 
 
 def test_stopped_rank_is_called_stopped_even_inside_a_call() -> None:
-    stopped = rank(1, 31.0, CALL)._replace(phase=STOPPED)
-    said = Job(2).sample(30.0, rank(0, 31.0, CALL, 1), stopped)
+    job, stopped = Job(2), rank(1, 31.0, CALL)._replace(phase=STOPPED)
+    said = job.sample(30.0, rank(0, 31.0, CALL, 1), stopped)
+    assert not job.asked, "a stopped process has no stack to show"
     assert said.splitlines()[1:] == [
         "  rank 1 (host host1, pid 101) is stopped; kill -CONT 101 there continues it",
         f"  rank 0 waits for rank 1 in {CALL}",
