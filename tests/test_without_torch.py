@@ -56,7 +56,7 @@ def test_torch_is_not_there(python: Path, tmp_path: Path) -> None:
             ((*BENCH, "-n", 2, "-d", "float16", "-o", "avg", "--registered"), "registered"),
             ((*BENCH, "--validate", "--sizes", 64), "inside a node: 2 links"),
             ((*BENCH, "--tune", "tuning.json", "--sizes", 64), "wrote tuning.json"),
-            (("hccl_py.bench.verbs.main", "--local", "-n", 16), "RDMA_Write"),
+            (("hccl_py.bench.verbs.main", "--local", "-n", 16), "Write BW"),
         ),
     ],
 )

@@ -13,6 +13,8 @@ from hccl_py.bench.collective.output.text import size_text
 
 _LEAST, _MOST = 0.25, 4.0
 """Ratios beyond these have the colour of these."""
+_DARK_BELOW, _DARK_ABOVE = 0.12, 0.84
+"""Shares of the colours, which are dark beyond these."""
 
 
 def draw(cases: Sequence[PeerCase], title: str, path: Path) -> None:
@@ -33,12 +35,17 @@ def draw(cases: Sequence[PeerCase], title: str, path: Path) -> None:
         grid[at] = np.nan if case.ratio is None else case.ratio
     figure = new_figure(2.6 + 0.75 * len(sizes), 1.1 + 0.3 * len(rows))
     axes = figure.subplots()
-    axes.imshow(grid, cmap="RdYlGn", norm=LogNorm(_LEAST, _MOST), aspect="auto")
+    norm = LogNorm(_LEAST, _MOST)
+    axes.imshow(grid, cmap="RdYlGn", norm=norm, aspect="auto")
     for row, column in np.argwhere(~np.isnan(grid)):
-        axes.text(column, row, f"{grid[row, column]:.1f}", ha="center", va="center", fontsize=8)
+        ratio = grid[row, column]
+        colour = "black" if _DARK_BELOW < norm(ratio) < _DARK_ABOVE else "white"
+        text = axes.text(column, row, f"{ratio:.1f}", ha="center", va="center", fontsize=8)
+        text.set_color(colour)
     axes.set_xticks(range(len(sizes)), [size_text(size) if size else "-" for size in sizes])
-    axes.set_yticks(
-        range(len(rows)), [f"{op}, {layout}, {group}" for group, op, layout in rows], fontsize=8
-    )
-    axes.set_title(title, fontsize=9)
+    groups = {group for group, _, _ in rows}
+    of_group = "" if len(groups) == 1 else ", {}"  # what all rows share stands in the title
+    names = [f"{op}, {layout}{of_group.format(group)}" for group, op, layout in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.set_title("; ".join([*(groups if len(groups) == 1 else ()), title]), fontsize=9)
     figure.savefig(path, dpi=130)

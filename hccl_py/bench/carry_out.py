@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from hccl_py.bench.collective.ranks import RankFailure
 from hccl_py.bench.namespaces import NamespaceError
+from hccl_py.command_line import until_reader_ends
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -16,12 +17,12 @@ def carry_out(prog: str, work: Callable[[], int]) -> int:
 
     Returns:
         The exit code of the work; 1 if a rank failed or namespaces could not be made, 2 if an
-        argument is wrong, 130 after Ctrl-C or SIGTERM.
+        argument is wrong, 130 after Ctrl-C or SIGTERM, 141 if the reader of the output ended.
     """
     # SIGTERM unwinds as Ctrl-C does: network namespaces would outlive this process.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return work()
+        return until_reader_ends(work)
     except InvalidArgumentError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 2

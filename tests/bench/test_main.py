@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import pty
@@ -90,7 +91,10 @@ def test_main_measures_what_reproducible_reductions_cost(
     arguments = ["--nnodes", "2", "--reproducible", "--sizes", "256K", "--csv"]
     assert main([*_SHORT, *arguments]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [(row["by"], row["wrong"]) for row in rows] == [("hccl", "0"), ("reproducible", "0")]
+    assert [(row["by"], row["wrong_elements"]) for row in rows] == [
+        ("hccl", "0"),
+        ("reproducible", "0"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +115,13 @@ def test_main_measures_every_op_and_finds_nothing_wrong(
     for op, case in CASES.items():
         expected += [(op, name) for name in names] * len(case.places) * (2 if case.has_data else 1)
     assert [(row["collective"], row["by"]) for row in rows] == expected
-    assert {row["wrong"] for row in rows} == {"0"}
+    assert {row["wrong_elements"] for row in rows} == {"0"}
     # Beside it may stand that the machine was busy.
     assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
-    assert all(float(row["time us"]) > 0 for row in rows)
+    assert all(float(row["time_us"]) > 0 for row in rows)
+    for row in rows:  # a program reads them
+        values = [value for name, value in row.items() if "_" in name or name == "ratio"]
+        assert all(not value or math.isfinite(float(value)) for value in values), row
 
 
 def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path) -> None:
@@ -151,7 +158,7 @@ def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
     assert _run([*arguments, "-F", str(table)], _GLOO) == 0
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert [(row["collective"], row["size"]) for row in rows] == [
+    assert [(row["collective"], row["size_bytes"]) for row in rows] == [
         ("broadcast", "4"),
         ("broadcast", "4096"),
         ("barrier", "0"),
@@ -300,6 +307,9 @@ def test_several_collectives_have_a_table_each(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     assert lines.count(lines[4]) == 2, "the header of each table"
     assert lines[lines.index(lines[4], 5) - 1] == "# barrier"
+    (summary,) = [line for line in lines if "doubtful" in line]
+    assert summary == "# 2 of 2 sizes are doubtful (!):"
+    assert "#   2 times, first: only 2 calls" in lines[lines.index(summary) :]
 
 
 def test_verbose_prints_what_a_path_carried_and_no_lane_never_used_as_down(

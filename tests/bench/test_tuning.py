@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ from hccl_py.algorithms.choice.tuning import FORMAT, VARIABLE, Tuning, read_for_
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.bench.collective.main import main
 from hccl_py.bench.tuning.fit import fit
-from hccl_py.bench.tuning.main import chosen_against_best, document, text_of, tuning_from
+from hccl_py.bench.tuning.main import (
+    chosen_against_best,
+    document,
+    fit_doubts,
+    text_of,
+    tuning_from,
+)
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, SweepPoint, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
@@ -105,6 +112,20 @@ def test_fit_recovers_the_numbers_of_a_machine_that_keeps_to_the_model(
             assert number is None, name
         else:
             assert number == pytest.approx(known, rel=1e-4), name
+
+
+def test_numbers_that_do_not_predict_their_measurements_are_doubtful() -> None:
+    swept = synthetic(nodes_by("aabb"), 1.0)
+    numbers = fit(swept)
+    assert fit_doubts(swept, numbers) == []
+    noisy = swept._replace(
+        measurements=tuple(
+            one._replace(us=one.us * factor)
+            for one, factor in zip(swept.measurements, cycle((0.2, 1.0, 5.0)), strict=False)
+        )
+    )
+    (doubt,) = fit_doubts(noisy, fit(noisy))
+    assert "% off (median;" in doubt
 
 
 def test_measured_layout_is_chosen_for_as_measured_and_others_by_the_numbers() -> None:

@@ -71,6 +71,20 @@ def test_link_below_the_limit_is_looked_at_until_noise_hides_it_no_more(
     assert shown.count("hidden by noise: 1 -> 2") == hidden
 
 
+def test_link_as_fast_as_its_class_only_on_a_slower_machine_is_told() -> None:
+    class Slowed(_Links):
+        def ask(self, function: Callable[..., Any], *arguments: Any, what: str) -> list[Any]:
+            found = super().ask(function, *arguments, what=what)
+            # The last link meets another program, which then stays.
+            return [each * 20 if self._looks > 20 else each for each in found]
+
+    links = Validator(Slowed({}, 0.0), [0, 0, 0], 1 << 20).run()
+    assert not any(link.is_slow or link.is_hidden for link in links)
+    shown = "\n".join(text(links, 1 << 20, str))
+    assert "every link is as fast as its class" not in shown
+    assert "GB/s beside 0.05" in shown and "measure again when it is idle" in shown
+
+
 @pytest.mark.nightly("hosts")
 def test_validate_names_the_one_direction_that_is_slow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

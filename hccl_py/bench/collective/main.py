@@ -21,7 +21,7 @@ from hccl_py.bench.collective.options import Options
 from hccl_py.bench.collective.output.document import document, facts, write
 from hccl_py.bench.collective.output.live import Screen
 from hccl_py.bench.collective.output.plot import plot
-from hccl_py.bench.collective.output.table import Table, introduction
+from hccl_py.bench.collective.output.table import Table, doubtful, introduction
 from hccl_py.bench.collective.rank import statistics
 from hccl_py.bench.collective.ranks import Ranks, open_hosts
 from hccl_py.bench.collective.results import Row
@@ -94,13 +94,14 @@ def run(
             for row in measure(ranks, case, names):
                 screen.row(table, row)
                 if case.profile and is_profiled(case):
-                    first = row.results[0]
-                    parts = profile(ranks, case, first.time_us.median, first.calls_per_round)
+                    parts = profile(ranks, case, row.results[0].calls_per_round)
                     row = replace(row, profiles=tuple(parts))
                     if not case.csv:
                         screen.lines(lines(parts))
                 rows.append(row)
             measured.append((case, rows))
+        if not options.csv and not options.markdown:
+            screen.lines(doubtful([row for _, rows in measured for row in rows]), "yellow")
         if options.verbose:
             counted = zip(
                 names, ranks.ask(statistics, what="asking for statistics")[0], strict=True

@@ -12,6 +12,7 @@ from hccl_py.bench.collective.analysis.trust import (
     Load,
     drift_doubts,
     load_doubts,
+    slow_call_doubts,
     spread_doubts,
 )
 from hccl_py.bench.collective.cases import CASES
@@ -75,7 +76,10 @@ def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, s
     for result in results:
         num_calls = len(result.round_us) * result.calls_per_round
         of = f"{result.contender}: " if len(results) > 1 else ""
-        doubts += [of + doubt for doubt in spread_doubts(result.round_us, num_calls)]
+        found = spread_doubts(result.round_us, num_calls)
+        if result.call_us and num_calls >= _MIN_CALLS * _MIN_ROUNDS:
+            found += slow_call_doubts(result.time_us.median, result.calls_us["p50"])
+        doubts += [of + doubt for doubt in found]
     factor, copied = busbw_factor(call.op, call.world_size), max(copy_before, copy_after)
     speeds = copied, limits.wire_gb_per_s, limits.busbw_gb_per_s(copied)
     return Row(size, call.count, factor, tuple(results), *speeds, tuple(doubts))

@@ -17,6 +17,7 @@ import numpy as np
 from hccl_py.algorithms.choice.cost import NUMBERS
 from hccl_py.algorithms.choice.tuner import Cores, choose
 from hccl_py.algorithms.choice.tuning import FORMAT, Tuning, parse
+from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.contenders import Api
 from hccl_py.bench.collective.job_ranks import is_rank, rank_of_job
 from hccl_py.bench.collective.options import Options
@@ -30,6 +31,7 @@ from hccl_py.quantities import read_size
 
 _BUDGET_S = 45.0  # with start and end of the ranks at most 60 s
 _NEAR = 1.1
+_MOST_ERROR = 0.3
 _UNITS = {
     "latency_us": "us for each round of messages that waits for the one before it",
     "message_us": "us for each message sent or received by a rank",
@@ -52,26 +54,49 @@ def tune(options: Options, command: str) -> int:
     path = options.tune_path
     assert path is not None
     with ExitStack() as opened:
-        run = _sweeping(options, opened)
+        run, pids = _sweeping(options, opened)
+        before = Load.now(pids)
         swept = run(options.sizes, _BUDGET_S)
+        doubts = load_doubts(before, Load.now(pids))
         twice = [2 * size for size in options.sizes]
         checked = run(twice, _BUDGET_S) if options.tune_check else None
     if is_rank() and os.environ["RANK"] != "0":
         return 0
     numbers = fit(swept)
-    text = text_of(document(swept, numbers, command, facts()))
+    doubts += fit_doubts(swept, numbers)
+    text = text_of(document(swept, numbers, command, facts()) | {"doubts": doubts})
     path.write_text(text)
-    print("\n".join(introduction(swept, numbers)))
+    print("\n".join(introduction(swept, numbers) + [f"# doubtful: {one}" for one in doubts]))
     if checked is not None:
         print("\n".join(chosen_against_best(checked, tuning_from(text))))
-    print(f"# wrote {path}; use it with HCCL_TUNING={Path.absolute(path)}")
+    use = f"use it with HCCL_TUNING={Path.absolute(path)}"
+    if doubts:
+        use = "measure again on an idle machine before you use it"
+    print(f"# wrote {path}; {use}")
     return 0
 
 
-def _sweeping(options: Options, opened: ExitStack) -> Callable[[Sequence[int], float], Swept]:
-    """Return a function that sweeps as a rank of a job, or on ranks that the stack ends."""
+def fit_doubts(swept: Swept, numbers: Numbers) -> list[str]:
+    """Return doubts because the numbers do not predict what they were fitted to."""
+    median, p90 = _percentiles(swept, numbers)
+    if median <= _MOST_ERROR:
+        return []
+    return [
+        f"the numbers are {median:.0%} off (median; 90 of 100 within {p90:.0%}), expected at most "
+        f"{_MOST_ERROR:.0%}: layouts that were not measured get a wrong choice"
+    ]
+
+
+Sweep = Callable[[Sequence[int], float], Swept]
+
+
+def _sweeping(options: Options, opened: ExitStack) -> tuple[Sweep, Sequence[int]]:
+    """Return a function that sweeps, and the ranks' processes on this host.
+
+    It sweeps as a rank of a job, or on ranks that the stack ends.
+    """
     if is_rank():
-        return partial(sweep, opened.enter_context(rank_of_job()))
+        return partial(sweep, opened.enter_context(rank_of_job())), [os.getpid()]
     hosts = open_hosts(options, opened)
     ranks = opened.enter_context(Ranks(options, [Api("communicator")], hosts))
 
@@ -79,7 +104,7 @@ def _sweeping(options: Options, opened: ExitStack) -> Callable[[Sequence[int], f
         swept: Swept = ranks.ask(sweep, sizes, budget_s, what="measuring algorithms")[0]
         return swept
 
-    return run
+    return run, ranks.pids
 
 
 def document(

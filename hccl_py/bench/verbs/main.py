@@ -18,7 +18,7 @@ from hccl_py.bench.verbs.devices import device_lines
 from hccl_py.bench.verbs.end import End, Exchange, Setup
 from hccl_py.bench.verbs.link import Link, accept, dial
 from hccl_py.bench.verbs.report import bandwidth_row, header, latency_row
-from hccl_py.command_line import Parser, printable, whole
+from hccl_py.command_line import Parser, printable, until_reader_ends, whole
 from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.secret import read_secret
@@ -51,23 +51,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.latency and options.op == "write" and options.size == 0:
         parser.error("--op write --latency: expected -s 1 or more, its last byte shows the arrival")
     try:
-        require_system_calls()
-        if options.devices:
-            print("\n".join(device_lines()))
-        elif options.local:
-            with _local_server() as link:
-                _run_client(options, link)
-        elif options.host is None:
-            with accept(options.port, _secret()) as link:
-                _serve(link)
-        else:
-            with dial(options.host, options.port, _secret()) as link:
-                _run_client(options, link)
+        return until_reader_ends(lambda: _run(options))
     except (HcclError, ArithmeticError, MemoryError) as error:
+        _show_status("")
         print(f"hccl-perftest: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_system_calls()
+    if options.devices:
+        print("\n".join(device_lines()))
+    elif options.local:
+        _show_status("starting the other end")
+        with _local_server() as link:
+            _run_client(options, link)
+    elif options.host is None:
+        with accept(options.port, _secret()) as link:
+            _serve(link)
+    else:
+        with dial(options.host, options.port, _secret()) as link:
+            _run_client(options, link)
     return 0
 
 
@@ -163,12 +169,22 @@ def _run_client(options: argparse.Namespace, link: Link) -> None:
         options.device, max(sizes), options.tx_depth, not options.unregistered, options.compare
     )
     link.send(asdict(setup))
+    _show_status(f"connecting both ends over {options.device}")
     with End(setup, link, starts=True) as end, _on_a_core(link, min):
         shown = options.device, options.op, options.latency, options.rounds
+        _show_status("")
         print("\n".join(header(*shown, _peer_of(options))), flush=True)
         for num_bytes in sizes:
-            print(_measure(end, options, num_bytes), flush=True)
+            line = _measure(end, options, num_bytes)
+            _show_status("")
+            print(line, flush=True)
         end.finish()
+
+
+def _show_status(text: str) -> None:
+    """Replace the status line on a terminal; empty: none."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
@@ -204,8 +220,10 @@ def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> str:
         return end.run(Exchange(op, options.latency, num_bytes, iterations))
 
     ours, theirs = [], []
-    run(options.op, max(16, iterations // 10))  # to warm up
-    for _ in range(options.rounds):
+    _show_status(f"{num_bytes} bytes: warming up")
+    run(options.op, max(16, iterations // 10))
+    for number in range(1, options.rounds + 1):
+        _show_status(f"{num_bytes} bytes: round {number} of {options.rounds}")
         ours.append(run(options.op, iterations))
         if peer is not None:
             theirs.append(run(peer, iterations))

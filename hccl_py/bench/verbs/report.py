@@ -26,7 +26,10 @@ def header(device: str, op: str, latency: bool, rounds: int, peer: str | None) -
     if peer is not None:
         columns += f"    {peer}[{'usec' if latency else 'MB/sec'}]   ratio   spread"
     rule = "-" * len(columns)
-    title = f"{'Send' if op == 'send' else f'RDMA_{op.title()}'} {'Latency' if latency else 'BW'}"
+    is_rdma = device.partition(":")[0] == "verbs"
+    name = f"{'RDMA_' * (is_rdma and op != 'send')}{op.title()}"
+    title = f"{name} {'Latency' if latency else 'BW'}"
+    device += "" if is_rdma else " (queue pair in software, no RDMA device)"
     how = f" Rounds: {rounds}, medians; peak and min/max over all; MB = 2^20 bytes"
     return [rule, f"{title + ' Test':^{len(columns)}}", f" Device: {device}", how, rule, columns]
 

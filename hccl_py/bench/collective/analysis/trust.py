@@ -24,6 +24,7 @@ _MOST_OTHERS = 0.1
 _MOST_STOLEN = 0.02
 _MOST_DRIFT = 0.3
 _LEAST_CALLS = 10
+_MOST_APART = 3.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ def spread_doubts(round_us: Sequence[float], num_calls: int) -> list[str]:
     p10, median, p90 = np.percentile(round_us, (10, 50, 90))
     spread = (p90 - p10) / median
     return [f"rounds differ by {spread:.0%}"] if spread > _MOST_SPREAD else []
+
+
+def slow_call_doubts(time_us: float, p50_us: float) -> list[str]:
+    """Return doubts because the mean of a round and the median of single calls disagree."""
+    if max(time_us, p50_us) < _MOST_APART * min(time_us, p50_us):
+        return []
+    if time_us > p50_us:
+        return [f"time is {time_us / p50_us:.1f} x p50: a few slow calls take most of it"]
+    return [f"p50 is {p50_us / time_us:.1f} x time: single calls met a busier machine"]
 
 
 def drift_doubts(before: float, after: float) -> list[str]:

@@ -42,6 +42,7 @@ class Link:
         latency_us: half of a ping-pong of 4 bytes, the same in both directions.
         was_suspicious: whether the link was measured again.
         class_median: of the links that it was compared with, in GB/s; None: it is not below them.
+        reference: median of links of its class in the moments when it was measured again, in GB/s.
         error: noise of the difference between its median and the class's, in GB/s.
     """
 
@@ -52,6 +53,7 @@ class Link:
     latency_us: float
     was_suspicious: bool = False
     class_median: float | None = None
+    reference: float | None = None
     error: float = 0.0
 
     @property
@@ -127,7 +129,8 @@ class Validator:
                 other = typical[turn % len(typical)]
                 reference += self._rates(other.source, other.target, 1)
             self._blocks -= 1
-            link.class_median = min(median, float(np.median(reference)))
+            link.reference = float(np.median(reference))
+            link.class_median = min(median, link.reference)
             # Three standard errors of the difference between two medians of these many repeats.
             link.error = float(np.hypot(link.noise, _noise(reference)) / np.sqrt(block + 1))
             if link.rate >= LEAST_SHARE * link.class_median:

@@ -31,13 +31,26 @@ def text(links: Sequence[Link], num_bytes: int, name: Name) -> list[str]:
                 f"{title}: {len(alike)} links, median {number(float(np.median(rates)))} GB/s "
                 f"({number(min(rates))} to {number(max(rates))}), {number(float(latency_us))} us"
             )
-    slow_once = sum(link.was_suspicious and link.class_median is None for link in links)
-    if slow_once:
-        lines.append(f"{slow_once} links were slow once, but not when measured again")
+    again = [link for link in links if link.was_suspicious and link.class_median is None]
+    if again:
+        lines.append(f"{len(again)} links were slow once, but not when measured again")
+    # The machine became slower meanwhile: their numbers cannot be compared with the matrix.
+    unsure = [link for link in again if link.rate < LEAST_SHARE * _median_of_class(link, links)]
+    lines += [
+        f"as fast as its class in the same moments: {name(link.source)} -> {name(link.target)}: "
+        f"{number(link.rate)} GB/s beside {number(link.reference or 0.0)} GB/s"
+        for link in unsure
+    ]
     below = [link for link in links if link.class_median is not None]
     below.sort(key=lambda link: link.is_hidden)
     named = [describe(link, name) for link in below]
+    if unsure:
+        named.append("the machine changed its speed meanwhile: measure again when it is idle")
     return [*lines, *(named or ["every link is as fast as its class"])]
+
+
+def _median_of_class(link: Link, links: Sequence[Link]) -> float:
+    return float(np.median([one.rate for one in links if one.crosses == link.crosses]))
 
 
 def describe(link: Link, name: Name) -> str:

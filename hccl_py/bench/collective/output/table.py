@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +39,12 @@ _LEFT_OUT_FIRST = (
 )
 """Columns that a narrow terminal omits, in this order."""
 
-_MORE_IN_CSV = ("p90", "max", "round p10", "round p90")
+_CSV_COLUMNS = (
+    *("collective", "size_bytes", "count", "type", "op", "root", "place", "by"),
+    *("time_us", "round_p10_us", "round_p90_us", "p50_us", "p90_us", "p99_us", "max_us"),
+    *("ranks_spread", "algbw_gb_per_s", "busbw_gb_per_s", "limit_share", "wrong_elements"),
+    *("ratio", "ratio_p10", "ratio_p90", "doubt"),
+)
 
 
 class Table:
@@ -65,8 +71,6 @@ class Table:
         self._widths = _WIDTHS | {"by": max(_WIDTHS["by"], *map(len, contenders))}
         hidden = () if len(contenders) > 1 else ("ratio", "ratio p10-p90")
         self.columns = [name for name in _WIDTHS if name not in hidden]
-        if self._csv:
-            self.columns = ["collective", *self.columns, *_MORE_IN_CSV]
 
     def narrow(self, width: int) -> None:
         """Remove columns that do not fit a terminal, the least useful first."""
@@ -79,34 +83,33 @@ class Table:
     def header(self, first: bool) -> list[str]:
         """Make the lines above the first row; CSV has them once, later tables have a title."""
         if self._csv:
-            return [self._line(self.columns)] if first else []
+            return [_csv_line(_CSV_COLUMNS)] if first else []
         if self._options.markdown:
             above = [] if first else ["", f"### {self.title}", ""]
             return above + markdown_lines([self.columns])
         return [*([] if first else ["", f"# {self.title}"]), self._line(self.columns)]
 
     def row(self, row: Row) -> list[str]:
-        """Make the lines of one size, one for each contender, with the doubts.
+        """Make the lines of one size, one for each contender.
 
-        In text the doubts are on a line of their own, in Markdown and CSV in a column.
+        Markdown and CSV have the doubts in a column; `doubtful` sums them up below a text.
         """
+        if self._csv:
+            return [_csv_line(self._csv_cells(row, result)) for result in row.results]
         lines = []
         for result in row.results:
             cells = self.cells(row, result)
             if self._options.markdown and row.doubts and result is row.results[0]:
                 cells["doubt"] += " " + "; ".join(row.doubts)
             lines.append(self._line([cells[name] for name in self.columns]))
-        if row.doubts and not self._csv and not self._options.markdown:
-            lines.append(f"#   doubtful: {'; '.join(row.doubts)}")
         return lines
 
     def cells(self, row: Row, result: Result) -> dict[str, str]:
         """Make the cells of one contender at one size, by column."""
-        time, calls, options = result.time_us, result.calls_us, self._options
+        calls, options = result.calls_us, self._options
         share, spread = row.share(result), result.rank_spread
         ratio = None if result is row.results[0] else row.ratio(result)
         return {
-            "collective": options.collective,
             "size": str(row.size),
             "count": str(row.count),
             "type": options.dtype,
@@ -114,11 +117,8 @@ class Table:
             "root": str(options.root) if CASES[options.collective].has_root else "-1",
             "place": "in" if options.in_place else "out",
             "by": result.contender,
-            "time us": number(time.median),
-            **dict.fromkeys(("p50", "p90", "p99", "max"), "-"),
-            **{name: number(value) for name, value in calls.items()},
-            "round p10": number(time.p10),
-            "round p90": number(time.p90),
+            "time us": number(result.time_us.median),
+            **{name: number(calls[name]) if calls else "-" for name in ("p50", "p99")},
             "ranks": "-" if spread is None else f"{spread:.0%}",
             "algbw GB/s": number(row.algbw(result)),
             "busbw GB/s": number(row.busbw(result)),
@@ -126,17 +126,47 @@ class Table:
             "wrong": "-" if result.wrong is None else str(result.wrong),
             "ratio": f"{number(ratio.median)}x" if ratio else "",
             "ratio p10-p90": f"{number(ratio.p10)}-{number(ratio.p90)}" if ratio else "",
-            "doubt": ("; ".join(row.doubts) if self._csv else "!") if row.doubts else "",
+            "doubt": "!" if row.doubts else "",
         }
 
+    def _csv_cells(self, row: Row, result: Result) -> list[object]:
+        """Make plain numbers, in the order of `_CSV_COLUMNS`; empty: there is none."""
+        options, time, calls = self._options, result.time_us, result.calls_us
+        root = options.root if CASES[options.collective].has_root else None
+        what = [options.collective, row.size, row.count, options.dtype, options.reduce_op, root]
+        ratio = None if result is row.results[0] else row.ratio(result)
+        return [
+            *(*what, "in" if options.in_place else "out", result.contender),
+            *(time.median, time.p10, time.p90),
+            *(calls.get(name) for name in ("p50", "p90", "p99", "max")),
+            *(result.rank_spread, row.algbw(result), row.busbw(result), row.share(result)),
+            result.wrong,
+            *((ratio.median, ratio.p10, ratio.p90) if ratio else (None, None, None)),
+            "; ".join(row.doubts),
+        ]
+
     def _line(self, cells: Sequence[str]) -> str:
-        if self._csv:
-            line = io.StringIO()
-            csv.writer(line, lineterminator="").writerow(cells)
-            return line.getvalue()
         if self._options.markdown:
             return markdown_lines([cells])[0]
         return padded(cells, [self._widths[name] for name in self.columns]).rstrip()
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    line = io.StringIO()
+    plain = (f"{cell:.6g}" if isinstance(cell, float) else cell for cell in cells)
+    csv.writer(line, lineterminator="").writerow(plain)
+    return line.getvalue()
+
+
+def doubtful(rows: Sequence[Row]) -> list[str]:
+    """Sum the doubts of all rows up: a line for each kind, with the first of its kind."""
+    kinds: dict[str, list[str]] = {}
+    for doubt in (doubt for row in rows for doubt in row.doubts):
+        kinds.setdefault(re.sub(r"[\d.]+", "", doubt), []).append(doubt)
+    num_rows = sum(bool(row.doubts) for row in rows)
+    lines = [f"# {num_rows} of {len(rows)} sizes are doubtful (!):"] if num_rows else []
+    most = sorted(kinds.values(), key=len, reverse=True)
+    return lines + [f"#   {len(doubts)} times, first: {doubts[0]}" for doubts in most]
 
 
 def introduction(
@@ -169,7 +199,8 @@ def _method(options: Options) -> str:
     if options.measure == "bw":
         over = ("on rank 0", "and ranks", "on the fastest rank", "on the slowest rank")
         how = f"median over rounds of the mean over calls {over[options.average]}"
-    return f"time: {how}; p50, p99: of single calls; ranks: spread from the fastest to the slowest"
+    single = "of single calls, where a few slow ones count less than in a mean"
+    return f"time: {how}; p50, p99: {single}; ranks: spread from the fastest to the slowest"
 
 
 def _where(options: Options) -> str:
