@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -59,7 +60,7 @@ def scraped_when(port: int, condition: Callable[[Values], bool]) -> Values:
     while time.monotonic() < end_s:
         try:
             found = values(scrape(port))
-        except OSError:  # nobody listens so far
+        except (OSError, HTTPException):  # nobody listens, or its process has just ended
             continue
         if condition(found):
             return found
