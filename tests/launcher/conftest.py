@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from hccl_py.schedulers.ports import free_port
 
 @pytest.fixture
 def port() -> int:
-    """Find a port for rank 0's store, with a free one above."""
+    """Find a port for rank 0's store, with one above that is free on all addresses, too."""
     while True:
-        found = free_port("127.0.0.1")
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", found + 1)):
-                return found
+        found = free_port()
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", found + 1))
+            return found
 
 
 @pytest.fixture
