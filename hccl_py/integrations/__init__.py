@@ -7,7 +7,8 @@ frameworks   the framework in use, whether it treats a rank as alone, and the re
 accelerate, ignite, lightning, transformers
              `adapt` makes the framework recognise hccl; hccl_py._autoload calls it
 jax          collectives inside jax.jit, over a Communicator; tensorflow: in a tf.function
+ray          the backend of ray.util.collective
 torchft      a process group for torchft
 
-Only the last three import their framework. The others read modules that the program has imported.
+Only the last four import their framework. The others read modules that the program has imported.
 """

@@ -10,6 +10,7 @@ import pytest
 from launching import launch, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 500.0
 
 pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S)]
@@ -48,6 +49,14 @@ def test_ray_train_for_gloo_runs_on_hccl(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "program.py").write_text(gloos)
     monkeypatch.setenv("HCCL_REPLACE", "gloo")
     check_ray(tmp_path / "program.py")
+
+
+@pytest.mark.shows("Ray Train", "adapter", "`integrations.ray` for `ray.util.collective`")
+def test_ray_collectives_are_those_of_numpy() -> None:
+    ran = run(sys.executable, PROGRAMS / "ray_collective.py", limit_s=LIMIT_S)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    refused = "allreduce_multigpu broadcast_multigpu reduce_multigpu"
+    assert ran.stdout.splitlines()[-3:] == [refused, refused, "all right"]
 
 
 def check_ray(program: Path) -> None:
