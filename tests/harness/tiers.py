@@ -23,6 +23,7 @@ SECTIONS = {
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "roce": "RDMA over soft-RoCE, in virtual machines",
     "wings": "the core's tests without bench, without horovod, and without lab",
+    "wheels": "wheels of each kind of Python: names, checkers, an install without a compiler",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
 }
 """Names that the marker `nightly` takes."""
@@ -38,6 +39,7 @@ COMMANDS = {
     "address": ".ci/sanitize address,undefined",
     "thread": ".ci/sanitize thread && .ci/sanitize python",
     "fuzz": ".ci/sanitize fuzz",
+    "aarch64": ".ci/aarch64",
 }
 """The nightly tier: what each section runs, from the root of the tree."""
 
@@ -66,6 +68,7 @@ PACKAGES = {
         *("qemu-system-x86", "busybox-static", "cpio", "kmod", "xz-utils", "iproute2"),
         *("ibverbs-providers", "ibverbs-utils", "libibverbs-dev", "perftest"),
     ),
+    "aarch64": ("g++-aarch64-linux-gnu", "qemu-user", "cmake"),
 }
 """Debian packages by section; `.ci/nightly` installs them where it may."""
 
@@ -75,6 +78,7 @@ ENVIRONMENTS = {
         *("monai", "debug-server"),
     ),
     "jax_tensorflow": ("jax", "tensorflow"),
+    "wheels": ("release",),
 }
 """Extras of pyproject.toml that only this section sees: `.ci/nightly` adds them to the environment
 at hand in build/environments/SECTION.

@@ -19,8 +19,6 @@ from tiers import by_night
 import hccl_py
 from hccl_py.launcher.spawn import call
 
-pytest.importorskip("cloudpickle")
-
 SCRIPT = """
 import json, os, signal, sys, time, traceback
 import numpy as np

@@ -18,6 +18,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as text_of_prometheus
 from quiet_clock import HANG_S
 from ranks import run_ranks
 
@@ -25,9 +27,6 @@ from hccl_py import Communicator, InvalidArgumentError
 from hccl_py.observe.metrics.counters import METRICS
 from hccl_py.observe.metrics.settings import read_settings
 from hccl_py.schedulers.ports import free_port
-
-openmetrics = pytest.importorskip("prometheus_client.openmetrics.parser")
-prometheus = pytest.importorskip("prometheus_client.parser")
 
 SENT = np.arange(25, dtype=np.float32)
 SUMMED = np.ones(1000, dtype=np.float64)
@@ -48,7 +47,7 @@ def scrape(port: int, token: str = "", accept: str = "*/*") -> str:
 def values(text: str) -> Values:
     """Return each sample by its name, and by its labels but run and node."""
     found: Values = defaultdict(dict)
-    for family in openmetrics.text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = {name: of_it for name, of_it in sample.labels.items() if name != "run"}
             assert labels.pop("node")
@@ -190,7 +189,7 @@ def test_metrics_file_has_the_last_counters_after_the_job(tmp_path: Path) -> Non
     assert errors == ""
     found = {
         (sample.name, sample.labels.get("call")): sample.value
-        for family in prometheus.text_string_to_metric_families(file.read_text())
+        for family in text_of_prometheus(file.read_text())
         for sample in family.samples
     }
     assert found["hccl_calls_total", "all_reduce"] == 3
