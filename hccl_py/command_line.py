@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 import textwrap
@@ -70,6 +69,8 @@ def until_reader_ends(work: Callable[[], int]) -> int:
 
 def columns() -> int:
     """Return the width of the terminal, or that of COLUMNS; 0: the output has no limit."""
+    import shutil  # late: the agents of a job start without it
+
     return shutil.get_terminal_size((0, 0)).columns
 
 

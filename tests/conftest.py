@@ -31,6 +31,7 @@ from quiet_clock import ROOT  # noqa: E402
 from tiers import SECTIONS  # noqa: E402
 
 os.environ[ROOT] = str(os.getpid())
+os.environ.pop("COLUMNS", None)  # of a worker: what is printed is compared as in a file
 
 pytest_plugins = ["slurm_cluster"]
 """Modules of fixtures for tests of several folders."""

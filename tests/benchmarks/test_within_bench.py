@@ -12,7 +12,7 @@ _FEW = ["-g", "2", "--sizes", "4", "-n", "2", "-w", "0", "--csv"]
 
 def _rows(printed: str) -> list[tuple[str, str]]:
     rows = list(csv.DictReader(printed.splitlines()))
-    assert {row["wrong"] for row in rows} == {"0"}
+    assert {row["wrong_elements"] for row in rows} == {"0"}
     return [(row["collective"], row["by"]) for row in rows]
 
 

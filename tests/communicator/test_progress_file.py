@@ -20,6 +20,7 @@ def test_file_is_written_several_times_before_a_rank_counts_as_stalled(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "progress"))
     monkeypatch.setenv("HCCL_STALL_WARNING_S", stall_s)
     file = ProgressFile()
+    file.note_connecting()
     file.follow(Mock())
     before_s = time.monotonic()
     file.turn()
@@ -45,6 +46,7 @@ def test_rank_that_an_error_names_is_written_before_the_error_is_raised(
     path = tmp_path / "progress"
     monkeypatch.setenv(VARIABLE, str(path))
     file = ProgressFile()
+    file.note_connecting()
     file.follow(Mock())
     file.turn()
     error.rank = 1
