@@ -19,14 +19,13 @@ STEPS = [
         r"^```sh\n(.*?)\n```\n.*?^```text\n(.*?)^```", page, re.S | re.M
     )
 ]
-SUM, *OTHERS = STEPS
 
 
 def test_every_command_of_a_page_shows_what_it_prints() -> None:
     assert len(STEPS) == sum(len(re.findall(r"^```sh", page, re.M)) for page in PAGES.values())
 
 
-@pytest.mark.parametrize(("page", "command", "shown"), [SUM, *by_night("training", *OTHERS)])
+@pytest.mark.parametrize(("page", "command", "shown"), by_night("training", *STEPS))
 def test_step_of_a_page_prints_what_it_shows(
     page: str, command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
