@@ -196,6 +196,7 @@ def test_metrics_file_has_the_last_counters_after_the_job(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["hccl.prom"]
 
 
+@pytest.mark.nightly("faults")
 def test_metrics_port_is_free_once_the_rank_ends_beside_its_forked_child() -> None:
     port = str(free_port("127.0.0.1"))
     run_alone(CHILD_S, HCCL_METRICS_PORT=port).communicate("\n", timeout=HANG_S)
