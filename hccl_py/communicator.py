@@ -1,4 +1,4 @@
-"""The communicator's life cycle: create, subset, split, shrink, abort, close.
+"""The communicator's life cycle: create, subset, split, shrink, grow, abort, close.
 
 This is hccl-py without torch.distributed. `collectives.py` has the collectives, `plan_cache.py`
 their plans, and `transport/bootstrap/mesh.py` connects the ranks.
@@ -23,6 +23,7 @@ from hccl_py.diagnosis.exceptions import describe_error
 from hccl_py.engine import connect_engine
 from hccl_py.lifetime import Lifetime
 from hccl_py.membership.environment import checked_rank_and_size, rendezvous_store
+from hccl_py.membership.grow import agreed_id, connect_grown, request
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
@@ -273,6 +274,43 @@ class Communicator(Collectives[None]):
             made.barrier(timeout_s=timeout_s)
         if core.failed():
             self.close()
+        return made
+
+    def grow(
+        self, unique_id: bytes | None = None, num_new: int = 1, *, timeout_s: float | None = None
+    ) -> "Communicator":
+        """Continue with more ranks, which need not have started with this communicator.
+
+        All ranks call it. A new one calls `Communicator(unique_id, rank, world_size)`; the first
+        has the rank `self.world_size`. Ranks keep their numbers. This communicator is closed.
+
+        Args:
+            unique_id: of `hccl_py.get_unique_id()`, as the new ranks use it; None: another rank
+                of this communicator has it.
+            num_new: how many ranks join; the same on all.
+            timeout_s: for connecting; None: this communicator's.
+
+        Raises:
+            InvalidArgumentError: the arguments are wrong, or differ between ranks.
+            BootstrapError: a new rank did not arrive in time, or could not be connected. This
+                communicator remains usable.
+            CommunicatorError: this communicator failed; `shrink` first, and grow the result.
+        """
+        require_no_group("grow")
+        limit_s = self._state.limit(timeout_s)
+        mine = request(unique_id, num_new)
+        requests = np.empty((self.world_size, mine.size), mine.dtype)
+        self.all_gather(requests, mine, timeout_s=timeout_s)
+        connect = self._connector(self.name.partition(_SHRUNK)[0], limit_s)
+        made = connect_grown(self._state, agreed_id(requests), num_new, limit_s, connect)
+        try:
+            self.barrier(timeout_s=timeout_s)
+        except BaseException:
+            made.close()
+            raise
+        made.timeout_s = self.timeout_s
+        self._state.ended = f"grew: use what grow() returned, with {made.world_size} ranks"
+        self.close()
         return made
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class CommunicatorState:
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
     owner: "weakref.ref[Any] | None" = None  # the Communicator
+    ended: str = "is closed"  # for errors of calls after the end
 
     @property
     def core(self) -> Any:
@@ -77,7 +78,7 @@ class CommunicatorState:
                 "process with the spawn method and make a communicator (init_process_group) there"
             )
         raise AbortedError(
-            f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
+            f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator {self.ended}"
         )
 
 

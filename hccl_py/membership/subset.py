@@ -76,14 +76,13 @@ def open_group(
     if parent.coordination is None or len(members) == 1:
         parent.require_engine()
         return connect(None, 0, 1)
-    store = parent.coordination.store(f"{key}/", timeout_s, lambda: _trouble(parent, members))
+    store = parent.coordination.store(f"{key}/", timeout_s, lambda: trouble_of(parent, members))
     # A connected member may leave the parent before the others are connected.
-    store.hopeless_to_connect = lambda: _trouble(parent, members, leaving_counts=False)
+    store.hopeless_to_connect = lambda: trouble_of(parent, members, leaving_counts=False)
     try:
         made = connect(store, members.index(parent.rank), len(members))
     except BootstrapError as error:
-        # A member may leave because of this very error.
-        failure = _failure(parent, members, leaving_counts=_ENDED in str(error))
+        failure = failure_of(parent, members, error)
         if failure is None:
             raise
         cause = _why_one_left(parent, members, key)
@@ -99,7 +98,9 @@ def open_group(
     return made
 
 
-def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: bool = True) -> str:
+def trouble_of(
+    parent: CommunicatorState, members: Sequence[int], leaving_counts: bool = True
+) -> str:
     """Return why waiting for the members is hopeless; "" if it is not."""
     core = parent.require_engine()
     core.poll()
@@ -122,12 +123,13 @@ def _why_one_left(parent: CommunicatorState, members: Sequence[int], key: str) -
     return SharedFailure(store, members.index(parent.rank), len(members)).first()
 
 
-def _failure(
-    parent: CommunicatorState, members: Sequence[int], leaving_counts: bool
+def failure_of(
+    parent: CommunicatorState, members: Sequence[int], error: BootstrapError
 ) -> CommunicatorError | None:
     """Return the parent's failure, if that kept the members from connecting."""
+    leaving_counts = _ENDED in str(error)  # a member may leave because of this very error
     limit_s = time.monotonic() + DIAGNOSIS_TIMEOUT_S
-    while not _trouble(parent, members, leaving_counts):
+    while not trouble_of(parent, members, leaving_counts):
         if time.monotonic() > limit_s:
             return None
         pause(_TURN_S)

@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from hccl_py.membership.lives import life_at
@@ -125,12 +125,18 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
 
 @contextlib.contextmanager
 def store_of_unique_id(
-    content: Any, rank: int, world_size: int, timeout_s: float, problem: str = ""
+    content: Any,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    problem: str = "",
+    *,
+    hopeless: Callable[[], str] | None = None,
 ) -> Iterator[UniqueIdClient]:
     """Yield the store of a unique id, and leave it at the end; or only report a `problem` there.
 
-    A BootstrapError of the block is raised again with the reason why the ranks cannot meet, if
-    known.
+    `hopeless`: see `Store`. A BootstrapError of the block is raised again with the reason why the
+    ranks cannot meet, if known.
     """
     address = UniqueId(content).address
     deadline = Deadline(timeout_s)
@@ -141,6 +147,7 @@ def store_of_unique_id(
         if not problem:
             report_by_another_process(f"rank {rank} on {socket.gethostname()}: {error}", content)
         raise BootstrapError(f"rank {rank}: {error}") from error
+    store.hopeless = store.hopeless_to_connect = hopeless
     try:
         if address.comes_later:
             server, number = _visit(store, address, rank)
@@ -166,6 +173,7 @@ def store_of_unique_id(
             told = f"HCCL_SECRET seems to differ between ranks: {told}"
         raise BootstrapError(f"{'' if told.startswith('rank ') else mine}{told}") from error
     finally:
+        store.hopeless = store.hopeless_to_connect = None  # it is no concern of later users
         store.leave()
 
 

@@ -113,6 +113,7 @@ CALLS: dict[str, Callable[[Communicator, Any], object]] = {
     "split: timeout_s": lambda c, v: c.split(0, timeout_s=v),
     "shrink: exclude": lambda c, v: c.shrink(v),
     "shrink: timeout_s": lambda c, v: c.shrink(timeout_s=v),
+    "grow: unique_id": lambda c, v: c.grow(v, timeout_s=0.1),
     "abort: reason": lambda c, v: c.abort(v),
     "dump_flight_recorder: folder": lambda c, v: c.dump_flight_recorder(v),
     "replay: async_op": replayed,

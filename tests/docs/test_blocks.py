@@ -48,6 +48,14 @@ dist.init_process_group('hccl')
 gradients, tensor, model = torch.ones(9), torch.ones(9), torch.nn.Linear(3, 1)
 """
 KILLED = "if int(os.environ['RANK']) == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+NEWCOMER = """
+import threading
+weights = np.ones(9)
+def join(*member):
+    Communicator(*member).broadcast(np.empty(9), 0)
+def send(uid, rank, world_size):
+    threading.Thread(target=join, args=(uid, rank, world_size)).start()
+"""
 
 HERE = {
     ("api/communicator.md", 0): Surroundings(
@@ -72,7 +80,13 @@ HERE = {
         NUMPY + "gradients, step, weights = np.ones(9), np.ones(1), np.ones(9)\n" + KILLED,
         "done",
     ),
-    ("failures/recovery.md", 1): Surroundings(
+    ("failures/recovery.md", 1): Surroundings("--nproc-per-node 2", NUMPY + NEWCOMER, "done"),
+    ("failures/recovery.md", 2): Surroundings(
+        "--nproc-per-node 1",
+        NUMPY + "uid, rank, world_size, weights = hccl_py.get_unique_id(), 0, 1, np.ones(9)\n",
+        "done",
+    ),
+    ("failures/recovery.md", 3): Surroundings(
         "--nproc-per-node 2 --min-ranks 1",
         TORCH + "model = DistributedDataParallel(model)\n"
         "loss = model(torch.ones(2, 3)).sum()\n" + KILLED,

@@ -375,6 +375,7 @@ WAITS: dict[str, Callable[[], Wait]] = {
     "communicator, no store": no_store,
     "subset": native(lambda job: job.subset([0, 1], "part")),
     "shrink": native(lambda job: job.shrink(timeout_s=HANG_S)),
+    "grow": native(lambda job: job.grow(get_unique_id())),
     "native all_reduce": native(lambda job: job.all_reduce(np.ones(3))),
     "native work.wait": native(lambda job: job.nonblocking.all_reduce(np.ones(3)).wait()),
     "native recv": native(lambda job: job.recv(np.ones(3), 1)),

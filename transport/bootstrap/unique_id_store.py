@@ -406,6 +406,9 @@ class UniqueIdClient(StoreClient):
             if self.problem and kind != "check":
                 raise BootstrapError(self.problem)
             self._check_server()
+            if self.hopeless is not None and (reason := self.hopeless()):
+                self.hopeless = None  # so that this client can report it
+                raise BootstrapError(reason)
             if deadline.expired:
                 hint = (
                     ": no process serves it there; rank 0 did not start, or its process failed "

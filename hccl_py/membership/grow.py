@@ -1,0 +1,81 @@
+"""Growing: the ranks of a communicator and new processes connect anew, by a unique id.
+
+    request   one rank has the unique id; all learn it, and check that they agree
+    connect   old ranks keep their numbers and new ones follow; a death of an old rank ends it
+    confirm   a barrier of the old communicator: all old ranks are connected, or none goes on
+
+New processes know nothing of the old communicator. They use the id as for any communicator.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hccl_py.communicator_state import CommunicatorState
+from hccl_py.diagnosis.reports import ranks
+from hccl_py.membership.subset import Connect, Made, failure_of, trouble_of
+from hccl_py.membership.unique_id import UniqueId, store_of_unique_id
+from hccl_py.transport.arguments import whole_number
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+
+_COUNT_BYTES = 8
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def request(unique_id: bytes | None, num_new: int) -> Bytes:
+    """Pack what this rank was given, or raise InvalidArgumentError."""
+    number = whole_number("num_new", num_new, "at least 1 new rank", range(1, 1 << 31))
+    uid = bytes(UniqueId.NUM_BYTES) if unique_id is None else UniqueId(unique_id)
+    return np.frombuffer(number.to_bytes(_COUNT_BYTES, "little") + uid, np.uint8)
+
+
+def agreed_id(requests: Bytes) -> UniqueId:
+    """Return the id that a rank gave; InvalidArgumentError, on all ranks: they do not agree."""
+    numbers = [int.from_bytes(bytes(row[:_COUNT_BYTES]), "little") for row in requests]
+    for rank, number in enumerate(numbers):
+        if number != numbers[0]:
+            raise InvalidArgumentError(
+                f"num_new: expected one number on all ranks; rank 0 has {numbers[0]}, rank {rank} "
+                f"has {number}"
+            )
+    found = {rank: bytes(row[_COUNT_BYTES:]) for rank, row in enumerate(requests)}
+    given = {rank: uid for rank, uid in found.items() if any(uid)}
+    if len(set(given.values())) != 1:
+        who = f"different ones from {ranks(sorted(given))}" if given else "None from every rank"
+        raise InvalidArgumentError(
+            f"unique_id: expected the id that the new ranks use, from at least one rank, got {who}"
+        )
+    return UniqueId(next(iter(given.values())))
+
+
+def connect_grown(
+    old: CommunicatorState,
+    unique_id: UniqueId,
+    num_new: int,
+    timeout_s: float,
+    connect: Connect[Made],
+) -> Made:
+    """Connect the old ranks and the new ones.
+
+    Raises:
+        CommunicatorError: the old communicator failed, or one of its ranks died.
+        BootstrapError: a new rank did not arrive in time, or could not be connected.
+    """
+    members: Sequence[int] = range(old.world_size)
+    size = old.world_size + num_new
+    member = old.rank, size
+    try:
+        with store_of_unique_id(
+            unique_id, *member, timeout_s, hopeless=lambda: trouble_of(old, members)
+        ) as store:
+            return connect(store, *member)
+    except BootstrapError as error:
+        failure = failure_of(old, members, error)
+        if failure is None:
+            raise
+        try:
+            raise failure from error
+        finally:
+            del failure  # its traceback refers to this frame
