@@ -34,7 +34,7 @@ class LifecycleStage(IntEnum):
     CONTROL_PLANE = 9
     REGISTERED_MEMORY = 10
     LAUNCHER_STORES = 11
-    """Last: mpirun may end the job when one of its ranks leaves."""
+    """Last: mpirun and torchrun may end the job when one of its ranks leaves."""
 
 
 exit_steps: list[tuple[LifecycleStage, Step]] = []

@@ -7,6 +7,7 @@
     mismatch.py  deadlock.py  ended.py  timeout.py       the rules
     errors.py       Diagnosis -> the exception that the caller sees
     stall.py        the warning about a call without progress
+    torchrun.py     has torchrun report the rank that failed first
 
 A rank's own action has precedence over what others observed: a mismatch, an exception or an abort
 comes before a death, and a death before a rank that left. A timeout comes last, because every other

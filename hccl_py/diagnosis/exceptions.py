@@ -12,15 +12,21 @@ from hccl_py.transport.errors import InvalidArgumentError
 _LONGEST = 500
 
 
-def exception_at_exit() -> str:
-    """Describe the exception that ends the interpreter; "" if there is none, or it is interactive.
+def last_exception() -> BaseException | None:
+    """Return the exception that ends the interpreter; None if there is none, or it is interactive.
 
     An interactive interpreter also keeps the last exception that it printed, and continues.
     """
     if hasattr(sys, "ps1") or sys.flags.interactive:
-        return ""
+        return None
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return describe_error(error) if isinstance(error, BaseException) else _reported_to_parent()
+    return error if isinstance(error, BaseException) else None
+
+
+def exception_at_exit() -> str:
+    """Describe the exception that ends this process; "" if there is none."""
+    error = last_exception()
+    return describe_error(error) if error is not None else _reported_to_parent()
 
 
 def _reported_to_parent() -> str:

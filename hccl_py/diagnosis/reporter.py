@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import hccl_py.diagnosis.torchrun  # noqa: F401  # its steps at exit
 from hccl_py.diagnosis.diagnosis import diagnose
 from hccl_py.diagnosis.record import (
     Diagnosis,
