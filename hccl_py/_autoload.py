@@ -65,6 +65,7 @@ def register() -> None:
         else:
             watch_backend_names(_create, _warn_of_owner)
         sys.meta_path.insert(0, _Adapters())
+        importlib.import_module("hccl_py.integrations.first_step").await_first_step()
         let_signals_interrupt_rendezvous()
         if is_scheduled():
             adopt_rank_of_scheduler()

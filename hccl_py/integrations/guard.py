@@ -1,9 +1,9 @@
 """Warns once if ranks train copies of one model that nothing keeps equal. HCCL_GUARD.
 
-A framework that does not know the backend "hccl" may train as if each rank were alone, without an
-error, and so make several models. The guard watches each rank's first optimizer:
+A framework may train as if each rank were alone, without an error, and so make several models. The
+guard watches each rank's first optimizer, in a job of several ranks with any backend or none:
 
-    hccl has reduced as many elements as it holds       a good job: the guard ends, before the
+    groups have reduced as many elements as it holds    a good job: the guard ends, before the
                                                         first step under DDP, FSDP and ZeRO
     parameters are shards; a rank sends, receives,      ranks hold parts, as in tensor, pipeline
     calls all_to_all, or uses RPC                       and expert parallelism: the guard ends
@@ -15,6 +15,8 @@ error, and so make several models. The guard watches each rank's first optimizer
     values differ, and were equal before                LocalSGD and DiLoCo look like this until
                                                         their first exchange: a warning only after
                                                         LATE_STEP, or at the end of the job
+    WORLD_SIZE is above 1, and no group or communicator the same: a warning after LATE_STEP or at
+    was made                                            the end of the job
 
 Ranks compare at step FIRST_STEP, then at twice the step each time, without a collective and without
 waiting (`replicas.py`). A correct job costs two calls of a hook in its first step.
@@ -34,13 +36,19 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from hccl_py.diagnosis.exceptions import exception_at_exit, handled_error
+from hccl_py.integrations.first_step import launched_ranks, replace, silence
 from hccl_py.integrations.frameworks import ANY, Framework, recognise
 from hccl_py.integrations.replicas import (
     Comparison,
+    Job,
     Replica,
     are_sharded,
+    communicates,
+    count_point_to_point,
+    job_of_process,
     shapes,
     traffic,
     trained,
@@ -55,6 +63,7 @@ FIRST_STEP = 4
 LATE_STEP = 2048
 """More than any usual period of LocalSGD or DiLoCo."""
 _STEPS_PER_REDUCTION = 1000
+_OFF = f"{VARIABLE}=off turns this check off (docs/frameworks/guard.md)"
 _END_S = 2.0
 """Longest wait of rank 0 at the end for ranks that are a few steps behind."""
 
@@ -71,27 +80,44 @@ _guard: Guard | None = None
 
 
 def watch(group: ProcessGroupHccl) -> None:
-    """Watch the job of a default group of several ranks, unless HCCL_GUARD=off."""
-    global _guard
+    """Watch the job of a default group of several ranks anew, unless HCCL_GUARD=off."""
+    mode = _mode()
+    if group.size() > 1 and not group.options.global_ranks_in_group:
+        _start(mode)
+        group.before_shutdown = _end
+
+
+def start(hook: RemovableHandle, *called: Any) -> None:
+    """Watch the optimizer whose first step called `hook`, unless the job is watched already."""
+    if _guard is None:
+        _start(_mode(), hook)
+        if _guard is not None:
+            _guard.before_step(*called)
+
+
+def _mode() -> str:
     mode = os.environ.get(VARIABLE) or "warn"
     if mode not in ("off", "warn", "error"):
         raise InvalidArgumentError(f"{VARIABLE}: expected off, warn or error, got {mode!r}")
-    if mode != "off" and group.size() > 1 and not group.options.global_ranks_in_group:
-        if _guard is not None:
-            _guard.leave()
-        _guard = Guard(group, mode == "error")
-        group.before_shutdown = _guard.end
+    return mode
+
+
+def _start(mode: str, hook: RemovableHandle | None = None) -> None:
+    global _guard
+    if _guard is not None:
+        _guard.leave()
+    _guard = Guard(mode == "error", hook) if mode != "off" else None
 
 
 class Guard:
-    """Watches one default group."""
+    """Watches the first optimizer that steps."""
 
-    def __init__(self, group: ProcessGroupHccl, raises: bool) -> None:
-        """Wait for the first step of an optimizer."""
+    def __init__(self, raises: bool, hook: RemovableHandle | None) -> None:
+        """Wait for the first step of an optimizer; `hook` is replaced by the guard's."""
         self._raises = raises
-        self._rank, self._world_size = group.rank(), group.size()
-        communicator_id = group.communicator.flight_recorder.member.id.hex()
-        self._store, self._prefix = group.get_group_store(), f"hccl/guard/{communicator_id}"
+        # As an earlier step saw them: at exit they may be gone.
+        self._job: Job | None = None
+        self._communicates = False
         self._steps, self._next_step = 0, 1
         self._optimizer: Any = None
         self._parameters: list[weakref.ref[torch.Tensor]] = []
@@ -99,15 +125,15 @@ class Guard:
         self._num_held = 0
         self._comparison: Comparison | None = None
         self._has_judged = False  # whether a comparison has a result
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+        hook = hook or register_optimizer_step_pre_hook(self.before_step)
+        replace(hook, self.before_step)
+        self._hooks = [hook, register_optimizer_step_post_hook(self._after_step)]
+        count_point_to_point()
 
     def leave(self) -> None:
         """Stop watching."""
         while self._hooks:
-            self._hooks.pop().remove()
+            silence(self._hooks.pop())
         self._parameters = []
         self._next_step = sys.maxsize
         if self._comparison is not None:
@@ -121,6 +147,8 @@ class Guard:
 
     def end(self) -> None:
         """Give the late warning if it is due, at a regular end of the group."""
+        if not self._hooks:
+            return
         comparison, wants = self._comparison, not (exception_at_exit() or handled_error())
         try:
             if comparison is not None:
@@ -131,7 +159,8 @@ class Guard:
         self.leave()
         self._report(text)
 
-    def _before_step(self, optimizer: Any, *_: object) -> None:
+    def before_step(self, optimizer: Any, *_: object) -> None:
+        """Note what the optimizer has, before the first step that is not compiled."""
         if torch.compiler.is_compiling() or self._optimizer is not None:
             return
         try:
@@ -165,6 +194,8 @@ class Guard:
 
     def _check(self) -> str:
         """Return the warning, or ""; start a comparison if one is due."""
+        self._job = job_of_process() or self._job
+        self._communicates = self._communicates or communicates()
         if self._is_good():
             self.leave()
             return ""
@@ -180,14 +211,15 @@ class Guard:
         return ""
 
     def _compare(self) -> None:
+        if self._job is None:
+            return
         if self._comparison is not None:
-            if self._rank == 0 and not self._copies():
+            if self._job.rank == 0 and not self._copies():
                 return  # the others reach this step later
             self._comparison.stop()
         held = [each for ref in self._parameters if (each := ref()) is not None]
         mine = Replica(self._shapes, self._at_start, values(held), self._reduces_some())
-        key = f"{self._prefix}/{self._steps}"
-        self._comparison = Comparison(self._store, key, self._rank, self._world_size, mine)
+        self._comparison = Comparison(self._job, str(self._steps), mine)
         self._has_judged = False
 
     def _copies(self) -> list[Replica] | None:
@@ -203,6 +235,8 @@ class Guard:
     def _problem(self, is_end: bool) -> str:
         """Return the warning by the last comparison; "" for none."""
         copies = self._copies()
+        if self._job is None and (is_end or self._steps >= LATE_STEP):
+            return self._text_of_no_group()
         if not copies or self._is_good() or len({each.shapes for each in copies}) > 1:
             return ""
         framework = recognise()
@@ -227,9 +261,17 @@ class Guard:
             remedy = f"{framework.name} trains here{alone}: {framework.remedy}"
         return (
             f"the ranks train copies of a model that nothing keeps equal: after {self._steps} "
-            f"steps of an optimizer that holds {self._num_held} elements, hccl has reduced "
-            f"{traffic().reduced}, and {seen}; {remedy}. "
-            f"{VARIABLE}=off turns this check off (docs/frameworks/guard.md)"
+            f"steps of an optimizer that holds {self._num_held} elements, groups have reduced "
+            f"{traffic().reduced}, and {seen}; {remedy}. {_OFF}"
+        )
+
+    def _text_of_no_group(self) -> str:
+        if os.environ.get("RANK", "0") != "0" or self._communicates or communicates():
+            return ""
+        return (
+            f"the ranks train copies of a model that nothing keeps equal: after {self._steps} "
+            f"steps of an optimizer, rank 0 of {launched_ranks()} (WORLD_SIZE) has made no group: "
+            f'call init_process_group("hccl"), then {ANY}. {_OFF}'
         )
 
     def _report(self, text: str) -> None:
@@ -237,6 +279,11 @@ class Guard:
             raise UnsynchronisedError(text)
         if text:
             print(f"hccl: warning: {text}", file=sys.stderr, flush=True)
+
+
+def _end() -> None:
+    if _guard is not None:
+        _guard.end()
 
 
 def _end_at_exit() -> None:

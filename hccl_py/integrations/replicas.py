@@ -6,18 +6,26 @@ their programs. No thread of the program waits for it.
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch._C import _distributed_c10d
+from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.fingerprint import REDUCING
+from hccl_py.integrations.first_step import has_ranks
 from hccl_py.observe.flight_recorder import recorders_of_process
 from hccl_py.observe.statistics import read_statistics
+from hccl_py.torch_backend import NAME
 from hccl_py.transport.threads import start_without_signals
 
 _MOST_PARAMETERS, _MOST_ELEMENTS = 64, 64
@@ -29,7 +37,7 @@ _SHORTEST_S, _LONGEST_S = 0.05, 10.0
 
 
 class ReplicaTraffic(NamedTuple):
-    """The work of all communicators of this process so far.
+    """The work of all groups and communicators of this process so far.
 
     Attributes:
         reduced: elements that were reduced over ranks.
@@ -45,10 +53,72 @@ def traffic() -> ReplicaTraffic:
     """Return the counts so far."""
     cores = [recorder.engine for recorder in recorders_of_process()]
     counted = [read_statistics(core)["calls"] for core in cores if core is not None]
+    recorded = list(_recorded_by_torch())
     return ReplicaTraffic(
-        sum(calls[name]["elements"] for calls in counted for name in REDUCING if name in calls),
-        sum(calls[name]["calls"] for calls in counted for name in _BETWEEN_PARTS if name in calls),
+        sum(calls[name]["elements"] for calls in counted for name in REDUCING if name in calls)
+        + sum(elements for name, elements in recorded if "reduce" in name),
+        sum(calls[name]["calls"] for calls in counted for name in _BETWEEN_PARTS if name in calls)
+        + sum(any(kind in name for kind in _BETWEEN_PARTS) for name, _ in recorded)
+        + sum(_point_to_point.values()),
     )
+
+
+def _recorded_by_torch() -> Iterator[tuple[str, int]]:
+    """Yield name and elements of the other backends' last calls.
+
+    Torch's flight recorder has the last 2,000 calls of gloo and of NCCL.
+    """
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(_distributed_c10d, name, None)
+        dumped = json.loads(dump(True, False)) if dump is not None else {}  # also ended calls
+        for call in dumped.get("entries", ()):
+            backend, _, kind = call["profiling_name"].partition(":")
+            if not backend.startswith(NAME):  # ours are counted by their communicators
+                yield kind, sum(map(math.prod, call["input_sizes"]))
+
+
+_point_to_point = Counter[str]()
+
+
+@functools.cache  # once in a process
+def count_point_to_point() -> None:
+    """Count the calls `send` and `recv` of gloo from now on: no recorder has them."""
+    for name in ("send", "recv"):
+        setattr(dist.ProcessGroup, name, _counted(getattr(dist.ProcessGroup, name)))
+
+
+def _counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def counted(*arguments: Any, **named: Any) -> Any:
+        _point_to_point[call.__name__] += 1
+        return call(*arguments, **named)
+
+    return counted
+
+
+def communicates() -> bool:
+    """Return whether this process has made a group or a communicator."""
+    return bool(recorders_of_process() or next(_recorded_by_torch(), None))
+
+
+class Job(NamedTuple):
+    """A default group of several ranks; `store` has room for the guard under `prefix`."""
+
+    store: Any
+    prefix: str
+    rank: int
+    world_size: int
+
+
+def job_of_process() -> Job | None:
+    """Return the job of the default group, if that has several ranks."""
+    if not has_ranks():
+        return None
+    group: Any = dist.group.WORLD
+    communicator = getattr(group, "communicator", None)
+    name = communicator.flight_recorder.member.id.hex() if communicator else group.group_name
+    prefix = f"hccl/guard/{name}"
+    return Job(_get_default_store(), prefix, dist.get_rank(), dist.get_world_size())
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -99,12 +169,11 @@ class Replica(NamedTuple):
 class Comparison:
     """The copies of all ranks after one step, collected by rank 0 on its own thread."""
 
-    def __init__(self, store: Any, key: str, rank: int, world_size: int, mine: Replica) -> None:
-        """Start; `store` and `key` are the same on all ranks, and not used otherwise."""
+    def __init__(self, job: Job, key: str, mine: Replica) -> None:
+        """Start; `key` is the same on all ranks, and not used otherwise."""
         self.copies: list[Replica] | None = None
         self._stop = threading.Event()
-        arguments = (store, key, rank, world_size, mine)
-        self._thread = threading.Thread(target=self._exchange, args=arguments, daemon=True)
+        self._thread = threading.Thread(target=self._exchange, args=(job, key, mine), daemon=True)
         start_without_signals(self._thread)
 
     def end(self, timeout_s: float) -> None:
@@ -119,12 +188,13 @@ class Comparison:
         """Stop waiting for the other ranks."""
         self._stop.set()
 
-    def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Replica) -> None:
+    def _exchange(self, job: Job, key: str, mine: Replica) -> None:
+        store = job.store
+        keys = [f"{job.prefix}/{key}/{each}" for each in range(job.world_size)]
         try:
-            store.set(f"{key}/{rank}", json.dumps(mine))
-            if rank:
+            store.set(keys[job.rank], json.dumps(mine))
+            if job.rank:
                 return
-            keys = [f"{key}/{each}" for each in range(world_size)]
             # Short reads: a wait inside the store would block its other users.
             pause_s = _SHORTEST_S
             while not store.check(keys):

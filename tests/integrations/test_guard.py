@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 import hccl_py
+from hccl_py.integrations import guard
 from hccl_py.integrations.guard import FIRST_STEP, LATE_STEP
 
 STEPS = 3 * FIRST_STEP
@@ -56,7 +57,9 @@ def run(job: Iterator[object]) -> None:
 
 
 def ddp() -> None:
+    of_user = optimizers.register_optimizer_step_pre_hook(lambda *_: None)  # after the guard's
     run(train(DistributedDataParallel(model())))
+    of_user.remove()
     hooks = (*optimizers._global_optimizer_pre_hooks.values(),)
     assert not any("guard" in repr(hook) for hook in hooks), "a good job pays for its first step"
 
@@ -245,6 +248,30 @@ def outputs(rank: int, world_size: int, jobs: tuple[str, ...]) -> dict[str, str]
     return written
 
 
+def outputs_without_hccl(rank: int, world_size: int, job: str, backend: str) -> str:
+    """Return what this rank wrote to stderr, up to its exit; no default group without backend."""
+    with contextlib.redirect_stderr(_output):
+        if backend:
+            dist.init_process_group(backend)
+        globals()[job]()
+        guard._end_at_exit()
+    return said()
+
+
+def no_group() -> None:
+    network = model()
+    optimizer = sgd(network)
+    for _ in range(STEPS):
+        network(torch.randn(4, 16)).square().mean().backward()
+        optimizer.step()
+
+
+def one_communicator() -> None:
+    with hccl_py.Communicator():
+        no_group()
+        guard._end_at_exit()
+
+
 def names(jobs: tuple[Callable[[], None], ...]) -> tuple[str, ...]:
     return tuple(job.__name__ for job in jobs)
 
@@ -261,6 +288,23 @@ def test_copies_are_warned_of_once_by_rank_0() -> None:
         assert text.count("hccl: warning: the ranks train copies") == 1, (name, text)
         assert "DistributedDataParallel" in text
     assert all(text == "" for written in others for text in written.values())
+
+
+@pytest.mark.parametrize(("job", "backend"), [(copies_of_one_seed, "gloo"), (no_group, "")])
+def test_copies_are_warned_of_with_any_backend_and_with_none(
+    job: Callable[[], None], backend: str
+) -> None:
+    first, *others = run_ranks(outputs_without_hccl, 2, job.__name__, backend)
+    assert first.count("hccl: warning: the ranks train copies") == 1, first
+    assert others == [""]
+
+
+GOOD_WITHOUT_HCCL = [(ddp, "gloo"), (local_sgd, "gloo"), (pipeline, "gloo"), (one_communicator, "")]
+
+
+@pytest.mark.parametrize(("job", "backend"), GOOD_WITHOUT_HCCL)
+def test_good_jobs_are_quiet_with_any_backend(job: Callable[[], None], backend: str) -> None:
+    assert run_ranks(outputs_without_hccl, 2, job.__name__, backend) == [""] * 2
 
 
 def fails(rank: int, world_size: int) -> str:
