@@ -10,6 +10,8 @@ accelerate, ignite, lightning, transformers
 jax          collectives inside jax.jit, over a Communicator; tensorflow: in a tf.function
 ray          the backend of ray.util.collective
 torchft      a process group for torchft
+vllm, vllm_communicator
+             HCCL_REPLACE=gloo:all: vLLM's CPU workers; vLLM calls `register` by its entry point
 
-Only the last four import their framework. The others read modules that the program has imported.
+Only the last five import their framework. The others read modules that the program has imported.
 """

@@ -1,6 +1,6 @@
 """transformers: `ddp_backend="hccl"` also holds with DeepSpeed, where TrainingArguments drops it.
 
-Without DeepSpeed, Accelerate's adapter honours it. HCCL_REPLACE=gloo has the same effect for no
+Without DeepSpeed, Accelerate's adapter honours it. HCCL_REPLACE has the same effect for no
 backend and for gloo. Without a group Accelerate would give each rank all data. `import
 transformers` applies this when it loads TrainingArguments or the Trainer.
 """
@@ -41,5 +41,7 @@ def _ours(name: str | None) -> str | None:
 
     if owns(name):
         return name
-    swaps = os.environ.get("HCCL_REPLACE") == "gloo" and not accelerator.is_available()
+    from hccl_py.torch_backend.replace_gloo import VALUES
+
+    swaps = os.environ.get("HCCL_REPLACE") in VALUES and not accelerator.is_available()
     return "gloo" if swaps and name in (None, "gloo") else None

@@ -1,8 +1,9 @@
-"""HCCL_REPLACE=gloo: hccl replaces gloo, while the program still sees the name gloo.
+"""HCCL_REPLACE: hccl replaces gloo, while the program still sees the name gloo.
 
-The default group, and every group made from it without an explicit backend, uses hccl. Torch's
-records of them still name gloo, because frameworks compare that name. A group with an explicit
-`new_group(backend="gloo")` uses gloo.
+By `gloo` the default group, and every group made from it without an explicit backend, uses hccl.
+Torch's records of them still name gloo, because frameworks compare that name. A group with an
+explicit `new_group(backend="gloo")` uses gloo. By `gloo:all` it uses hccl too, beside any default
+group.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from hccl_py.torch_backend import ALIAS
 
 VARIABLE = "HCCL_REPLACE"
 _GLOO = "gloo"
+ALL = "gloo:all"
+VALUES = (_GLOO, ALL)
 
 
 def replace_gloo() -> None:
-    """Programs name gloo, which HCCL_REPLACE=gloo replaces by hccl. `import torch` applies this
-    patch only if the variable is set.
+    """Programs name gloo, which HCCL_REPLACE replaces by hccl. `import torch` applies this patch
+    only if the variable is set.
     """
     from torch import distributed as dist
     from torch.distributed import device_mesh
@@ -39,13 +42,15 @@ def replace_gloo() -> None:
             return
         init(ALIAS, *rest, **named)
         _show(dist.group.WORLD, shown)
-        _say(f"hccl carries CPU tensors in place of gloo; get_backend() still answers {shown}")
 
     @functools.wraps(new)
     def new_group(
         ranks: Any = None, timeout: Any = None, backend: Any = None, *rest: Any, **named: Any
     ) -> Any:
-        shown = "" if backend else getattr(dist.group.WORLD, "shown_as", "")
+        if not backend:
+            shown = getattr(dist.group.WORLD, "shown_as", "")
+        else:
+            shown = _shown_name(backend, None) if os.environ.get(VARIABLE) == ALL else None
         group = new(ranks, timeout, ALIAS if shown else backend, *rest, **named)
         if shown and isinstance(group, dist.ProcessGroup):
             _show(group, shown)
@@ -57,12 +62,12 @@ def replace_gloo() -> None:
 
 
 def _check() -> None:
-    if os.environ[VARIABLE] != _GLOO:
-        raise ValueError(f"{VARIABLE}: expected {_GLOO}, got {os.environ[VARIABLE]!r}")
+    if (value := os.environ[VARIABLE]) not in VALUES:
+        raise ValueError(f"{VARIABLE}: expected {' or '.join(VALUES)}, got {value!r}")
 
 
 def _shown_name(backend: Any, device_id: Any) -> str | None:
-    """Return the name that `get_backend()` shows for a default group on hccl; None: not on hccl.
+    """Return the name that `get_backend()` shows for a group on hccl; None: not on hccl.
 
     Torch gives a group of several backends to the Python one only. So hccl takes such a group only
     if no accelerator could use the other backends.
@@ -86,7 +91,7 @@ def _names_gloo(backend: Any) -> bool:
 
 
 def _show(group: Any, name: str) -> None:
-    """Have torch's records name `name`, once the group has read the true names."""
+    """Have torch's records name `name`, once the group has read the true names, and say so."""
     from torch.distributed import distributed_c10d as c10d
 
     world: Any = c10d._world
@@ -97,6 +102,7 @@ def _show(group: Any, name: str) -> None:
     world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
     if group is c10d.GroupMember.WORLD:
         c10d._backend = backend
+    _say(f"hccl carries CPU tensors in place of gloo; get_backend() still answers {name}")
 
 
 @functools.cache  # prints each text once
@@ -104,4 +110,4 @@ def _say(text: str) -> None:
     from torch import distributed as dist
 
     if dist.get_rank() == 0:
-        print(f"hccl: {VARIABLE}={_GLOO}: {text}", file=sys.stderr, flush=True)
+        print(f"hccl: {VARIABLE}={os.environ[VARIABLE]}: {text}", file=sys.stderr, flush=True)

@@ -25,6 +25,7 @@ SECTIONS = {
     "wings": "the core's tests without bench, without horovod, and without lab",
     "wheels": "wheels of each kind of Python: names, checkers, an install without a compiler",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
+    "vllm": "vLLM's engine on CPUs, from its wheel",
 }
 """Names that the marker `nightly` takes."""
 
@@ -56,6 +57,11 @@ for name in ("frameworks", "jax_tensorflow"):
     _matrix = f"python3 tests/integrations/matrix.py {name}"
     COMMANDS[name] = f"{_matrix} --forget && {COMMANDS[name]} && {_matrix}"
 
+# vLLM's wheel brings them, built for another torch, and imports them where they are.
+COMMANDS["vllm"] = (
+    "python3 -m pip uninstall -qy torchvision torchaudio torchcodec && " + COMMANDS["vllm"]
+)
+
 PACKAGES = {
     "hosts": ("iproute2", "nftables"),
     "attacks": ("iproute2", "nftables"),
@@ -78,6 +84,7 @@ ENVIRONMENTS = {
         *("monai", "debug-server"),
     ),
     "jax_tensorflow": ("jax", "tensorflow"),
+    "vllm": ("vllm",),
     "wheels": ("release",),
 }
 """Extras of pyproject.toml that only this section sees: `.ci/nightly` adds them to the environment

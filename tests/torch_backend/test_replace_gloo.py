@@ -35,7 +35,7 @@ def case(*backend, accelerator=False, setting="gloo", **named):
             if not accelerator or "fast" not in backend[0]:
                 dist.all_reduce(torch.ones(3))
             print(*backend, kind(dist.group.WORLD), dist.get_backend())
-            if backend == ("gloo",):
+            if backend == ("gloo",) or setting == "gloo:all":
                 more()
         sys.stdout.flush()
         os._exit(0)
@@ -45,10 +45,14 @@ def more():
     derived, asked = dist.new_group(), dist.new_group(backend="gloo")
     split = dist.split_group(dist.group.WORLD, [[0]])
     mesh = device_mesh.init_device_mesh("cpu", (1, 1)).get_group(0)
-    for group in (derived, asked, split, mesh):
+    subgroup, _ = dist.new_subgroups(group_size=1, backend="gloo")
+    named = dist.new_group(backend="cpu:gloo,cuda:gloo")
+    for group in (derived, asked, split, mesh, subgroup, named):
         dist.all_reduce(torch.ones(3), group=group)
         print(kind(group), dist.get_backend(group))
-    dist.monitored_barrier(derived)
+    for group in (derived, asked):
+        if dist.get_backend(group) == "gloo":
+            dist.monitored_barrier(group)
     dist.destroy_process_group()
     init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -60,6 +64,8 @@ case("gloo", accelerator=True)
 case("cpu:gloo,cuda:gloo", accelerator=True)
 case("cuda:gloo,cpu:hccl")
 case("cpu:gloo,xpu:fast", accelerator=True)
+case("gloo", setting="gloo:all")
+case("hccl", setting="gloo:all")
 case("gloo", setting="nccl")
 """
 
@@ -71,6 +77,10 @@ def test_names_of_gloo_give_groups_of_hccl() -> None:
     assert ran.returncode == 0, ran.stderr
     ours = "ProcessGroupHccl"
     derived = [f"{ours} gloo", "ProcessGroup gloo", f"{ours} gloo", f"{ours} gloo"]
+    derived += ["ProcessGroup gloo", "ProcessGroup cpu:gloo,cuda:gloo"]
+    every = [line.replace("ProcessGroup ", f"{ours} ") for line in derived]
+    by_default = [0, 2, 3]
+    beside = [f"{ours} hccl" if i in by_default else line for i, line in enumerate(every)]
     assert ran.stdout.splitlines() == [
         *(f"gloo {ours} gloo", *derived),
         f"GLOO {ours} gloo",
@@ -81,22 +91,35 @@ def test_names_of_gloo_give_groups_of_hccl() -> None:
         f"cpu:gloo,cuda:gloo {ours} cpu:gloo,cuda:gloo",
         f"cuda:gloo,cpu:hccl {ours} cuda:gloo,cpu:hccl",
         "cpu:gloo,xpu:fast ProcessGroup cpu:gloo,xpu:fast",
-        "HCCL_REPLACE: expected gloo, got 'nccl'",
+        *(f"gloo {ours} gloo", *every),
+        *(f"hccl {ours} hccl", *beside),
+        "HCCL_REPLACE: expected gloo or gloo:all, got 'nccl'",
     ]
     # A line of each process, also of one that makes a second group.
     assert ran.stderr.count("HCCL_REPLACE=gloo: hccl carries CPU tensors in place of gloo") == 7
+    by_all = [line for line in ran.stderr.splitlines() if "HCCL_REPLACE=gloo:all: hccl" in line]
+    assert len(by_all) == 2 * 2, ran.stderr  # two names in each process
     assert ran.stderr.count("leaves cpu:gloo,xpu:fast alone") == 1
 
 
 @pytest.mark.nightly("launchers")
-def test_option_of_the_launcher_says_so_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["gloo", "gloo:all"])
+def test_setting_gives_ranks_of_a_job_hccl_and_says_so_once(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group()\n"
-        "dist.all_reduce(torch.ones(1))\n"
-        "print(type(dist.group.WORLD).__name__, dist.get_backend())\n"
+        "asked, sums = dist.new_group(backend='gloo'), torch.ones(1)\n"
+        "for group in (dist.group.WORLD, asked):\n"
+        "    dist.all_reduce(sums, group=group)\n"
+        "print(type(dist.group.WORLD).__name__, type(asked).__name__, dist.get_backend(asked), "
+        "int(sums))\n"
     )
-    ran = launch("--replace-gloo", "--nproc", 2, script)
-    assert ran.stdout.splitlines() == ["ProcessGroupHccl gloo"] * 2, ran.stderr
-    assert ran.stderr.count("HCCL_REPLACE=gloo") == 1
+    monkeypatch.setenv("HCCL_REPLACE", setting)
+    option = ["--replace-gloo"] if setting == "gloo" else []
+    ran = launch(*option, "--nproc", 2, script)
+    asked = "ProcessGroup" if setting == "gloo" else "ProcessGroupHccl"
+    assert ran.stdout.splitlines() == [f"ProcessGroupHccl {asked} gloo 4"] * 2, ran.stderr
+    assert ran.stderr.count(f"HCCL_REPLACE={setting}:") == 1

@@ -1,0 +1,88 @@
+"""An engine of vLLM on this host's CPUs: TENSOR_PARALLEL PIPELINE_PARALLEL [gloo].
+
+Its model is a tiny Llama with random weights. It prints `{"workers": [pid, ...]}`. For each number
+on a line of stdin it then generates as many tokens for each of two prompts, and prints them with
+the seconds that they took, or the error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from vllm import LLM, SamplingParams
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PROMPTS: Any = [{"prompt_token_ids": ids} for ids in ([1, 5, 9, 33, 7], [1, 100, 200, 300])]
+
+
+class GlooWorker(CPUWorker):
+    """A worker without vLLM's own shared memory, whose collectives are torch.distributed's."""
+
+    def init_device(self) -> None:
+        from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+        CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
+        super().init_device()
+
+
+def engine(tensor_parallel: str, pipeline_parallel: str, *backend: str) -> LLM:
+    with TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(LLAMA))
+        return LLM(
+            model=folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            tensor_parallel_size=int(tensor_parallel),
+            pipeline_parallel_size=int(pipeline_parallel),
+            worker_cls="vllm_engine.GlooWorker" if backend else "auto",
+            dtype="float32",
+            max_model_len=512,
+            max_num_seqs=4,
+            enforce_eager=True,
+            kv_cache_memory_bytes=64 << 20,
+            disable_log_stats=True,
+        )
+
+
+def generate(llm: LLM, count: int) -> dict[str, Any]:
+    sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+    began_s = time.perf_counter()
+    answers = llm.generate(PROMPTS, sampling, use_tqdm=False)
+    took_s = time.perf_counter() - began_s
+    return {"tokens": [list(each.outputs[0].token_ids) for each in answers], "seconds": took_s}
+
+
+def workers() -> list[int]:
+    titled = {each.cmdline()[0]: each.pid for each in psutil.Process().children(recursive=True)}
+    return [pid for title, pid in sorted(titled.items()) if title.startswith("VLLM::Worker")]
+
+
+if __name__ == "__main__":
+    llm = engine(*sys.argv[1:])
+    print(json.dumps({"workers": workers()}), flush=True)
+    for line in sys.stdin:
+        try:
+            answer = generate(llm, int(line))
+        except Exception as error:
+            answer = {"error": type(error).__name__}
+        print(json.dumps(answer), flush=True)
