@@ -13,12 +13,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from torch.distributed import ProcessGroup
+    from hccl_py.torch_backend.collectives import Collectives
 
 from hccl_py.torch_backend import (
     ALIAS,
@@ -57,9 +57,14 @@ def register() -> None:
         if not dist.is_available() or ALIAS in dist.Backend.backend_list:
             return
         taken = NAME in dist.Backend.backend_list
+        options: dict[str, Any] = {"extended_api": True, "devices": ["cpu"]}
+        if hasattr(dist.Backend, "_ensure_backend_registered"):  # torch >= 2.14
+            # A group keeps one backend of each type, so hccl beside another package's backend for
+            # its device cannot have the type CUSTOM. No wheel of torch has a backend of type UCC.
+            options["_backend_type"] = dist.ProcessGroup.BackendType.UCC
         for name in (ALIAS,) if taken else (ALIAS, NAME):
             # `devices` must be a list: torch reads the string "cpu" as the devices c, p and u.
-            dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
+            dist.Backend.register_backend(name, _create, **options)
         if taken:
             _warn_of_owner()
         else:
@@ -131,10 +136,11 @@ def _then_adapt(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], Non
     return exec_module
 
 
-def _create(options: Any, backend_options: Any) -> ProcessGroup:
+def _create(options: Any, backend_options: Any) -> Collectives:
     from hccl_py.integrations.guard import watch
     from hccl_py.torch_backend.lifecycle import create
 
-    group = create(options, backend_options)
+    # Torch does not tell a creator about a group's other backends; its caller has them.
+    group = create(options, str(sys._getframe(1).f_locals.get("backend", NAME)))
     watch(group)
-    return cast("ProcessGroup", group)
+    return group

@@ -19,7 +19,7 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 2_980,
     "transport/control": 1_790,
-    "transport/network transport/providers transport/verbs transport/*": 4_250,
+    "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_200,
     "hccl_py/communicator.py": 340,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_820,
@@ -27,14 +27,14 @@ BUDGET = {
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_330,
     "hccl_py/csrc": 10_600,
-    "hccl_py/torch_backend": 4_130,
+    "hccl_py/torch_backend": 4_400,
     "hccl_py/schedulers hccl_py/integrations": 3_180,
     "launcher": 9_170,
     "hccl_py/bench": 5_540,
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_320,
-    "tests": 56_530,
+    "tests": 56_760,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from hccl_py.compression import ErrorFeedback, compression_named
-from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.arguments import wrong
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
@@ -64,20 +64,25 @@ def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torc
         raise wrong("state", "a CompressionState", state)
     gradients = bucket.buffer()
     group = dist.group.WORLD if state.process_group is None else state.process_group
-    if not isinstance(group, ProcessGroupHccl):
+    part = backend_of(group)
+    if part is None:
         raise InvalidArgumentError("compression_hook: expected an hccl group for the model")
     if gradients.device.type != "cpu" or gradients.dtype is not torch.float32:
-        work: Any = dist.all_reduce(gradients, dist.ReduceOp.AVG, group, async_op=True)
-        return work.get_future().then(_only)
+        work = dist.all_reduce(gradients, dist.ReduceOp.AVG, group, async_op=True)
+        return _averaged(work)
     feedback = state.feedback(bucket)
-    group.drain()
+    part.drain()
     try:
-        calls = group.communicator.nonblocking
+        calls = part.communicator.nonblocking
         native = calls.all_reduce(gradients, ReduceOp.AVG, compression=feedback)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
-    future: Any = group.started(native, [gradients], group.lane).get_future()
-    return future.then(_only)
+    return _averaged(part.started(native, [gradients], part.lane))
+
+
+def _averaged(work: Any) -> Future[torch.Tensor]:
+    future: Future[torch.Tensor] = work.get_future().then(_only)
+    return future
 
 
 def _only(done: Future[list[torch.Tensor]]) -> torch.Tensor:

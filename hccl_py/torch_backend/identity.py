@@ -1,10 +1,4 @@
-"""The interface of a process group besides collectives: names, settings, other groups, its end.
-
-A Python subclass of torch's ProcessGroup has no C++ backend. C++ calls the names in camel case.
-Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
-returns the group itself, so the group also has a backend's methods. It must not have a method
-`new_group`: torch would delegate to it.
-"""
+"""What torch's two kinds of group share besides collectives: settings, other groups, the end."""
 
 from __future__ import annotations
 
@@ -15,18 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.diagnosis.exceptions import describe_error, ends_by_exception
-from hccl_py.membership.subset import check_ranks
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
-from hccl_py.transport.errors import HcclError, InvalidArgumentError
+from hccl_py.transport.errors import HcclError
 from hccl_py.transport.threads import is_of_signal_handler
 
 if TYPE_CHECKING:
@@ -41,7 +34,7 @@ GROUPS: weakref.WeakSet[GroupIdentity] = weakref.WeakSet()
 
 
 class GroupIdentity(CallingGroup):
-    """A process group without its collectives."""
+    """A group without its collectives."""
 
     supports_splitting = False
     supports_coalescing = False
@@ -81,45 +74,10 @@ class GroupIdentity(CallingGroup):
         return self._global_ranks or list(range(self._world_size))
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Return the name that `pg.name()` and DDP's log show."""
+        """Return the name that `pg.name()` and DDP's log show, for a group of hccl alone."""
         return "hccl"
 
     _get_backend_name = getBackendName
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Set the name under which functional collectives find the group."""
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the group's name."""
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Set the user's description."""
-        self._description = description
-        self._describe(description=description)
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return the user's description."""
-        return self._description
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        # From 2.15 on torch reads it while it makes a group, to attach a recorder to each device's
-        # C++ backend. A group without a C++ backend must name no device then.
-        groups: Any = dist.distributed_c10d._world.pg_map
-        if self not in groups:
-            return []
-        others = self.backends.others
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        known = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
-        return [torch.device(kind) for kind in known if kind not in others][:1]
-
-    def _get_backend(self, device: torch.device | str) -> GroupIdentity:
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if torch.device(device).type in ("cpu", accelerator and accelerator.type):
-            return self
-        raise RuntimeError(f"hccl carries no tensors on {device}")
 
     def get_group_store(self) -> Any:
         """Return the store that the group was made with."""
@@ -156,9 +114,6 @@ class GroupIdentity(CallingGroup):
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Return False: hccl needs no memory of its own."""
-        return False
-
-    def _has_hooks(self) -> bool:
         return False
 
     def monitored_barrier(
@@ -209,40 +164,6 @@ class GroupIdentity(CallingGroup):
         """Fail all calls in flight, here and on the other ranks."""
         self.communicator.abort("ProcessGroup.abort() was called")
 
-    def split_group(
-        self,
-        ranks: Sequence[int],
-        timeout: timedelta | None = None,
-        opts: object = None,
-        group_name: str | None = None,
-        group_desc: str | None = None,
-        device_types: object = None,
-    ) -> GroupIdentity | None:
-        """Return a group of some ranks of this one, which torch does not know; None on the others.
-
-        `torch.distributed.split_group` and `new_group` register their groups with torch.
-
-        Args:
-            ranks: of this group, in their new order; all of them call this.
-            timeout: of the new group; None: the same as here.
-            group_name: of the new group, the same on all of its ranks.
-
-        Raises:
-            InvalidArgumentError: these are not ranks of this group.
-            DistBackendError: a rank did not arrive, or died.
-        """
-        members = check_ranks("ranks", self.size(), ranks)
-        if self.rank() not in members:
-            return None
-        self._splits[tuple(members)] += 1
-        part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
-        name = group_name or f"{self._name}/{part}"
-        limit_s = None if timeout is None else seconds_of(timeout)
-        made = self.subset(members, name, limit_s)
-        group = self._derived(made, part, [self.global_ranks[rank] for rank in members], name)
-        group.setGroupDesc(group_desc or f"{self._description}:split")
-        return group
-
     def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
         """Return a communicator of some ranks of this group; see `split_group`."""
         self.drain()
@@ -284,13 +205,6 @@ class GroupIdentity(CallingGroup):
         group = type(self)(communicator, PrefixStore(part, self._store), ranks, name)
         group.backends, group.shown_as = self.backends, self.shown_as
         return group
-
-    def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise an error that names the alternative, `new_group`."""
-        raise InvalidArgumentError(
-            "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
-            "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
-        )
 
 
 def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exception:

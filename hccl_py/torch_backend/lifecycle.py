@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch.distributed.distributed_c10d import _get_default_store
 from hccl_py.communicator import Communicator
 from hccl_py.membership.lives import life_at
 from hccl_py.recording import GUARDS
-from hccl_py.torch_backend import TESTED_TORCH, patches
+from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, owns, patches
 from hccl_py.torch_backend.arguments import seconds_of
+from hccl_py.torch_backend.backend import HcclBackend, backend_of, is_wanted
+from hccl_py.torch_backend.collectives import Collectives
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
@@ -26,11 +29,11 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 
-def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
+def create(options: Any, config: str) -> Collectives:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
     A subset of the default group is made from it; any other group meets at its own store. The
-    options are torch's `_DistributedBackendOptions`. The user's `pg_options` are ignored.
+    options are torch's `_DistributedBackendOptions`, `config` the user's backends of the group.
 
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
@@ -38,11 +41,12 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     patches.apply_all()
     if (dist.get_rank() if dist.is_initialized() else options.group_rank) == 0:
         _warn_of_untested_torch(torch.__version__)
+        _warn_of_other_owner()
     ranks, name = options.global_ranks_in_group, options.group_id
     timeout_s = seconds_of(options.timeout)
-    default = dist.group.WORLD if dist.is_initialized() else None
+    default = backend_of(dist.group.WORLD) if dist.is_initialized() else None
     try:
-        if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):
+        if default is not None and _is_subset(default, options):
             made = default.subset(ranks, name, timeout_s)
         else:
             member = options.group_rank, options.group_size
@@ -52,7 +56,8 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     count_steps()
     answer_debug_server()
-    return ProcessGroupHccl(made, options.store, ranks, name)
+    native = is_wanted(config, getattr(options, "enable_reconfigure", False))
+    return (HcclBackend if native else ProcessGroupHccl)(made, options.store, ranks, name)
 
 
 @cache  # once in a process
@@ -63,7 +68,19 @@ def _warn_of_untested_torch(version: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:
+@cache
+def _warn_of_other_owner() -> None:
+    offers = entry_points(group="torch.distributed.backends", name=NAME)
+    others = sorted({one.value for one in offers if not one.value.startswith("hccl_py.")})
+    if others and owns(NAME):
+        text = (
+            f"hccl: warning: {', '.join(others)} also offers the torch.distributed backend "
+            f'"{NAME}"; here it is hccl-py, whose second name is "{ALIAS}"'
+        )
+        print(text, file=sys.stderr, flush=True)
+
+
+def _is_subset(default: Collectives, options: Any) -> bool:
     """Return whether the new group consists of ranks of the default group.
 
     A group beside the default group, as in jobs that exchange weights, may have ranks of other

@@ -36,11 +36,13 @@ from hccl_py.torch_backend import (
     let_signals_interrupt_rendezvous,
     watch_backend_names,
 )
+from hccl_py.torch_backend.backend import IS_SUPPORTED, backend_of
+from hccl_py.torch_backend.collectives import Collectives
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.overlap import require_transfers_apart
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
-from hccl_py.torch_backend.work import register_for_wait_tensor
+from hccl_py.torch_backend.work import register_for_wait_tensor, work_behind
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.deadline import pause
 from hccl_py.transport.errors import InvalidArgumentError
@@ -92,7 +94,7 @@ def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> A
 def _check_transfers(original: Function, ops: Any) -> None:
     """Torch starts some transfers of a batch before it rejects another for shared memory."""
     original(ops)
-    if isinstance(ops[0].group or dist.group.WORLD, ProcessGroupHccl):
+    if backend_of(ops[0].group or dist.group.WORLD) is not None and ops[0].tensor.is_cpu:
         require_transfers_apart([(op.op is dist.isend, op.peer, op.tag, op.tensor) for op in ops])
 
 
@@ -109,9 +111,10 @@ def _coalescing_manager(
         with original(group, device, async_ops) as manager:
             yield manager
     except BaseException:
-        if isinstance(asked, ProcessGroupHccl):
-            dist.distributed_c10d._world.pg_coalesce_state.pop(asked, None)  # type: ignore[call-overload]
-            asked.abandon_coalescing()
+        backend = backend_of(asked)
+        if backend is not None:
+            dist.distributed_c10d._world.pg_coalesce_state.pop(asked, None)  # type: ignore[arg-type]
+            backend.abandon_coalescing()
         raise
 
 
@@ -126,7 +129,7 @@ def _process_group_name(original: Function, ranks: Sequence[int], use_hashed_nam
     differ if only the members of a group call.
     """
     world = dist.group.WORLD
-    if not (use_hashed_name and isinstance(world, ProcessGroupHccl)):
+    if not (use_hashed_name and backend_of(world)):
         return original(ranks, use_hashed_name)
     members = tuple(ranks)
     counts = _num_groups.setdefault(world, Counter())
@@ -146,24 +149,28 @@ def _split_group(
     **options: Any,
 ) -> Any:
     """Torch splits only groups that are bound to an accelerator."""
-    parent = parent_pg or dist.group.WORLD
-    if not isinstance(parent, ProcessGroupHccl):
+    world: Any = dist.group.WORLD
+    parent = parent_pg or world
+    part = backend_of(parent)
+    if part is None:
         return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **options)
     splits = _checked_splits(split_ranks, parent.size())
+    if part is not parent and world.bound_device_id is not None:
+        _require_every_rank(splits, parent.size())
+        return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **options)
     mine = next((split for split in splits if parent.rank() in split), None)
     if mine is None:
         # Torch versions with `set_timeout` return this to other ranks.
         return dist.GroupMember.NON_GROUP_MEMBER if hasattr(dist, "set_timeout") else None
-    group: Any = parent
-    world_ranks = dist.get_process_group_ranks(group)
+    world_ranks = dist.get_process_group_ranks(parent)
     return dist.new_group(
         [world_ranks[rank] for rank in mine],
-        timeout=parent.options._timeout if timeout is None else timeout,
+        timeout=part.options._timeout if timeout is None else timeout,
         # Without a name, `replace_gloo` gives it to hccl.
-        backend=options.get("backend") or (None if parent.shown_as else dist.get_backend(group)),
+        backend=options.get("backend") or (None if part.shown_as else dist.get_backend(parent)),
         pg_options=pg_options,
         use_local_synchronization=True,  # only the members of a part call
-        group_desc=group_desc or f"{group.group_desc}:split",
+        group_desc=group_desc or f"{parent.group_desc}:split",
         sort_ranks=False,
     )
 
@@ -181,6 +188,16 @@ def _checked_splits(splits: Any, world_size: int) -> Any:
     return splits
 
 
+def _require_every_rank(splits: Any, world_size: int) -> None:
+    left_out = set(range(world_size)).difference(*splits)
+    if left_out:
+        raise InvalidArgumentError(
+            "split_group: expected every rank of a group that is bound to an accelerator to be in "
+            f"one of `split_ranks`, but rank(s) {sorted(left_out)} are in none; make the parts "
+            "with torch.distributed.new_group"
+        )
+
+
 def _create_shrunk_group(
     original: Function, shrunk: Any, remaining_ranks: Any, metadata: Any, is_default_group: bool
 ) -> Any:
@@ -188,10 +205,11 @@ def _create_shrunk_group(
 
     It also reads the excluded ranks of the group as ranks of the default group.
     """
+    if isinstance(shrunk, Collectives):
+        # The caller continues to use this list.
+        remaining_ranks[:] = shrunk.options.global_ranks_in_group or range(shrunk.size())
     if not isinstance(shrunk, ProcessGroupHccl):
         return original(shrunk, remaining_ranks, metadata, is_default_group)
-    # The caller continues to use this list.
-    remaining_ranks[:] = shrunk.options.global_ranks_in_group or range(shrunk.size())
     name = metadata["original_group_name"]
     shrunk.setGroupName(metadata["new_group_name"])
     shrunk.setGroupDesc("default:shrunken" if is_default_group else f"{name}:shrunk")
@@ -204,7 +222,7 @@ def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) ->
     The C++ hook expects a C++ list of tensors in the future, which a Python future cannot hold.
     """
     fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
-    if not (fp16 and isinstance(ddp.process_group, ProcessGroupHccl)):
+    if not (fp16 and backend_of(ddp.process_group)):
         original(ddp, comm_hook_type)
         return
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -222,7 +240,7 @@ def _check_hook(original: Function, ddp: Any, hook: Function) -> None:
 
     name = getattr(hook, "__name__", "")
     bf16 = name in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
-    if bf16 and isinstance(ddp.process_group, ProcessGroupHccl):
+    if bf16 and backend_of(ddp.process_group):
         unnamed.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
         original(ddp, unnamed)
     else:
@@ -259,6 +277,15 @@ def _batch_p2p_ops(
         start = group.send if op == "isend" else group.recv
         register_for_wait_tensor(tensor, start([tensor], peer, tag))
     return list(tensors)
+
+
+def _ask_work_behind(name: str) -> Function:
+    def asked(original: Function, work: Any) -> Any:
+        """C++ wraps the Work of a backend in Python, and forwards only wait and get_future."""
+        found = work_behind(work)
+        return original(work) if found is None else getattr(found, name)()
+
+    return asked
 
 
 def _end_events_first(original: Function) -> Any:
@@ -360,7 +387,7 @@ AT_IMPORT = (
 )
 """`import torch` applies these."""
 
-PATCHES = (
+PATCHES: tuple[Patch, ...] = (
     Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
     Patch(f"{_C10D}._set_pg_timeout", _set_timeout),
     Patch("torch._C.Future.wait", _wait_for_future),
@@ -378,6 +405,13 @@ PATCHES = (
     Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, _implement),
     Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, _call),
 )
+
+if IS_SUPPORTED:
+    _names = "is_completed is_success exception result synchronize source_rank _source_rank"
+    PATCHES += tuple(
+        Patch(f"torch._C._distributed_c10d.Work.{name}", _ask_work_behind(name), torch="2.14")
+        for name in _names.split()
+    )
 
 _lock = threading.Lock()
 _applied = False

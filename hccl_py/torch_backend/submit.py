@@ -44,13 +44,14 @@ if TYPE_CHECKING:
         def rank(self) -> int: ...  # noqa: D102
         def size(self) -> int: ...  # noqa: D102
 else:
-    _Base = dist.ProcessGroup
+    _Base = object
 
 
 class CallingGroup(_Base):
-    """A process group that passes calls to its communicator.
+    """The half of a group that passes calls to its communicator; the other is a class of torch's.
 
     Attributes:
+        is_dispatched: torch's dispatcher made the call, and has shown it to torch's instruments.
         communicator: carries the data.
         entry, background_entry: make calls from C++ that block, and that return a Work.
         unended: counts the threads' unfinished jobs for works of the group.
@@ -58,6 +59,8 @@ class CallingGroup(_Base):
         apart: where the futures of its sends and receives complete, in any order.
         fast: calls on plain host tensors need no checks.
     """
+
+    is_dispatched = False
 
     def __init__(self, communicator: Communicator) -> None:
         """Own `communicator` from now on."""
@@ -108,7 +111,7 @@ class CallingGroup(_Base):
         Raises:
             DistBackendError: a blocking call failed, or a call could not be started.
         """
-        if modes._is_in_non_infra_torch_dispatch_mode:
+        if modes._is_in_non_infra_torch_dispatch_mode and not self.is_dispatched:
             show_to_modes(self, call, calls)
         if call.fake:
             return HcclWork((), call.results)
@@ -157,7 +160,7 @@ class CallingGroup(_Base):
         return self._keep(HcclWork([native], results, lane))
 
     def _keep(self, work: HcclWork) -> HcclWork:
-        if _in_flight_allowed():
+        if _in_flight_allowed() and not self.is_dispatched:
             for tensor in work.result():
                 register_for_wait_tensor(tensor, work)
         return work

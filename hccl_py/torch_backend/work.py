@@ -34,6 +34,16 @@ from hccl_py.transport.threads import in_users_code
 TensorsFuture = Future[list[Tensor]]
 
 
+class _Search(threading.local):
+    """The search of this thread for the HcclWork behind one of C++; see `work_behind`."""
+
+    is_on = False
+    found: HcclWork | None = None
+
+
+_search = _Search()
+
+
 def as_torch_error(error: HcclError) -> Exception:
     """Return torch's error for `error`; a wrong argument stays InvalidArgumentError.
 
@@ -162,6 +172,9 @@ class HcclWork(dist.Work):
 
         Its callbacks run on a thread of the lane, never on the engine's.
         """
+        if _search.is_on:
+            _search.found = self
+            return _NO_FUTURE
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -218,6 +231,21 @@ class HcclWork(dist.Work):
             return self._cpp_work
 
 
+def work_behind(work: dist.Work) -> HcclWork | None:
+    """Return the HcclWork that C++ has wrapped in `work`, or None.
+
+    C++ passes on `get_future`, on this thread, so the HcclWork can name itself.
+    """
+    _search.is_on = True
+    try:
+        work.get_future()
+    except RuntimeError:  # other backends' works may have no future
+        pass
+    finally:
+        _search.is_on, found, _search.found = False, _search.found, None
+    return found
+
+
 class _CppWork(dist.Work):
     def __init__(self, work: HcclWork) -> None:
         super().__init__()
@@ -256,6 +284,8 @@ class _CoalescedWork(dist.Work):
 
 COALESCED = _CoalescedWork()
 """The Work of each call in a coalesced block: one Work covers all of them."""
+
+_NO_FUTURE: TensorsFuture = Future()
 
 FINISHED = HcclWork((), ())
 """The Work of every synchronous call, shared because making one costs more."""

@@ -20,6 +20,7 @@ SECTIONS = {
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
+    "torch": "torch's own suites, and ours with other versions of torch",
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "roce": "RDMA over soft-RoCE, in virtual machines",
     "wings": "the core's tests without bench, without horovod, and without lab",

@@ -77,6 +77,7 @@ SETTINGS: Mapping[str, Setting] = {
     "HCCL_EMULATED_NETWORK": Setting(_OWN, "hccl-launch --emulate sets it on all ranks"),
     "HCCL_BENCH_ADDRESS": Setting(_OWN, "hccl-bench gives each rank its own"),
     "HCCL_REPLACE": Setting(_OWN, "a rank without it uses gloo, so hccl-py never sees it"),
+    "HCCL_NATIVE_BACKEND": Setting(_OWN, "the two classes make the same calls"),
     "HCCL_HABANA_SHIM": Setting(_OWN, "it imports a module"),
 }
 COMPARED = frozenset(name for name, one in SETTINGS.items() if one.rule is not Rule.OWN)

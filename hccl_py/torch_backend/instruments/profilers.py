@@ -9,6 +9,7 @@ Python cannot make; without it the profiler crashes.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -36,8 +37,7 @@ def profiled(group: Any, call: Call, method: str, submit: Callable[[], HcclWork]
     event = _record_function_with_args_enter(name, *call.inputs)
     work = FINISHED
     try:
-        operator = f"c10d::{OPERATORS[call.name]}"
-        with _RecordFunctionFast(operator, call.inputs, _metadata(group, call)):
+        with contextlib.nullcontext() if group.is_dispatched else _operator(group, call):
             work = submit()
     finally:
         if work is FINISHED:
@@ -45,6 +45,10 @@ def profiled(group: Any, call: Call, method: str, submit: Callable[[], HcclWork]
         else:
             work.get_future().add_done_callback(_Event(event).end)
     return work
+
+
+def _operator(group: Any, call: Call) -> Any:
+    return _RecordFunctionFast(f"c10d::{OPERATORS[call.name]}", call.inputs, _metadata(group, call))
 
 
 class _Event:

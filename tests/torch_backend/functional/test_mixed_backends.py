@@ -7,7 +7,11 @@ import torch
 import torch.distributed as dist
 from features import feature
 
+from hccl_py.torch_backend.backend import IS_SUPPORTED
+
 SECTION = "Accelerators and mixed backends"
+BESIDE = "cpu:hccl,cuda:gloo" if IS_SUPPORTED else "cpu:hccl,cuda:nccl"
+"""NCCL itself needs a GPU."""
 
 
 def with_backends(rank: int, world_size: int, backends: str) -> list[Any]:
@@ -42,26 +46,25 @@ def test_cpu(rank: int, world_size: int, backend: str) -> list[Any]:
     SECTION,
     'backend="cpu:hccl,cuda:nccl": CPU tensors',
     own_group=True,
-    alone=sums("cpu:hccl,cuda:nccl"),
+    alone=sums(BESIDE),
     differs="its name",
-    note="CUDA tensors are rejected; the error says what to write, "
-    '`new_group(backend="nccl")`: torch gives a group with a backend in Python in it to that one '
-    "alone",
+    note="before torch 2.14 CUDA tensors are rejected, because torch gives a group with a backend "
+    'in Python in it to that one alone; the error says what to write, `new_group(backend="nccl")`',
 )
 def test_cpu_tensors_beside_nccl(rank: int, world_size: int, backend: str) -> list[Any]:
-    """NCCL stands behind hccl, where torch does not come to."""
+    """Before torch 2.14 NCCL stands behind hccl, where torch does not come to."""
     if backend == "gloo":
         return with_backends(rank, world_size, "cpu:gloo,cuda:gloo")
-    return with_backends(rank, world_size, "cpu:hccl,cuda:nccl")
+    return with_backends(rank, world_size, BESIDE)
 
 
 @feature(
     SECTION,
     'backend="cpu:gloo,cuda:hccl": CPU tensors',
     own_group=True,
-    alone=refusals("cpu:gloo,cuda:hccl"),
+    alone=(sums if IS_SUPPORTED else refusals)("cpu:gloo,cuda:hccl"),
     differs="gloo takes them where all backends are torch's own",
-    note='rejected; the error says what to write, `new_group(backend="gloo")`',
+    note='before torch 2.14 rejected; the error says what to write, `new_group(backend="gloo")`',
 )
 def test_cpu_tensors_of_gloo(rank: int, world_size: int, backend: str) -> list[Any]:
     if backend == "gloo":

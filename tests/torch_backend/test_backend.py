@@ -1,0 +1,219 @@
+"""hccl as one backend of a torch process group: groups of several backends, torch's hooks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch import nn
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from hccl_py.torch_backend.backend import IS_SUPPORTED, HcclBackend, backend_of
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
+
+pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="this torch has no backends in Python")
+
+MIXED = "cpu:hccl,cuda:gloo"
+CPU = torch.device("cpu")
+
+
+def kind(group: Any, device: str = "cpu") -> str:
+    return type(group._get_backend(torch.device(device))).__name__
+
+
+def kinds(rank: int, world_size: int) -> list[list[str]]:
+    """Return, by configuration, the class of a group, and of its backends."""
+    found = []
+    for index, config in enumerate(("hccl", "cpu:hccl", MIXED, "cuda:hccl,cpu:gloo", "hccl_py")):
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(index)
+        dist.init_process_group(config)
+        group: Any = dist.group.WORLD
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [world_size] * 2
+        found.append(
+            [type(group).__name__, *(kind(group, one.type) for one in group._device_types)]
+        )
+        dist.destroy_process_group()
+    return found
+
+
+def test_group_of_several_backends_keeps_each() -> None:
+    fast, mixed = ["ProcessGroupHccl"] * 2, ["ProcessGroup", "ProcessGroupGloo", "HcclBackend"]
+    (found, _) = run_ranks(kinds, 2)
+    assert [found[0], found[1], found[4]] == [fast] * 3
+    assert [sorted(one) for one in found[2:4]] == [sorted(mixed)] * 2
+
+
+def test_group_of_hccl_alone_is_a_backend_if_asked() -> None:
+    environment = {"HCCL_NATIVE_BACKEND": "1"}
+    assert run_ranks(kinds, 2, env=environment)[0][0] == ["ProcessGroup", "HcclBackend"]
+
+
+def beside_another_package(rank: int, world_size: int) -> list[str]:
+    """Return the classes of the backends, of which none is torch's own."""
+
+    class Other(c10d.Backend):  # type: ignore[misc]
+        def getBackendName(self) -> str:  # noqa: N802
+            return "other"
+
+    def make(options: Any, _: Any) -> Any:
+        return Other(options.group_rank, options.group_size)
+
+    dist.Backend.register_backend("other", make, extended_api=True, devices=["meta"])
+    dist.init_process_group("cpu:hccl,meta:other")
+    group: Any = dist.group.WORLD
+    return [kind(group), kind(group, "meta")]
+
+
+def test_other_packages_backend_keeps_its_device() -> None:
+    assert run_ranks(beside_another_package, 1) == [["HcclBackend", "Other"]]
+
+
+def works(rank: int, world_size: int) -> None:
+    """Torch's Work answers as hccl's behind it."""
+    tensor = torch.full((3,), rank + 1.0)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.result()[0] is tensor
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        pass
+    assert tensor.tolist() == [world_size * world_size * (world_size + 1) / 2] * 3
+    if rank == 0:
+        dist.send(tensor, 1)
+    if rank == 1:
+        assert dist.recv(tensor) == 0
+
+
+def test_work_of_a_backend_answers() -> None:
+    run_ranks(works, 2, backend=MIXED)
+
+
+def groups(rank: int, world_size: int) -> None:
+    def total(group: Any) -> int:
+        ones = torch.ones(1)
+        dist.all_reduce(ones, group=group)
+        return int(ones)
+
+    turned = dist.new_group(range(world_size)[::-1], sort_ranks=False)
+    assert kind(turned) == "HcclBackend" and total(turned) == world_size
+    fast = dist.new_group(backend="hccl")
+    assert isinstance(fast, ProcessGroupHccl) and total(fast) == world_size
+    part = dist.split_group(split_ranks=[[0], [2, 1]])
+    assert kind(part) == "HcclBackend" and total(part) == (1 if rank == 0 else 2)
+    part = dist.split_group(split_ranks=[[1, 0]])
+    if rank < 2:
+        assert (dist.get_rank(part), total(part)) == (1 - rank, 2)
+    else:
+        assert part == dist.GroupMember.NON_GROUP_MEMBER
+    whole: Any = dist.group.WORLD
+    part = whole.split_group([2, 1, 0], group_name="turned")
+    assert kind(part) == "HcclBackend" and total(part) == world_size
+    assert total(init_device_mesh("cpu", (world_size,)).get_group()) == world_size
+
+
+def test_groups_of_a_mixed_group() -> None:
+    run_ranks(groups, 3, backend=MIXED)
+
+
+def monitored(rank: int, world_size: int) -> str:
+    dist.monitored_barrier()
+    if rank == 1:
+        return ""
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.monitored_barrier(timeout=timedelta(seconds=0.2), wait_all_ranks=True)
+    return str(caught.value)
+
+
+def test_monitored_barrier_of_a_mixed_group_names_the_missing() -> None:
+    said, _ = run_ranks(monitored, 2, backend=MIXED)
+    assert "rank(s) 1 did not come" in said
+
+
+def hooked(rank: int, world_size: int) -> list[str]:
+    group: Any = dist.group.WORLD
+    seen: list[str] = []
+    group.register_pre_hook(1, lambda told: seen.append(f"pre {told.name.name}"))
+    group.register_post_hook(2, lambda told: seen.append(f"post {told.name.name}"))
+    dist.all_reduce(torch.ones(1))
+    group.unregister_pre_hook(1)
+    group.unregister_post_hook(2)
+    recorder = c10d.FlightRecorderHook.attach(group)
+    dist.broadcast(torch.ones(1), 0)
+    recorder.remove()
+    entries = pickle.loads(c10d._dump_fr_trace())["entries"]
+    return [*seen, *(entry["profiling_name"] for entry in entries if not entry["is_p2p"])]
+
+
+def test_hooks_and_recorder_of_torch_see_calls() -> None:
+    seen = ["pre ALLREDUCE", "post ALLREDUCE"]
+    for found in run_ranks(hooked, 2, backend=MIXED, env={"TORCH_FR_BUFFER_SIZE": "10"}):
+        assert found[:2] == seen and "c10d:broadcast" in found
+
+
+def with_nan(rank: int, world_size: int) -> None:
+    dist.init_process_group("hccl")
+    with pytest.raises(RuntimeError, match="NaN"):
+        dist.all_reduce(torch.tensor([float("nan")]))
+
+
+def test_nan_check_of_torch_sees_calls() -> None:
+    run_ranks(with_nan, 2, env={"TORCH_DIST_NAN_CHECK": "1"})
+
+
+def aborted(rank: int, world_size: int) -> list[str]:
+    group: Any = dist.group.WORLD
+    seen: list[str] = []
+    group.register_abort_hook(1, lambda: seen.append("hook"))
+    group.register_abort_hook(2, lambda: seen.append("forgotten"))
+    group.unregister_abort_hook(2)
+    if rank == 0:
+        group.set_timeout(timedelta(seconds=0.2))
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(torch.ones(1))
+    else:
+        group.abort()
+    return seen
+
+
+def test_abort_hooks_run_once_before_an_abort_and_after_a_failure() -> None:
+    assert run_ranks(aborted, 2, env={"HCCL_NATIVE_BACKEND": "1"}, backend="hccl") == [["hook"]] * 2
+
+
+def trained(rank: int, world_size: int, folder: str) -> None:
+    """DDP, its hooks in C++ and in Python, and a checkpoint that is saved in the background."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    for hook in (None, bf16_compress_hook, dist.BuiltinCommHookType.FP16_COMPRESS):  # type: ignore[attr-defined]
+        model = DistributedDataParallel(nn.Linear(3, 1, bias=False))
+        if callable(hook):
+            model.register_comm_hook(None, hook)
+        elif hook is not None:
+            model._register_builtin_comm_hook(hook)
+        model(torch.full((1, 3), float(rank))).sum().backward()
+        gradient = model.module.weight.grad
+        torch.testing.assert_close(gradient, torch.full((1, 3), (world_size - 1) / 2))
+    state = {"weight": torch.arange(3.0)}
+    dcp.async_save(state, checkpoint_id=folder).result()
+    loaded = {"weight": torch.zeros(3)}
+    dcp.load(loaded, checkpoint_id=folder)
+    assert loaded["weight"].tolist() == [0, 1, 2]
+    part = backend_of(dist.group.WORLD)
+    assert isinstance(part, HcclBackend) and part.statistics().calls["all_reduce"] > 0
+
+
+@pytest.mark.nightly("torch")
+def test_training_and_checkpoints_in_a_mixed_group(tmp_path: Path) -> None:
+    run_ranks(trained, 2, str(tmp_path), backend=MIXED)
