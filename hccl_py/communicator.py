@@ -23,7 +23,7 @@ from hccl_py.diagnosis.exceptions import describe_error
 from hccl_py.engine import connect_engine
 from hccl_py.lifetime import Lifetime
 from hccl_py.membership.environment import checked_rank_and_size, rendezvous_store
-from hccl_py.membership.grow import agreed_id, connect_grown, request
+from hccl_py.membership.grow import open_grown
 from hccl_py.membership.settings import Wanted
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
@@ -286,7 +286,7 @@ class Communicator(Collectives[None]):
 
         Args:
             unique_id: of `hccl_py.get_unique_id()`, as the new ranks use it; None: another rank
-                of this communicator has it.
+                of this communicator has it. New ranks learn of a failure from ranks that have it.
             num_new: how many ranks join; the same on all.
             timeout_s: for connecting; None: this communicator's.
 
@@ -298,11 +298,9 @@ class Communicator(Collectives[None]):
         """
         require_no_group("grow")
         limit_s = self._state.limit(timeout_s)
-        mine = request(unique_id, num_new)
-        requests = np.empty((self.world_size, mine.size), mine.dtype)
-        self.all_gather(requests, mine, timeout_s=timeout_s)
+        gather = partial(self.all_gather, timeout_s=timeout_s)
         connect = self._connector(self.name.partition(_SHRUNK)[0], limit_s)
-        made = connect_grown(self._state, agreed_id(requests), num_new, limit_s, connect)
+        made = open_grown(self._state, (unique_id, num_new), limit_s, gather, connect)
         try:
             self.barrier(timeout_s=timeout_s)
         except BaseException:

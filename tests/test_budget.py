@@ -17,12 +17,12 @@ SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
     "transport/wire": 1_040,
-    "transport/bootstrap": 2_980,
-    "transport/control": 1_790,
+    "transport/bootstrap": 3_000,
+    "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_200,
     "hccl_py/communicator.py": 340,
-    "hccl_py/memory hccl_py/membership hccl_py/graphs": 2_820,
+    "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_030,
     "hccl_py/*": 2_840,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_330,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_320,
-    "tests": 56_760,
+    "tests": 57_360,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -7,17 +7,18 @@
 New processes know nothing of the old communicator. They use the id as for any communicator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
+from hccl_py.membership.environment import report
 from hccl_py.membership.subset import Connect, Made, failure_of, trouble_of
 from hccl_py.membership.unique_id import UniqueId, store_of_unique_id
 from hccl_py.transport.arguments import whole_number
-from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
 _COUNT_BYTES = 8
 
@@ -31,8 +32,37 @@ def request(unique_id: bytes | None, num_new: int) -> Bytes:
     return np.frombuffer(number.to_bytes(_COUNT_BYTES, "little") + uid, np.uint8)
 
 
-def agreed_id(requests: Bytes) -> UniqueId:
-    """Return the id that a rank gave; InvalidArgumentError, on all ranks: they do not agree."""
+def open_grown(
+    old: CommunicatorState,
+    wanted: tuple[bytes | None, int],
+    timeout_s: float,
+    gather: Callable[[Bytes, Bytes], None],
+    connect: Connect[Made],
+) -> Made:
+    """Agree with the other old ranks, and connect all to the new ones.
+
+    `wanted` are this rank's unique id, or None, and the number of new ranks; `gather` is an
+    all_gather of the old ranks. New ranks that wait learn of a failure from ranks that know the id.
+
+    Raises:
+        InvalidArgumentError: the arguments are wrong, or differ between ranks.
+        CommunicatorError: the old communicator failed, or one of its ranks died.
+        BootstrapError: a new rank did not arrive in time, or could not be connected.
+    """
+    known, num_new = wanted
+    mine = request(known, num_new)
+    requests = np.empty((old.world_size, mine.size), mine.dtype)
+    try:
+        gather(requests, mine)
+        known = _agreed_id(requests)
+        return _connect(old, known, num_new, timeout_s, connect)
+    except HcclError as error:
+        if known is not None:
+            report(f"rank {old.rank} did not grow its communicator: {error}", known)
+        raise
+
+
+def _agreed_id(requests: Bytes) -> UniqueId:
     numbers = [int.from_bytes(bytes(row[:_COUNT_BYTES]), "little") for row in requests]
     for rank, number in enumerate(numbers):
         if number != numbers[0]:
@@ -50,19 +80,14 @@ def agreed_id(requests: Bytes) -> UniqueId:
     return UniqueId(next(iter(given.values())))
 
 
-def connect_grown(
+def _connect(
     old: CommunicatorState,
     unique_id: UniqueId,
     num_new: int,
     timeout_s: float,
     connect: Connect[Made],
 ) -> Made:
-    """Connect the old ranks and the new ones.
-
-    Raises:
-        CommunicatorError: the old communicator failed, or one of its ranks died.
-        BootstrapError: a new rank did not arrive in time, or could not be connected.
-    """
+    """Connect the old ranks and the new ones."""
     members: Sequence[int] = range(old.world_size)
     size = old.world_size + num_new
     member = old.rank, size

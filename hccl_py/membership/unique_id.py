@@ -89,7 +89,10 @@ class UniqueId(bytes):
         maker = host.rstrip(b"\0").decode(errors="replace")
         made_by = f"made by pid {pid} on {maker}" if pid else f"rank 0, {maker}"
         where = address.rstrip(b"\0").decode(), port
-        return ServerAddress(*where, secret, made_by, not pid, "" if pid else f"{name.hex()}/")
+        if pid:
+            return ServerAddress(*where, secret, made_by)
+        hint = "look at the log of its process"
+        return ServerAddress(*where, secret, made_by, True, f"{name.hex()}/", hint)
 
 
 def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
@@ -108,19 +111,21 @@ def get_unique_id(timeout_s: float = 3600.0) -> UniqueId:
         InvalidArgumentError: HCCL_COMM_ID or `timeout_s` is invalid.
         BootstrapError: this process could not listen.
     """
-    require_system_calls()
     timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
     given = os.environ.get(_VARIABLE)
-    if given:
-        return agreed_id(given)
+    return agreed_id(given) if given else serve_id(timeout_s=timeout_s)[0]
+
+
+def serve_id(*, is_kept: bool = False, timeout_s: float = 0.0) -> tuple[UniqueId, UniqueIdServer]:
+    """Make an id and serve its store; see `UniqueIdServer` for the arguments."""
+    require_system_calls()
     settings = NetworkSettings.from_environment()
     bound = bind_listener(choose_addresses(settings)[0], settings.ports)
     secret = secrets.token_bytes(32)
     address, port = bound.getsockname()[:2]
     uid = _pack(address, port, secret, os.getpid(), socket.gethostname(), b"")
     made_by = f"the process that made the unique id ({uid.address.made_by})"
-    UniqueIdServer(bound, secret, made_by, timeout_s=timeout_s)
-    return uid
+    return uid, UniqueIdServer(bound, secret, made_by, is_kept=is_kept, timeout_s=timeout_s)
 
 
 @contextlib.contextmanager

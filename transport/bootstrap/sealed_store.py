@@ -26,7 +26,7 @@ class Store(Protocol):
     A store may have more. Without `check(keys) -> bool`, `get` must have its own timeout, and
     errors name no missing ranks. `hopeless() -> str` returns the reason to stop waiting for other
     ranks, or ""; `hopeless_to_connect() -> str` does so after the rendezvous. `problem` is the
-    reason why the rendezvous failed.
+    reason why the rendezvous failed. `stays`: it can be read after rank 0 has failed to connect.
     """
 
     def set(self, key: str, value: Any, /) -> Any:
@@ -58,10 +58,12 @@ class SealedStore:
 
     Attributes:
         is_there: whether there is a store; a rank that is alone may have none.
+        stays: see `Store`.
     """
 
     def __init__(self, store: Any, secret: bytes | None) -> None:
         self.is_there = store is not None
+        self.stays = bool(getattr(store, "stays", False))
         self._store = store
         self._key = secret or b""
         self._check = getattr(store, "check", None)

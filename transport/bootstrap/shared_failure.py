@@ -119,7 +119,7 @@ class SharedFailure:
         Rank 0 waits for the ranks that arrived, or for all if it failed before it set its own info.
         """
         with contextlib.suppress(BootstrapError):
-            if self._store_ended:
+            if self._store_ended or self._store.stays:
                 return
             if self._rank != 0:
                 self._store.set(f"listening/{self._rank}", b"")

@@ -131,6 +131,10 @@ class UniqueIdServer:
 
         self._plane.loop.post(unkeep)
 
+    def drop(self, prefix: str, kept: str) -> None:
+        """Drop the keys of a rendezvous that is over, except one."""
+        self._plane.loop.post(lambda: self._store.drop(prefix, kept))
+
     def close(self) -> None:
         """End the rendezvous; ranks that still wait get the reason. Idempotent."""
         self._plane.loop.post(self._end)
@@ -294,6 +298,7 @@ class ServerAddress:
     Attributes:
         made_by: the process that serves there, for messages.
         comes_later: whether it may not serve yet.
+        if_gone: what to do if it ended, for messages.
         name: prefix of the keys of one rendezvous among several.
     """
 
@@ -303,6 +308,10 @@ class ServerAddress:
     made_by: str
     comes_later: bool = False
     name: str = ""
+    if_gone: str = (
+        "either that process ended, or all ranks of this id had met, or left; make a new id for "
+        "every communicator"
+    )
 
     def __str__(self) -> str:
         return describe_target((self.host, self.port))
@@ -314,7 +323,10 @@ class UniqueIdClient(StoreClient):
     Attributes:
         problem: why the rendezvous failed; "" if it has not.
         rejected: the connections that the server rejected, for an error; "" if none.
+        stays: see `sealed_store.Store`.
     """
+
+    stays = False
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
         """Start to dial; `timeout_s` is for all requests together."""
@@ -324,12 +336,7 @@ class UniqueIdClient(StoreClient):
         self.problem = self.rejected = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
         self._comes_later = address.comes_later  # until `stay`
-        self._why_gone = (
-            "look at the log of its process"
-            if address.comes_later
-            else "either that process ended, or all ranks of this id had met, or left; make a new "
-            "id for every communicator"
-        )
+        self._if_gone = address.if_gone
         self._greeting: tuple[Any, ...] = ()  # on every new connection
         self._numbers = itertools.count(1)
         self._name = secrets.token_bytes(16)
@@ -375,8 +382,21 @@ class UniqueIdClient(StoreClient):
         if self._was_up:
             with contextlib.suppress(BootstrapError):
                 self._ask("leave", self._name, deadline=Deadline(_CLIENT_LINGER_S))
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection of a client that has not joined, nor visited."""
         self._wire.close(_CLIENT_LINGER_S)
         self._selector.close()
+
+    def why_gone(self) -> str:
+        """Look after the connection; return why the server is gone, or ""."""
+        try:
+            self._turn(0.0)
+            self._check_server()
+        except BootstrapError as error:
+            return str(error)
+        return ""
 
     def _deadline(self) -> Deadline:
         if not self._all.expired:
@@ -389,6 +409,9 @@ class UniqueIdClient(StoreClient):
         request = msgpack.packb([number, kind, *body])
         is_sent = False
         while True:
+            if self.hopeless is not None and (reason := self.hopeless()):
+                self.hopeless = None  # so that this client can report it
+                raise BootstrapError(reason)
             if self._wire.is_up and not is_sent:
                 self._wire.send(request)
                 is_sent = True
@@ -406,9 +429,6 @@ class UniqueIdClient(StoreClient):
             if self.problem and kind != "check":
                 raise BootstrapError(self.problem)
             self._check_server()
-            if self.hopeless is not None and (reason := self.hopeless()):
-                self.hopeless = None  # so that this client can report it
-                raise BootstrapError(reason)
             if deadline.expired:
                 hint = (
                     ": no process serves it there; rank 0 did not start, or its process failed "
@@ -443,7 +463,7 @@ class UniqueIdClient(StoreClient):
     def _check_server(self) -> None:
         if self._gone is not None and self._gone.expired and not self._comes_later:
             why = "answers for another unique id" if self._rejected else "has ended"
-            self.problem = self.problem or f"{self._server} {why}: {self._why_gone}"
+            self.problem = self.problem or f"{self._server} {why}: {self._if_gone}"
             raise BootstrapError(self.problem)
         if self._rejected is not None and self._rejected.expired:
             raise BootstrapError(f"{self._server} rejects this rank: {_OTHER_SECRET}")

@@ -67,13 +67,17 @@ class StoreServer(Generic[Client]):
     def leave(self, client: Client, number: int, prefix: str, num_clients: int) -> None:
         """Record that a client no longer needs a prefix; after the last, drop its keys."""
         self._answer(client, number, True)
-        keys = [key for key in self._values if key.startswith(prefix)]
-        if not keys:
+        if not any(key.startswith(prefix) for key in self._values):
             return  # a repeated question
         self._left.setdefault(prefix, set()).add(client)
         if len(self._left[prefix]) >= num_clients:
             del self._left[prefix]
-            for key in keys:
+            self.drop(prefix)
+
+    def drop(self, prefix: str, kept: str = "") -> None:
+        """Drop the keys of a prefix, except one."""
+        for key in [key for key in self._values if key.startswith(prefix)]:
+            if key != prefix + kept:
                 del self._values[key]
 
     def reject_waiting(self, client: Client | None = None) -> None:
