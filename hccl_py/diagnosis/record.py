@@ -168,6 +168,7 @@ class Report:
     stuck: bool = False  # a thread waits for the call under way, without progress for two seconds
     stalled_s: float = 0.0  # how long the call under way has made no progress
     other_calls: tuple[OtherCall, ...] = ()  # of the same process, in other communicators
+    stopped: tuple[int, ...] = ()  # ranks of its node that a signal holds
 
     def lost(self) -> set[int]:
         """Return the ranks that ended without a goodbye."""

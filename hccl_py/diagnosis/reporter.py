@@ -31,6 +31,7 @@ from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import NO_ANSWER, Absence
+from hccl_py.transport.network.system_calls import is_stopped
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -123,6 +124,7 @@ class Reporter:
             self._is_stuck(),
             self._stall.stalled_s,
             tuple(one for one in others if one is not None)[:_MAX_OTHER_CALLS],
+            self._stopped(),
         )
 
     def call_log(self) -> tuple[LoggedCall, ...]:
@@ -223,6 +225,12 @@ class Reporter:
 
     def _of(self, by_rank: Mapping[int, Report], absent: Mapping[int, Absence]) -> Reports:
         return Reports(by_rank, absent, self.member.processes, self.member.nodes)
+
+    def _stopped(self) -> tuple[int, ...]:
+        processes, own = self.member.processes, self.member.rank
+        node = next((node for node in self.member.nodes if own in node), ())
+        near = [rank for rank in node if rank != own and processes[rank][0] == processes[own][0]]
+        return tuple(rank for rank in near if is_stopped(processes[rank][1]))
 
     def _is_stuck(self) -> bool:
         return self._core.caller()[2] and self._stall.stalled_s >= STUCK_S

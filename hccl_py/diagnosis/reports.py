@@ -26,6 +26,10 @@ class Reports:
         node = next((set(node) for node in self.nodes if rank in node), set())
         return node if node.isdisjoint(self.by_rank) else set()
 
+    def stopped(self) -> Set[int]:
+        """Return the ranks that a signal holds, as far as a rank of their node has reported."""
+        return {rank for one in self.by_rank.values() for rank in one.stopped}
+
     def failures(self, *causes: Cause) -> dict[int, Failure]:
         """Return the failures with one of these causes, by the rank that observed them."""
         return {

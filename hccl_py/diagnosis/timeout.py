@@ -88,8 +88,10 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
     busy = [rank for rank, one in late.items() if one.progress.call]
     # One that only did not answer in time may have waited for a core.
     silent = {rank for rank, one in reports.absent.items() if one.silent_s}
+    stopped = reports.stopped()
     missing = sorted(
-        reports.absent or late, key=lambda rank: (rank in busy, rank not in silent, rank)
+        reports.absent or late,
+        key=lambda rank: (rank in busy, rank not in stopped, rank not in silent, rank),
     )
     return Arrivals("; ".join(parts), missing, waiting_for)
 
@@ -121,6 +123,8 @@ def _state_of_silent(rank: int, reports: Reports) -> str:
 
     The kernel of a stopped process still answers the probes of other kernels.
     """
+    if rank in reports.stopped():
+        return f"stopped (kill -CONT {reports.processes[rank][1]} there continues it)"
     node = reports.silent_node(rank)
     some = node | {rank}
     seen = [one.progress for one in reports.by_rank.values()]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hccl_py.launcher.processes import tree
+from hccl_py.transport.network.system_calls import is_stopped
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _BUSY_SHARE = 0.1
@@ -76,7 +77,7 @@ class RankWatch:
             rank=self._rank,
             host=self._host,
             pid=self._pid,
-            phase=STOPPED if _is_stopped(self._pid) else _phase(report),
+            phase=STOPPED if is_stopped(self._pid) else _phase(report),
             steps=report.get("steps", 0),
             collectives=report.get("collectives", 0),
             num_bytes=report.get("bytes", 0),
@@ -111,13 +112,6 @@ def _phase(report: dict[str, Any]) -> str:
     if not report:
         return STARTED
     return CONNECTING if report["connecting"] else CONNECTED
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return whether a signal such as SIGSTOP holds a process."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 def _cpu_s(pid: int) -> float:

@@ -242,6 +242,8 @@ def test_stopped_coordinator_is_named_when_the_time_is_up(nodes: int, tmp_path: 
     text, blame = same(results)
     assert (blame.rank, blame.cause) == (0, "timed out")
     assert f"Timed out after {TIMEOUT_S:g} s: rank 0 (host {blame.host}, pid {blame.pid})" in text
+    if nodes == 1:  # else no rank of its node is left to look
+        assert f"pid {blame.pid}) is stopped (kill -CONT {blame.pid} " in text
     # A rank that has to wait for a core may not answer either, in so short a time.
     assert re.search(r"ranks? [1-3](, [23])* ha(s|ve) arrived", text), text
     assert "bytes moved, waiting for rank" in text

@@ -55,6 +55,7 @@ def report(
     sequence: int = 17,
     ended: tuple[Failure, ...] = (),
     other_calls: tuple[OtherCall, ...] = (),
+    stopped: tuple[int, ...] = (),
     progress: dict[str, Any] | None = None,
     **details: Any,
 ) -> Report:
@@ -73,7 +74,7 @@ def report(
     failure = None
     if cause is not None:
         failure = Failure(cause, rank, CALL | sequence, sequence, **details)
-    return Report(failure, Progress(**made), ended, other_calls=other_calls)
+    return Report(failure, Progress(**made), ended, other_calls=other_calls, stopped=stopped)
 
 
 def died(rank: int, *ended: Failure, **details: Any) -> Report:
@@ -171,6 +172,14 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
         "rank 2 is in step 1 of 2 (receiving), 2000 of 4000 bytes moved, waiting for rank 1; ",
     ):
         assert part in diagnosis.text
+
+
+def test_timeout_calls_a_rank_stopped_if_a_rank_of_its_node_sees_that() -> None:
+    reports = {0: report(Cause.TIMED_OUT, 3, waiting_for=(3,)), 2: report(stopped=(3,))}
+    diagnosis = decide(reports, {1: SILENT, 3: SILENT})
+    assert diagnosis.rank == 3
+    assert "pid 103) is stopped (kill -CONT 103 there continues it): silent" in diagnosis.text
+    assert "rank 1 (host h, pid 101) is stopped, or busy" in diagnosis.text
 
 
 def test_timeout_in_a_call_that_all_have_come_to_names_the_network() -> None:

@@ -167,3 +167,10 @@ def named(call: str) -> Iterator[None]:
             f"this process may not make the system call {call} ({error.strerror}), which hccl-py "
             "needs: allow it in the seccomp profile of the container or sandbox, or run without one"
         ) from error
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal such as SIGSTOP holds a process."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+    return False
