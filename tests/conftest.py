@@ -47,13 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run the default tier as a whole on two workers: half its time is waiting."""
+    """Run the default tier as a whole on three workers: half its time is waiting."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     is_default = config.getoption("-m") == "not nightly" and not config.getoption("usepdb")
     if is_whole and is_default and config.getoption("numprocesses", 0) is None:
-        config.option.numprocesses, config.option.dist = 2, "loadfile"
+        config.option.numprocesses, config.option.dist = 3, "loadfile"
 
 
 @pytest.hookimpl(tryfirst=True)

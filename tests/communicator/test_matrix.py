@@ -114,6 +114,7 @@ each_shape_with_one_face = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.nightly("calls")
 @each_shape_with_one_face
 def test_every_collective_of_uneven_nodes(
     uneven_ranks: ThreadRanks, shape: str, face: Face

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launching import launch
+from tiers import by_night
 
 PROGRAM = """
 import torch, torch.distributed as dist
@@ -17,7 +18,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("version", "count"), [("2.77.0a1+cpu", 1), ("2.13.1+cpu", 0)])
+@pytest.mark.parametrize(
+    ("version", "count"), [("2.77.0a1+cpu", 1), *by_night("calls", ("2.13.1+cpu", 0))]
+)
 def test_untested_torch_is_one_line_of_a_job(version: str, count: int, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(version=version))
