@@ -50,7 +50,11 @@ struct WrappedMethod {
 
   static PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
     if (instance == nullptr) return Py_NewRef(self);
+#ifdef Py_LIMITED_API
     return PyObject_CallFunctionObjArgs(method_type, self, instance, nullptr);
+#else  // some 50 ns less
+    return PyMethod_New(self, instance);
+#endif
   }
 
   static PyObject* get_attribute(PyObject* self, PyObject* name) {

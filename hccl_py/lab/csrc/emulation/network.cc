@@ -31,15 +31,12 @@ EmulatedWire::Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-// Drops every packet that comes in, acknowledgements included, or none.
+// Drops every packet that comes in, acknowledgements included, or none. A filter is replaced and
+// never detached, which qemu-user cannot do.
 void set_dropping(int fd, bool drops) {
-  sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
-  sock_fprog program{1, &drop};
-  if (drops) {
-    setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
-  } else {
-    setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof program);
-  }
+  sock_filter filter{BPF_RET | BPF_K, 0, 0, drops ? 0 : ~uint32_t{0}};
+  sock_fprog program{1, &filter};
+  setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
 void prepare(int fd) {
