@@ -1,7 +1,7 @@
 """Wheels have in them what their names promise, and install where nothing can be compiled.
 
-One for each kind of Python that is in PATH: the one that runs the tests, one with the stable ABI,
-one without the GIL. `.ci/aarch64` builds and runs the one for ARM.
+One for each kind of Python that is in PATH: the one that runs the tests, the oldest, one with the
+stable ABI, one without the GIL. `.ci/aarch64` builds and runs the one for ARM.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pytest
 from quiet_clock import HANG_S
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.nightly("wheels")
 
 STABLE = ("python3.12", "python3.13", "python3.14")
 KINDS = {
     "own": ((sys.executable,), r"cp3\d+-(cp3\d+|abi3)"),
+    "oldest": (("python3.10",), "cp310-cp310"),
     "stable": (STABLE, "cp312-abi3"),
     "free-threaded": (("python3.14t", "python3.13t"), r"cp3\d+-cp3\d+t"),
 }
@@ -32,6 +32,7 @@ KINDS = {
 INSTALL_S = 10.0
 BUILD_S = 30 * 60.0
 """Compiling everything on a busy machine."""
+pytestmark = [pytest.mark.nightly("wheels"), pytest.mark.timeout(2 * BUILD_S)]
 
 
 def run(*words: object, path: str = os.environ["PATH"], timeout_s: float = HANG_S) -> str:
