@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from injections import write_mark
 from namespaces import TWO_HOSTS, Hosts, call_inside
+from network_resets import open_sockets
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -117,18 +118,12 @@ def _resident_kb() -> int:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
 
 
-def _sockets() -> Iterator[socket.socket]:
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
-            yield copy
-
-
 def _listening() -> list[Address]:
     """Return where this process listens for other hosts."""
     return sorted(
         {
             copy.getsockname()[:2]
-            for copy in _sockets()
+            for _, copy in open_sockets()
             if copy.family != socket.AF_UNIX
             and copy.type == socket.SOCK_STREAM
             and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -138,7 +133,7 @@ def _listening() -> list[Address]:
 
 def _cut_a_connection(ports: list[Address]) -> None:
     """Break a connection that was dialled to one of these ports, as a middlebox would."""
-    for copy in _sockets():
+    for _, copy in open_sockets():
         with contextlib.suppress(OSError):
             if copy.family == socket.AF_INET and copy.getpeername() in ports:
                 copy.shutdown(socket.SHUT_RDWR)

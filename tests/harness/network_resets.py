@@ -16,14 +16,28 @@ def reset(descriptor: int) -> None:
     ctypes.CDLL(None).connect(descriptor, unspecified, len(unspecified))
 
 
+def open_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Yield the descriptor of each socket of this process, and a copy until the next is asked for.
+
+    A copy of what is no socket would stay open: `socket.socket` raises and does not close it.
+    """
+    for descriptor in sorted(map(int, os.listdir("/proc/self/fd"))):
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            copy = socket.socket(fileno=os.dup(descriptor))
+        except OSError:  # it was closed meanwhile
+            continue
+        with copy:
+            yield descriptor, copy
+
+
 def connections_to(port: int) -> Iterator[int]:
     """Yield the descriptors of this process's connections with the server at a port."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    for descriptor, copy in open_sockets():
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=os.dup(descriptor)) as copy:
-                    if copy.family != socket.AF_UNIX and copy.getpeername()[1] == port:
-                        yield descriptor
+            if copy.family != socket.AF_UNIX and copy.getpeername()[1] == port:
+                yield descriptor
 
 
 def strike(port: int) -> None:

@@ -6,6 +6,7 @@ the kernel's own. Times are compared only where the difference is the behaviour 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from namespaces import TWO_HOSTS, Hosts
+from network_resets import open_sockets
 from ranks import run_ranks
 
 from hccl_py import Communicator, ReduceOp
@@ -131,22 +133,15 @@ def reset_every_third_connection() -> int:
     """End connections with the other host, as a reset does; all of them would look like a death."""
     store_port = int(os.environ["MASTER_PORT"])
     count = 0
-    for name in sorted(os.listdir("/proc/self/fd"), key=int):
-        try:
-            connection = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket, or the listing's own
-            continue
-        with connection:
-            try:
-                if connection.type != socket.SOCK_STREAM or connection.family != socket.AF_INET:
-                    continue
-                if connection.getpeername()[1] == store_port:
-                    continue
-                count += 1
-                if count % 3 == 0:
-                    connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # a listener, or gone meanwhile
+    for _, connection in open_sockets():
+        with contextlib.suppress(OSError):  # a listener, or gone meanwhile
+            if connection.type != socket.SOCK_STREAM or connection.family != socket.AF_INET:
                 continue
+            if connection.getpeername()[1] == store_port:
+                continue
+            count += 1
+            if count % 3 == 0:
+                connection.shutdown(socket.SHUT_RDWR)
     return count // 3
 
 

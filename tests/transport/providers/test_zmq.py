@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import errno
 import random
 import select
 import socket
@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
-from network_resets import reset
+from network_resets import open_sockets, reset
 from quiet_clock import HANG_S
 from thread_ranks import wait_until
 
@@ -143,16 +144,10 @@ def test_both_directions_full_lose_no_wake_up() -> None:
 
 def sockets_of(ports: set[int]) -> Iterator[int]:
     """Yield this process's connections to or from these ports."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
-            if (
-                copy.family == socket.AF_INET
-                and {
-                    copy.getsockname()[1],
-                    copy.getpeername()[1],
-                }
-                & ports
-            ):
+    for descriptor, copy in open_sockets():
+        with contextlib.suppress(OSError):
+            here, there = copy.getsockname(), copy.getpeername()
+            if copy.family == socket.AF_INET and {here[1], there[1]} & ports:
                 yield descriptor
 
 
@@ -184,9 +179,27 @@ def test_lane_that_is_reset_while_its_peer_makes_no_call_stands_again() -> None:
         lanes = lanes_between(providers)
         for descriptor in sockets_of(set(providers[0]._ports)):
             reset(descriptor)
-        dialling = lanes[1]
-        wait_until(lambda: dialling.trouble() is not None or not dialling.standing, "the break")  # type: ignore[attr-defined]
-        wait_until(lambda: dialling.standing, "a new connection")  # type: ignore[attr-defined]
+        dialling: Any = lanes[1]
+        wait_until(lambda: dialling.standing and dialling._num_breaks, "a new connection")
+
+
+def test_provider_that_gets_no_descriptor_for_a_lane_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    raised: list[Exception] = []
+
+    def make() -> None:
+        try:
+            ZmqProvider(ProviderSettings(0, 2, 1, "127.0.0.1"))
+        except Exception as error:
+            raised.append(error)
+
+    monkeypatch.setattr(select, "epoll", refuse)
+    thread = threading.Thread(target=make, daemon=True)  # ZeroMQ's wait sees no signal
+    thread.start()
+    thread.join(HANG_S)
+    assert [type(error) for error in raised] == [BootstrapError]
 
 
 class SpoilingProxy:

@@ -54,6 +54,8 @@ class ZmqLane:
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         """Take over a socket."""
         self._socket = socket
+        self._epoll = select.epoll()  # before the monitor: where no descriptor is left this fails
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
         self.rejection: str | None = None
         self._connections: set[int] = set()
@@ -68,8 +70,6 @@ class ZmqLane:
         self._inbox: deque[zmq.Frame] = deque()
         self._num_received = self._num_told = 0
         self._is_full = self._drained = self._is_set = False
-        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
         for descriptor in (socket.fileno(), self.monitor.fileno(), self._event_fd):
             self._epoll.register(descriptor, select.EPOLLIN)
 

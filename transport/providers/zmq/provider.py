@@ -104,7 +104,11 @@ class ZmqProvider:
 
     def _open(self, lane_key: _LaneKey) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        self._lanes[lane_key] = ZmqLane(socket)
+        try:
+            self._lanes[lane_key] = ZmqLane(socket)
+        except BaseException:
+            socket.close(0)  # `close` waits until every socket is
+            raise
         socket.set_hwm(QUEUED_MESSAGES)
         socket.ipv6 = ":" in self._settings.address
         socket.reconnect_ivl, socket.reconnect_ivl_max = _FIRST_RETRY_MS, _LONGEST_RETRY_MS
