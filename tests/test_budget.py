@@ -19,7 +19,7 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 3_000,
     "transport/control": 1_800,
-    "transport/network transport/providers transport/verbs transport/*": 4_260,
+    "transport/network transport/providers transport/verbs transport/*": 4_270,
     "transport/csrc": 10_200,
     "hccl_py/communicator.py": 340,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_030,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_320,
-    "tests": 57_380,
+    "tests": 57_390,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 
