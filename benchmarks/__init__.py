@@ -10,6 +10,7 @@ uneven        synthesized plans beside the table's algorithms, on four hosts who
 agents        hundreds of agents of hccl-launch on one machine: seconds, CPU time, memory
 check_cost    the cost of comparing every call with the other ranks' calls
 replay        a replayed graph beside its calls one by one and in a group()
+window        puts and signals of a window beside one thread's copy
 harness       shared by the commands: options, the record of a run and its report, exit codes
 
 Nothing of the package imports them, and they are not installed.

@@ -32,6 +32,7 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
+from hccl_py.window import Window, open_window
 from hccl_py.work import Work
 
 if TYPE_CHECKING:
@@ -310,6 +311,20 @@ class Communicator(Collectives[None]):
         self._state.ended = f"grew: use what grow() returned, with {made.world_size} ranks"
         self.close()
         return made
+
+    def window(self, buffer: Any, *, timeout_s: float | None = None) -> Window:
+        """Expose `buffer` to all ranks, which then put into it and signal; all ranks call it.
+
+        Args:
+            buffer: as for the collectives, of one element type on all ranks and any size on each.
+                Ranks of the node write directly into what `hccl_py.empty` or `register` made.
+            timeout_s: as for every call.
+
+        Raises:
+            InvalidArgumentError: on all ranks, if element types differ; else as of a collective.
+            CommunicatorError: the communicator failed.
+        """
+        return open_window(self._state, buffer, partial(self.all_gather, timeout_s=timeout_s))
 
     def close(self) -> None:
         """Finish all started calls, say goodbye to all ranks and free everything. Idempotent.

@@ -45,6 +45,7 @@ class CommunicatorState:
     compression: Compression = Compression.NONE  # default of calls
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
+    num_windows: int = 0  # made so far
     owner: "weakref.ref[Any] | None" = None  # the Communicator
     ended: str = "is closed"  # for errors of calls after the end
 

@@ -14,6 +14,7 @@ where no rank knows the others' sizes: the messages themselves are compared. Onl
 algorithm that needs equal blocks counts them.
 """
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES, ElementType, type_of_signature
@@ -55,8 +56,25 @@ class Transfer(NamedTuple):
     num_bytes: int
 
 
-Call = int | Transfer | _core.Prepared
-"""The name of a call in messages: a fingerprint, a transfer, or an object with a fingerprint."""
+class WindowKind(IntEnum):
+    """The calls of a window, with the engine's numbers (`csrc/engine/calls/request.h`)."""
+
+    PUT = 3
+    SIGNAL = 4
+    WAIT_SIGNAL = 5
+
+
+class WindowCall(NamedTuple):
+    """A call of a window, for messages; these carry no fingerprint."""
+
+    kind: WindowKind
+    peer: int
+    num_bytes: int
+
+
+Call = int | Transfer | WindowCall | _core.Prepared
+"""The name of a call in messages: a fingerprint, a transfer or a call of a window, or an object
+with a fingerprint."""
 
 
 class Fields(NamedTuple):
@@ -120,6 +138,10 @@ def describe(call: Call, count: int | None = None) -> str:
         verb, way = ("send", "to") if call.sends else ("recv", "from")
         peer = "any rank" if call.peer is None else f"rank {call.peer}"
         return f"{verb}({call.num_bytes} bytes {way} {peer}, tag {call.tag})"
+    if isinstance(call, WindowCall):
+        amount = f"{call.num_bytes} bytes " * (call.kind is WindowKind.PUT)
+        way = "from" if call.kind is WindowKind.WAIT_SIGNAL else "to"
+        return f"{call.kind.name.lower()}({amount}{way} rank {call.peer})"
     sequence, name, element, op, root, field = unpack(
         call if isinstance(call, int) else call.fingerprint
     )

@@ -118,6 +118,8 @@ class Lifetime:
 
     def leave_to_parent(self) -> None:
         """In a forked child: drop the parent's objects and close the copies of its descriptors."""
+        if self._state.core is not None:
+            self._state.core.end_windows()  # a put writes into the memory of peers directly
         _core.leak(self._state.core)
         if self._provider is not None:
             _core.leak(self._provider)

@@ -52,6 +52,26 @@ class NotBegun:
         return -1
 
 
+class Ended:
+    """Replaces the engine's Work of a call that has ended."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return at once."""
+        return True
+
+    def done(self) -> bool:
+        """Whether the call has ended: yes."""
+        return True
+
+    def failed(self) -> bool:
+        """Whether the call has failed: no."""
+        return False
+
+    def source(self) -> int:
+        """Return the engine's value for no source."""
+        return -1
+
+
 # Handles of running calls that no program refers to any more; they keep the buffers alive. Every
 # operation on the set is atomic, because any thread may drop a Work.
 _dropped: set[Native] = set()

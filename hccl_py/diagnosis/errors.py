@@ -10,7 +10,7 @@ from hccl_py.diagnosis.diagnosis import diagnose
 from hccl_py.diagnosis.record import Diagnosis, Failure, Report, decode
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, position
-from hccl_py.fingerprint import Call, Transfer, describe
+from hccl_py.fingerprint import Call, Transfer, WindowCall, describe
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
@@ -88,7 +88,7 @@ class CallErrors:
             reports = self._survey(window_s)
         where, rank = "", None
         mine = reports.by_rank.get(self._recorder.member.rank)
-        if isinstance(call, Transfer):
+        if isinstance(call, Transfer | WindowCall):
             rank = call.peer
             if rank is not None:
                 other = reports.by_rank.get(rank)

@@ -48,14 +48,17 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     num_bytes = math.prod(dimensions) * kind.itemsize
     if num_bytes >= _MOST_BYTES:
         raise MemoryError(f"no {num_bytes} bytes of registered memory: there are no such addresses")
-    memory = allocate(num_bytes).array() if num_bytes else None
-    if not of_torch:
-        made = np.empty(dimensions, kind) if memory is None else memory.view(kind)
-        return made.reshape(dimensions)
+    memory = allocate(num_bytes).array() if num_bytes else np.empty(0, np.uint8)
+    return typed(memory, kind).reshape(dimensions)
+
+
+def typed(memory: Any, dtype: Any) -> Any:
+    """View an array of bytes as elements of numpy's or torch's `dtype`; of one dimension."""
+    if isinstance(dtype, np.dtype):
+        return memory.view(dtype)
     import torch
 
-    tensor = torch.empty(0, dtype=kind) if memory is None else torch.from_numpy(memory).view(kind)
-    return tensor.view(dimensions)
+    return torch.from_numpy(memory).view(dtype) if memory.size else torch.empty(0, dtype=dtype)
 
 
 def allocate(num_bytes: int) -> _core.Region:

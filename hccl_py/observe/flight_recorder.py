@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.fingerprint import Transfer, describe, unpack
+from hccl_py.fingerprint import Transfer, WindowCall, WindowKind, describe, unpack
 from hccl_py.memory.element_types import BYTES, ElementType
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.dump_files import (
@@ -188,10 +188,16 @@ class FlightRecorder:
         }
 
     def _transfer(self, call: Call) -> dict[str, Any]:
-        sends, peer = call.kind == 1, _rank(call.peer)
-        other = "any" if peer is None else peer
-        name = f"send {self.member.rank}->{other}" if sends else f"recv {self.member.rank}<-{other}"
-        transfer = Transfer(sends, peer, call.fingerprint, call.bytes_in or call.bytes_out)
+        peer, num_bytes = _rank(call.peer), call.bytes_in or call.bytes_out
+        transfer: Transfer | WindowCall = Transfer(
+            call.kind == 1, peer, call.fingerprint, num_bytes
+        )
+        verb = "send" if call.kind == 1 else "recv"
+        if call.kind > 2:
+            transfer = WindowCall(WindowKind(call.kind), call.peer, num_bytes)
+            verb = transfer.kind.name.lower()
+        way = "<-" if verb in ("recv", "wait_signal") else "->"
+        name = f"{verb} {self.member.rank}{way}{'any' if peer is None else peer}"
         return {
             "profiling_name": f"hccl:{name}",
             "call": describe(transfer),

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.check_cost import main as check_cost
 from benchmarks.replay import main as replay
+from benchmarks.window import main as window
 
 _FEW = ["-g", "2", "--sizes", "4", "-n", "2", "-w", "0", "--csv"]
 
@@ -32,3 +33,10 @@ def test_replay_measures_all_ways_to_make_several_calls(
     assert replay(["3", *_FEW]) == 0
     ways = [by for _, by in _rows(capsys.readouterr().out)]
     assert ways == ["replay", "one by one", "group()", "dist"]
+
+
+@pytest.mark.nightly("bench")
+def test_window_measures_puts_beside_copies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert window(["--rounds", "1"]) == 0
+    sizes = [row.split("|")[1].strip() for row in capsys.readouterr().out.splitlines()[2:]]
+    assert sizes == ["4", "4096", "65536", "1048576", "67108864", "signal"]

@@ -24,7 +24,7 @@ ORDER = (
     *("memory", "plan", "compression", "algorithms", "fingerprint", "observe", "diagnosis"),
     *("plan_cache", "communicator_state", "work", "recording", "call_group", "submit"),
     *("schedulers", "progress_file", "own_algorithms", "membership", "engine", "collectives"),
-    "lifetime",
+    *("lifetime", "window"),
     *("graphs", "communicator", "torch_backend", "integrations", "launcher", "_autoload"),
     *("lab", "bench", "horovod", ""),  # the wings, and the package itself with its public names
 )

@@ -68,6 +68,7 @@ HERE = {
         NUMPY + "gradients, flags, fill = np.ones(9), np.ones(3), lambda *arrays: None\n",
         "done",
     ),
+    ("api/communicator.md", 2): Surroundings("--nproc-per-node 2", NUMPY, "window [1. 1. 1.]"),
     ("api/registered.md", 0): Surroundings(
         "--nproc-per-node 2",
         TORCH + "ddp_model = DistributedDataParallel(torch.nn.Linear(3, 1))\n"

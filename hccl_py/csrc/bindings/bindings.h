@@ -43,6 +43,9 @@ void check_signals();
 // calls/memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
 void bind_memory(nanobind::module_& module);
 
+// calls/window.cc: Window, which `communicator` makes, and its calls.
+void bind_window(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
+
 // calls/overlap.cc: find_overlap, which of a call's blocks must not share memory and do.
 void bind_overlap(nanobind::module_& module);
 

@@ -163,6 +163,7 @@ NB_MODULE(_core, module) {
   nb::class_<Communicator> communicator(module, "Communicator");
   bind_reports(module, communicator);
   bind_calls(module, communicator);
+  bind_window(module, communicator);
   bind_plan_cache(module);
   bind_graph(module);
   bind_torch_calls(module, bind_call_entry(module));

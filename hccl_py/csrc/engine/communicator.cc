@@ -246,7 +246,9 @@ Drivable::Turn Communicator::progress_turn() {
   // It is also done before a sleep, but busy neighbours may keep the thread awake.
   if ((++num_turns_ & 63) == 0) check_connections();
   bool moved = progress_or_fail();
-  return !turn.stop() ? Turn::not_mine : moved ? Turn::moved : Turn::waiting;
+  bool only_serves = point_to_point_.serves() && point_to_point_.idle() && !has_calls();
+  if (!turn.stop()) return Turn::not_mine;
+  return moved ? Turn::moved : only_serves ? Turn::quiet : Turn::waiting;
 }
 
 bool Communicator::prepare_sleep(Sleep& sleep) {

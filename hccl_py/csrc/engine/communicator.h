@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -126,6 +127,18 @@ class Communicator final : public Drivable {
   // `error`: why this rank leaves, for peers that still wait for it. Idempotent. `interrupt` may
   // throw while peers still receive; the exception is then thrown once all is closed.
   void close(const std::string& error = {}, const Interrupt& interrupt = [] {});
+
+  // ---- windows
+  // Of this rank's memory; it is open() after all peers were mapped. Any thread, one at a time.
+  std::shared_ptr<Window> make_window(std::span<std::byte> memory) const {
+    return std::make_shared<Window>(options_.arena, options_.rank, options_.world_size, memory);
+  }
+  // Where the peer has its memory and counters in its arena. False: this rank maps no such memory.
+  bool map_window(Window& window, int peer, uint64_t num_bytes, uint64_t memory_at,
+                  uint64_t signals_at) const;
+  // `is_passive`: peers send messages to it.
+  void open_window(const std::shared_ptr<Window>& window, uint64_t id, bool is_passive);
+  void end_windows() { point_to_point_.windows()->end(); }
 
   // ---- peers, and connections between nodes that break and are replaced; any thread
   // Reads the control links if no call does.
@@ -282,6 +295,13 @@ class Communicator final : public Drivable {
   PointToPoint point_to_point_;
   RequestPtr spare_;                               // of the last blocking call, for the next one
   std::vector<std::shared_ptr<Outbox>> outboxes_;  // by channel
+
+  // Peers whose registered memory this rank maps, and their doorbells; constant once connected.
+  struct NodePeer {
+    std::shared_ptr<ArenaWindow> memory;
+    std::shared_ptr<Doorbell> bell;
+  };
+  std::map<int, NodePeer> node_peers_;
 
   // The driving thread's.
   Cores cores_;

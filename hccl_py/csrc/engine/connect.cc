@@ -51,6 +51,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
   auto local = [&](int rank) { return place_of(rank, options_.local_ranks); };
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   cores_.add_peer(peer, theirs);
+  if (memory) node_peers_[peer] = {memory, bell};
   board_.add_peer(peer, local(peer), theirs, bell);
   bool may_read = false;
   pid_t process = process_behind(control.get());
@@ -108,6 +109,22 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
     connections_.watch_lane(*lanes[c]);
     its[static_cast<size_t>(peer)] = std::move(lanes[c]);
   }
+}
+
+bool Communicator::map_window(Window& window, int peer, uint64_t num_bytes, uint64_t memory_at,
+                              uint64_t signals_at) const {
+  auto found = node_peers_.find(peer);
+  if (found == node_peers_.end()) return false;
+  const NodePeer& at = found->second;
+  return window.add_peer(peer, at.memory, at.bell, num_bytes, memory_at, signals_at);
+}
+
+void Communicator::open_window(const std::shared_ptr<Window>& window, uint64_t id,
+                               bool is_passive) {
+  Windows::open(point_to_point_.windows(), window, id, is_passive);
+  if (!is_passive) return;
+  progress_thread_->start();
+  kick_progress_thread();
 }
 
 }  // namespace hccl

@@ -36,6 +36,7 @@ RequestPtr Communicator::take_request() {
 void Communicator::give_back(RequestPtr request) {
   request->call.input.clear();
   request->call.output.clear();
+  request->window = nullptr;
   request->failure = nullptr;
   request->done.store(false, std::memory_order_relaxed);
   spare_ = std::move(request);
@@ -59,7 +60,8 @@ bool Communicator::has_calls() const {
 
 // Also bytes of ended calls, and peers whose end is not decided yet.
 bool Communicator::has_work() const {
-  return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
+  return has_calls() || !point_to_point_.idle() || point_to_point_.serves() ||
+         connections_.is_unsettled();
 }
 
 bool Communicator::stop_driving() {
@@ -198,7 +200,7 @@ bool Communicator::progress(bool thoroughly) {
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;
   if (!collectives_.idle()) moved |= collectives_.advance(may_spin_);
-  if (!point_to_point_.idle()) moved |= point_to_point_.progress();
+  if (!point_to_point_.idle() || point_to_point_.serves()) moved |= point_to_point_.progress();
   // A rank that waits for one peer may have a message of another one that explains why.
   if (thoroughly && !moved) collectives_.look_for_strays();
   return moved;

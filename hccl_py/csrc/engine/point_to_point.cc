@@ -11,6 +11,8 @@ namespace {
 constexpr size_t fragments_per_turn = 4;
 constexpr uint64_t rejected = 0;
 
+bool is_one_sided(const Request& request) { return request.kind >= RequestKind::put; }
+
 bool matches(const Request& receive, int peer, uint64_t tag) {
   return receive.tag == tag && (receive.peer == any_rank || receive.peer == peer);
 }
@@ -30,6 +32,11 @@ PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder
 void PointToPoint::post(const RequestPtr& request) {
   ++num_pending_;
   if (request->kind == RequestKind::send) return post_send(request);
+  if (request->kind == RequestKind::wait_signal) return awaited_signals_.push_back(request);
+  if (is_one_sided(*request)) {
+    expect(*request);
+    return sending_.push_back({request, 0, 0, 0});
+  }
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
     if (!matches(*request, it->peer, it->header.fingerprint)) continue;
     Unexpected message = std::move(*it);
@@ -93,12 +100,14 @@ void PointToPoint::finish(const RequestPtr& request) {
   uint64_t now_ns = steady_ns(Clock::now());
   // An eager payload moves at once: a send at its start, a recv at its end.
   bool failed = request->failure != nullptr;
+  bool is_received =
+      request->kind == RequestKind::recv || request->kind == RequestKind::wait_signal;
   if (request->started_ns == 0 && !failed) {
-    recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
+    recorder_.start(*request, is_received ? now_ns : 0);
   }
   recorder_.end(*request, failed ? CallState::failed : CallState::completed, now_ns);
-  int kind = request->kind == RequestKind::send ? kind_of_send : kind_of_recv;
-  if (!failed) {
+  if (!failed && !is_one_sided(*request)) {
+    int kind = is_received ? kind_of_recv : kind_of_send;
     statistics_.calls[kind].add(request->started_ns - steady_ns(request->submitted),
                                 now_ns - request->started_ns);
   }
@@ -146,7 +155,9 @@ bool PointToPoint::drain(int peer) {
   const Header* header = from.peek();
   if (header == nullptr) return false;
   if (header->kind == fragment) return drain_fragment(peer, *header);
-  bool is_control = header->kind == request_to_send || header->kind == clear_to_send;
+  if (header->kind == put) return drain_put(peer, *header);
+  bool is_control =
+      header->kind == request_to_send || header->kind == clear_to_send || header->kind == signal;
   bool is_whole = header->kind == eager && header->length == header->size;
   if (is_control ? header->length > 0 : !is_whole || header->length > eager_bytes_) {
     throw LaneError(peer, "a malformed message");
@@ -176,9 +187,34 @@ bool PointToPoint::drain_fragment(int peer, const Header& header) {
   return true;
 }
 
-// Consumes a complete message: eager, request_to_send or clear_to_send.
+// A window that this rank has closed alone drops what still arrives for it.
+bool PointToPoint::drain_put(int peer, const Header& header) {
+  Lane& from = lane(peer);
+  if (header.length == 0 || header.length > from.max_message_bytes()) {
+    throw LaneError(peer, "a malformed message");
+  }
+  bool is_here = windows_->find(header.fingerprint, [&](const Window* window) {
+    if (window == nullptr) dropped_.resize(header.length);
+    std::byte* to = window ? window->place(header.size, header.length) : dropped_.data();
+    if (to == nullptr) throw LaneError(peer, "a malformed message");
+    return from.receive(to);
+  });
+  if (is_here) from.release();
+  return is_here;
+}
+
+// Consumes a complete message: eager, request_to_send, clear_to_send or signal.
 void PointToPoint::handle(int peer, const Header& header) {
   Lane& from = lane(peer);
+  if (header.kind == signal) {
+    if (header.id > static_cast<uint64_t>(Signal::closing)) {
+      throw LaneError(peer, "a malformed message");
+    }
+    windows_->find(header.fingerprint, [&](Window* window) {
+      if (window) window->count_signal(peer, static_cast<Signal>(header.id));
+    });
+    return from.release();
+  }
   if (header.kind == clear_to_send) {
     auto it = announced_.find(header.fingerprint);
     uint64_t receiver_id = header.id;
@@ -203,25 +239,66 @@ void PointToPoint::handle(int peer, const Header& header) {
   arrive(std::move(message));
 }
 
+Header PointToPoint::part_of(const Sending& sending, size_t num_bytes) const {
+  const Request& request = *sending.request;
+  Header header{.id = sending.receiver_id,
+                .size = sending.posted,
+                .length = static_cast<uint32_t>(num_bytes),
+                .kind = fragment,
+                .sender_waits = receiving_.empty() && posted_receives_.empty(),
+                .copy_mode = CopyMode::single};
+  if (is_one_sided(request)) {
+    header.fingerprint = request.tag;
+    header.size = request.offset + sending.posted;
+    header.kind = put;
+    header.sender_waits = 0;
+  }
+  return header;
+}
+
+// Whether an earlier put or signal to the same peer has not left: they arrive in order.
+bool PointToPoint::follows(const Sending& sending) const {
+  const Request& request = *sending.request;
+  for (const Sending& other : sending_) {
+    if (&other == &sending) return false;
+    if (is_one_sided(*other.request) && other.request->peer == request.peer && !other.is_posted()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Queues the next fragments. True if any was queued.
 bool PointToPoint::stream(Sending& sending) {
   const Request& request = *sending.request;
+  if (is_one_sided(request) && !sending.is_posted() && follows(sending)) return false;
   Lane& to = lane(request.peer);
   bool moved = false;
+  if (request.kind == RequestKind::signal && !sending.is_posted()) {
+    Header header{.fingerprint = request.tag, .id = request.offset, .kind = signal};
+    sending.last_number = post(request.peer, header);
+    moved = true;
+  }
   for (size_t i = 0; i < fragments_per_turn && sending.posted < request.num_bytes; ++i) {
     if (!to.flushed()) break;
     size_t num_bytes = std::min(to.max_message_bytes(), request.num_bytes - sending.posted);
-    Header header{.id = sending.receiver_id,
-                  .size = sending.posted,
-                  .length = static_cast<uint32_t>(num_bytes),
-                  .kind = fragment,
-                  .sender_waits = receiving_.empty() && posted_receives_.empty(),
-                  .copy_mode = CopyMode::single};
+    Header header = part_of(sending, num_bytes);
     sending.last_number = post(request.peer, header, request.address + sending.posted);
     sending.posted += num_bytes;
     moved = true;
   }
   return moved;
+}
+
+// Ends the waits whose signals are there, in the order of the calls.
+bool PointToPoint::take_signals() {
+  return std::erase_if(awaited_signals_, [&](const RequestPtr& request) {
+           if (!request->window->take_signal(request->peer, static_cast<Signal>(request->offset))) {
+             return false;
+           }
+           finish(request);
+           return true;
+         }) > 0;
 }
 
 bool PointToPoint::drain_all() {
@@ -240,12 +317,13 @@ bool PointToPoint::drain_all() {
 
 bool PointToPoint::progress() {
   bool moved = backlog_.flush();
-  if (num_pending_ == 0) return moved || backlog_.settle();
+  if (num_pending_ == 0 && !serves()) return moved || backlog_.settle();
   moved |= drain_all();
+  if (!awaited_signals_.empty()) moved |= take_signals();
   std::erase_if(sending_, [&](Sending& sending) {
     moved |= stream(sending);
     const Request& request = *sending.request;
-    if (sending.posted < request.num_bytes) return false;
+    if (!sending.is_posted()) return false;
     if (lane(request.peer).completed() < sending.last_number) return false;
     finish(sending.request);
     return moved = true;
@@ -265,6 +343,7 @@ RequestPtr PointToPoint::expire(Deadline now) {
     return true;
   };
   std::erase_if(posted_receives_, times_out);
+  std::erase_if(awaited_signals_, times_out);
   std::erase_if(announced_, [&](const auto& item) { return times_out(item.second.request); });
   std::erase_if(unexpected_, [&](const auto& message) { return times_out(message.self); });
   RequestPtr late;
@@ -283,11 +362,14 @@ void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
   announced_.clear();
   receiving_.clear();
   sending_.clear();
+  awaited_signals_.clear();
+  windows_->end();
   backlog_.clear();
   num_pending_ = 0;
 }
 
 void PointToPoint::close() {
+  windows_->end();
   unexpected_.clear();
   lanes_.clear();
 }
@@ -314,6 +396,7 @@ void PointToPoint::for_each_request(Visit visit) const {
   for (const auto& [id, sending] : announced_) visit(sending.request);
   for (const auto& [id, receiving] : receiving_) visit(receiving.request);
   for (const Sending& sending : sending_) visit(sending.request);
+  for (const RequestPtr& request : awaited_signals_) visit(request);
 }
 
 }  // namespace hccl

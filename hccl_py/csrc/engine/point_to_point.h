@@ -4,6 +4,10 @@
 // (request_to_send), waits until its receive is posted (clear_to_send) and then streams in
 // fragments straight into the receive's buffer. So any number of transfers in any order make
 // progress, and a message without a posted receive occupies at most eager_bytes_ each.
+//
+// The same lanes carry what ranks write into windows that they do not map: a put streams straight
+// into the window's memory, and its signals follow. A rank with such a window receives without a
+// call.
 #pragma once
 
 #include <list>
@@ -13,6 +17,7 @@
 
 #include "engine/calls/recorder.h"
 #include "engine/calls/request.h"
+#include "engine/window.h"
 #include "lanes/lane.h"
 #include "verbs/registered_memory.h"
 
@@ -37,6 +42,9 @@ class PointToPoint {
   bool progress();
   bool unflushed() const { return !backlog_.empty(); }
   bool idle() const { return num_pending_ == 0 && backlog_.empty(); }
+  // Whether messages come for which no call waits.
+  bool serves() const { return windows_->are_passive(); }
+  const std::shared_ptr<Windows>& windows() const { return windows_; }
   uint64_t num_finished() const { return num_finished_; }
   // Ends requests whose deadline has passed, if no data of them has moved. Returns a late one that
   // is partly moved, for which the communicator must fail; or nullptr.
@@ -51,13 +59,21 @@ class PointToPoint {
   bool has_unawaited() const;
 
  private:
-  enum Kind : uint16_t { eager = 1, request_to_send = 2, clear_to_send = 3, fragment = 4 };
+  enum Kind : uint16_t {
+    eager = 1,
+    request_to_send = 2,
+    clear_to_send = 3,
+    fragment = 4,
+    put = 5,  // `fingerprint`: the window, `size`: the offset
+    signal = 6,
+  };
 
   struct Sending {
     RequestPtr request;
     uint64_t receiver_id = 0;  // known once it is clear to send
     size_t posted = 0;         // bytes passed to the lane
-    uint64_t last_number = 0;
+    uint64_t last_number = 0;  // 0: nothing posted
+    bool is_posted() const { return last_number > 0 && posted == request->num_bytes; }
   };
   struct Receiving {
     RequestPtr request;
@@ -75,9 +91,13 @@ class PointToPoint {
   uint64_t post(int peer, const Header& header, const std::byte* payload = nullptr);
   bool drain(int peer);
   bool drain_fragment(int peer, const Header& header);
+  bool drain_put(int peer, const Header& header);
   bool drain_all();
   void handle(int peer, const Header& header);
+  Header part_of(const Sending& sending, size_t num_bytes) const;
+  bool follows(const Sending& sending) const;
   bool stream(Sending& sending);
+  bool take_signals();
   void arrive(Unexpected message);
   void accept(const RequestPtr& receive, Unexpected& message);
   void expect(const Request& request);
@@ -99,6 +119,9 @@ class PointToPoint {
   std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id
   std::list<Sending> sending_;  // including eager ones whose payload the lane still borrows
   std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
+  std::list<RequestPtr> awaited_signals_;
+  std::vector<std::byte> dropped_;  // a put into a window that is closed
+  const std::shared_ptr<Windows> windows_ = std::make_shared<Windows>();
   uint64_t next_id_ = 1;
   int num_pending_ = 0;
   uint64_t num_finished_ = 0;

@@ -7,6 +7,7 @@
 #include "engine/calls/stragglers.h"
 #include "engine/collective/collective.h"
 #include "engine/point_to_point.h"
+#include "engine/window.h"
 #include "feed.h"
 
 namespace hccl::fuzz {
@@ -36,7 +37,7 @@ class Peers {
 Header header_from(Feed& feed, const PuppetLane& lane) {
   Header header;
   uint8_t changes = feed.take<uint8_t>();
-  header.kind = feed.take<uint8_t>() % 6;
+  header.kind = feed.take<uint8_t>() % 7;
   header.fingerprint = feed.below(4);
   header.id = feed.below(6);
   header.length = static_cast<uint32_t>(feed.take<uint8_t>());
@@ -64,6 +65,12 @@ void run_point_to_point(Feed& feed) {
   PointToPoint engine(me, world_size, slot_bytes, recorder, statistics);
   Peers peers(engine.lanes());
   std::list<std::unique_ptr<std::byte[]>> buffers;
+  constexpr uint64_t id = 2;
+  constexpr size_t window_bytes = 1000;
+  std::unique_ptr<std::byte[]> exposed(new std::byte[window_bytes]());
+  std::span<std::byte> memory(exposed.get(), window_bytes);
+  auto window = std::make_shared<Window>(nullptr, me, world_size, memory);
+  Windows::open(engine.windows(), window, id, true);
   for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     switch (feed.below(8)) {
@@ -76,6 +83,21 @@ void run_point_to_point(Feed& feed) {
                                                                                  : lane.peer();
         request->tag = feed.below(4);
         request->num_bytes = feed.flag() ? feed.take<uint16_t>() % 20000 : feed.below(256);
+        request->deadline = Clock::now() + std::chrono::seconds(feed.below(3));
+        buffers.emplace_back(new std::byte[request->num_bytes]());
+        request->address = buffers.back().get();
+        engine.post(request);
+        break;
+      }
+      case 5: {
+        auto request = std::make_shared<Request>();
+        request->kind = static_cast<RequestKind>(3 + feed.below(3));
+        bool puts = request->kind == RequestKind::put;
+        request->peer = lane.peer();
+        request->tag = id;
+        request->window = window;
+        request->offset = feed.below(puts ? 2000 : 2);
+        request->num_bytes = puts ? 1 + feed.take<uint16_t>() % 20000 : 0;
         request->deadline = Clock::now() + std::chrono::seconds(feed.below(3));
         buffers.emplace_back(new std::byte[request->num_bytes]());
         request->address = buffers.back().get();
@@ -96,6 +118,7 @@ void run_point_to_point(Feed& feed) {
   engine.progress();
   std::vector<RequestPtr> unfinished;
   engine.abandon(unfinished);
+  window->withdraw(false);
 }
 
 void run_plan(Feed& feed) {

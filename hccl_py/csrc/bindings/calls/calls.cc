@@ -30,13 +30,13 @@ constexpr size_t little_bytes = 16384;
 
 nb::ft_mutex spare_requests;
 
+}  // namespace
+
 void begin(Request& request, RequestKind kind, double timeout_s) {
   request.kind = kind;
   request.submitted = Clock::now();
   request.deadline = request.submitted + duration_of(timeout_s);
 }
-
-}  // namespace
 
 RequestPtr take_request(Communicator& engine) {
   nb::ft_lock_guard guard(spare_requests);

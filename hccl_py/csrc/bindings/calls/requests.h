@@ -50,6 +50,8 @@ struct Transfer {
   size_t num_bytes;
 };
 void complete(Request& request, const Transfer& transfer, double timeout_s, std::byte* address);
+// Its kind, and the times that count from now.
+void begin(Request& request, RequestKind kind, double timeout_s);
 // Whether both do the same, at any time.
 bool are_alike(const Request& one, const Request& other);
 

@@ -19,8 +19,8 @@ struct Bytes {
 };
 
 Bytes bytes_of(const Request& request) {
-  if (request.kind == RequestKind::send) return {request.num_bytes, 0};
   if (request.kind == RequestKind::recv) return {0, request.num_bytes};
+  if (request.kind != RequestKind::collective) return {request.num_bytes, 0};
   const Call& call = request.call;
   // A call on blocks may still have the `data` of an earlier call.
   bool has_data = call.plan != nullptr && call.plan->data_chunks > 0;

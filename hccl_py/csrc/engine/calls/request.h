@@ -11,6 +11,8 @@
 
 namespace hccl {
 
+class Window;
+
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
@@ -24,7 +26,8 @@ inline uint64_t steady_ns(Clock::time_point time) {
   return static_cast<uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
 }
 
-enum class RequestKind : uint8_t { collective, send, recv };
+// The numbers are used in Python (hccl_py/fingerprint.py). From `put` on: of a window.
+enum class RequestKind : uint8_t { collective, send, recv, put, signal, wait_signal };
 inline constexpr int any_rank = -1;
 
 struct Request {
@@ -46,6 +49,9 @@ struct Request {
   uint64_t tag = 0;
   std::byte* address = nullptr;
   size_t num_bytes = 0;
+
+  std::shared_ptr<Window> window;  // put, signal, wait_signal; `tag` is its number
+  uint64_t offset = 0;             // put: in the peer's memory; signal, wait_signal: which one
 
   // Written by the driver before `done`, read by others after it (release, acquire).
   FailurePtr failure;  // nullptr: none

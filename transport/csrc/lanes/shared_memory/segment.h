@@ -144,7 +144,7 @@ class Segment final : public SleepFlag {
   std::byte* base_;
 };
 
-// The doorbell of one peer, shared by all lanes to it; rung by the driver only.
+// The doorbell of one peer, shared by all lanes to it and by windows; any thread may ring it.
 class Doorbell {
  public:
   // `event`: the peer's eventfd.
@@ -168,7 +168,8 @@ class Doorbell {
   const std::shared_ptr<Segment> theirs_;
   const Descriptor event_;
   Statistics& statistics_;
-  uint32_t rung_ = 0;  // the sleep that it was rung for last
+  // The sleep that it was rung for last. Orders nothing: of two threads, one rings.
+  std::atomic<uint32_t> rung_{0};
 };
 
 }  // namespace hccl
