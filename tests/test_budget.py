@@ -17,7 +17,7 @@ SUFFIXES = {".py", ".cc", ".h", ".html"}
 
 BUDGET = {
     "transport/wire": 1_040,
-    "transport/bootstrap": 3_000,
+    "transport/bootstrap": 3_010,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_270,
     "transport/csrc": 10_200,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_400,
-    "tests": 58_060,
+    "tests": 58_070,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -64,7 +64,9 @@ class Rank:
         resource.setrlimit(resource.RLIMIT_NOFILE, (num_descriptors, num_descriptors))
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("hccl_py.transport").addHandler(handler)
+        logger = logging.getLogger("hccl_py.transport")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)  # of breaks that are brief
         with Communicator(timeout_s=PATIENCE_S) as comm:
             self._round(comm)
             before_kb, before_open = _resident_kb(), self._look()
@@ -236,7 +238,7 @@ def test_job_under_attack_goes_on_and_logs_little(
             wait_until((tmp_path / "mended").exists, "what broke in the flood", PATIENCE_S)
         results = job.finish()
     told = results[0]["lines"]
-    refused = [line for line in told if "rejected" in line]
+    refused = [line for line in told if "rejected" in line and "trying again" not in line]
     assert any("does not speak this protocol" in line for line in refused), told
     assert all(re.search(r"\d+\.\d+\.\d+\.\d+:\d+|this machine|unknown", line) for line in refused)
     assert len(refused) <= 16 * len(ports) + 4, "a flood must not flood the log"

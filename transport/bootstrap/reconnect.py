@@ -42,6 +42,8 @@ _FIRST_LANE_RETRY_S = 0.002
 """Short: the peer may be about to finish its start, or to dial the same lane."""
 _POLL_PERIOD_S = 1.0
 """Interval at which the engine checks the connections while no call does."""
+_BRIEF_S = 2.0
+"""A shorter break is no warning the first time."""
 _CHECK = "a firewall? see hccl-launch --check"
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
@@ -84,7 +86,7 @@ class Reconnector(Connector):
             for lane in range(world.num_lanes_at_start)
             for path in range(world.num_paths(rank))
         }
-        self._broken: set[Key] = set()
+        self._broken: dict[Key, float] = {}  # since when
         self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path. Replaced, never mutated: `settle` reads it.
         self._unreachable: set[int] = set()
@@ -193,17 +195,17 @@ class Reconnector(Connector):
 
     def _take_broken(self, but: Key | None) -> None:
         for key in (Key(*broken) for broken in self._engine.take_broken()):
-            self._broken.add(key)
+            self._broken.setdefault(key, time.monotonic())
             self._note_reachability()
             if key.index == CONTROL:
                 self._unmade.forget_path(key.rank, key.path)
             if key != but:
                 self._make(key)
 
-    def _log_break(self, key: Key) -> None:
+    def _log_break(self, key: Key, is_brief: bool = False) -> None:
         """Log a break once a redial shows that the peer did not end: it would have refused."""
         if not _any_on_path(key, self._logged):
-            self._flaps.log_break(self._name(key), (key.rank, key.path))
+            self._flaps.log_break(self._name(key), (key.rank, key.path), is_brief)
         self._logged.add(key)
 
     def _note_reachability(self) -> None:
@@ -250,8 +252,9 @@ class Reconnector(Connector):
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
         if key in self._broken:
-            self._log_break(key)
-            self._broken.remove(key)
+            is_brief = time.monotonic() < self._broken[key] + _BRIEF_S
+            self._log_break(key, is_brief)
+            del self._broken[key]
             self._note_reachability()
             if not _any_on_path(key, self._broken):
                 self._logged = {one for one in self._logged if not _any_on_path(key, {one})}

@@ -353,6 +353,21 @@ def test_reconnect_without_descriptors_blames_its_own_rank(monkeypatch: pytest.M
         assert not engine.unreachable
 
 
+def test_path_that_breaks_briefly_is_a_warning_only_if_it_breaks_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    flaps = Flaps()
+    for _ in range(3):
+        flaps.log_break("path 0", (1, 0), is_brief=True)
+        flaps.log_return("path 0", (1, 0))
+    assert [(one.levelname, one.getMessage().split(";")[0]) for one in caplog.records] == [
+        ("INFO", "path 0 broke"),
+        ("INFO", "path 0 works again"),
+        ("WARNING", "path 0 broke again"),
+    ]
+
+
 def test_path_that_breaks_again_and_again_is_logged_twice(caplog: pytest.LogCaptureFixture) -> None:
     flaps = Flaps()
     for _ in range(10):
