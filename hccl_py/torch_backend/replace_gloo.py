@@ -3,13 +3,15 @@
 By `gloo` the default group, and every group made from it without an explicit backend, uses hccl.
 Torch's records of them still name gloo, because frameworks compare that name. A group with an
 explicit `new_group(backend="gloo")` uses gloo. By `gloo:all` it uses hccl too, beside any default
-group.
+group. In a group of several backends hccl replaces gloo's part; before torch 2.14 only if no
+accelerator could use the others, because such a group would be hccl's alone.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from typing import Any
 
@@ -40,7 +42,7 @@ def replace_gloo() -> None:
             if _names_gloo(backend):
                 _say(f"leaves {backend} alone: torch would give the accelerator's tensors to hccl")
             return
-        init(ALIAS, *rest, **named)
+        init(_replaced(shown), *rest, **named)
         _show(dist.group.WORLD, shown)
 
     @functools.wraps(new)
@@ -48,10 +50,10 @@ def replace_gloo() -> None:
         ranks: Any = None, timeout: Any = None, backend: Any = None, *rest: Any, **named: Any
     ) -> Any:
         if not backend:
-            shown = getattr(dist.group.WORLD, "shown_as", "")
+            shown = _name_in_records(dist.group.WORLD)
         else:
             shown = _shown_name(backend, None) if os.environ.get(VARIABLE) == ALL else None
-        group = new(ranks, timeout, ALIAS if shown else backend, *rest, **named)
+        group = new(ranks, timeout, _replaced(shown) if shown else backend, *rest, **named)
         if shown and isinstance(group, dist.ProcessGroup):
             _show(group, shown)
         return group
@@ -67,21 +69,37 @@ def _check() -> None:
 
 
 def _shown_name(backend: Any, device_id: Any) -> str | None:
-    """Return the name that `get_backend()` shows for a group on hccl; None: not on hccl.
-
-    Torch gives a group of several backends to the Python one only. So hccl takes such a group only
-    if no accelerator could use the other backends.
-    """
+    """Return the name that `get_backend()` shows for a group with hccl in it; None: without."""
     import torch
 
     has_accelerator = torch.accelerator.is_available()
     if backend is None:
         return None if has_accelerator or device_id is not None else _GLOO
     name = str(backend).lower()
-    others = {each for each in name.split(",") if not each.endswith(f":{_GLOO}")}
-    if not _names_gloo(name) or (name != _GLOO and others and has_accelerator):
-        return None
-    return name
+    return name if _names_gloo(name) and (_replaced(name) == ALIAS or _can_mix()) else None
+
+
+def _can_mix() -> bool:
+    from hccl_py.torch_backend.backend import IS_SUPPORTED
+
+    return IS_SUPPORTED
+
+
+def _replaced(name: str) -> str:
+    """Return the backends to make in the place of `name`, which names gloo."""
+    import torch
+
+    pairs = name.split(",")
+    if all(each.endswith(_GLOO) for each in pairs) or not torch.accelerator.is_available():
+        return ALIAS
+    return ",".join(re.sub(f":{_GLOO}$", f":{ALIAS}", each) for each in pairs)
+
+
+def _name_in_records(group: Any) -> str:
+    from hccl_py.torch_backend.backend import backend_of
+
+    part = backend_of(group)
+    return "" if part is None else part.shown_as
 
 
 def _names_gloo(backend: Any) -> bool:
@@ -94,9 +112,12 @@ def _show(group: Any, name: str) -> None:
     """Have torch's records name `name`, once the group has read the true names, and say so."""
     from torch.distributed import distributed_c10d as c10d
 
+    from hccl_py.torch_backend.backend import backend_of
+
     world: Any = c10d._world
-    group.backends  # noqa: B018  # reads them
-    group.shown_as = name
+    part: Any = backend_of(group)
+    part.backends  # noqa: B018  # reads them
+    part.shown_as = name
     backend = c10d.Backend(name)
     world.pg_map[group] = (backend, world.pg_map[group][1])
     world.pg_backend_config[group] = str(c10d.BackendConfig(backend))

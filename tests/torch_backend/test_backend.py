@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend.backend import IS_SUPPORTED, HcclBackend, backend_of
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.replace_gloo import replace_gloo
 
 pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="this torch has no backends in Python")
 
@@ -77,6 +78,24 @@ def beside_another_package(rank: int, world_size: int) -> list[str]:
 
 def test_other_packages_backend_keeps_its_device() -> None:
     assert run_ranks(beside_another_package, 1) == [["HcclBackend", "Other"]]
+
+
+def in_place_of_gloo(rank: int, world_size: int) -> list[str]:
+    """Return the names in torch's records, and the classes of the backends behind them."""
+    torch.accelerator.is_available = lambda: True  # type: ignore[assignment]
+    os.environ["HCCL_REPLACE"] = "gloo"
+    replace_gloo()
+    dist.init_process_group("cpu:gloo,cuda:fake")
+    found = []
+    for group in (dist.group.WORLD, dist.new_group(), dist.split_group(split_ranks=[[0]])):
+        dist.all_reduce(torch.ones(1), group=group)
+        found += [dist.get_backend(group), kind(group), kind(group, "cuda")]
+    return found
+
+
+def test_replace_gloo_replaces_its_part_of_a_mixed_group() -> None:
+    one = ["cpu:gloo,cuda:fake", "HcclBackend", "FakeProcessGroup"]
+    assert run_ranks(in_place_of_gloo, 1) == [one * 3]
 
 
 def works(rank: int, world_size: int) -> None:
