@@ -20,7 +20,7 @@ from torchft.manager import Manager
 from torchft.process_group import ProcessGroupWrapper
 
 from hccl_py.communicator import Communicator
-from hccl_py.torch_backend import patches, process_group
+from hccl_py.torch_backend import compat, process_group
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
@@ -40,7 +40,7 @@ class ProcessGroupHccl(ProcessGroupWrapper):  # type: ignore[misc]  # torchft ma
         self._works: list[Any] = []
 
     def _create_pg(self, store: Any, rank: int, world_size: int) -> process_group.ProcessGroupHccl:
-        patches.apply_all()
+        compat.apply_all()
         count_steps()
         self._works = []
         name = f"torchft-quorum-{self._quorum_id}-rank-{self._group_rank}"

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from hccl_py.communicator import Communicator
 from hccl_py.membership.lives import life_at
 from hccl_py.recording import GUARDS
-from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, owns, patches
+from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, compat, owns
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.backend import HcclBackend, backend_of, is_wanted
 from hccl_py.torch_backend.collectives import Collectives
@@ -38,7 +38,7 @@ def create(options: Any, config: str) -> Collectives:
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
-    patches.apply_all()
+    compat.apply_all()
     if (dist.get_rank() if dist.is_initialized() else options.group_rank) == 0:
         _warn_of_untested_torch(torch.__version__)
         _warn_of_other_owner()

@@ -49,10 +49,11 @@ def replace_gloo() -> None:
     def new_group(
         ranks: Any = None, timeout: Any = None, backend: Any = None, *rest: Any, **named: Any
     ) -> Any:
+        shown: str | None = None
         if not backend:
             shown = _name_in_records(dist.group.WORLD)
-        else:
-            shown = _shown_name(backend, None) if os.environ.get(VARIABLE) == ALL else None
+        elif os.environ.get(VARIABLE) == ALL:
+            shown = _shown_name(backend, None)
         group = new(ranks, timeout, _replaced(shown) if shown else backend, *rest, **named)
         if shown and isinstance(group, dist.ProcessGroup):
             _show(group, shown)

@@ -1,62 +1,39 @@
-"""All of hccl-py's changes to torch, one entry for each; no other file changes torch.
-
-    python -m hccl_py.torch_backend.patches     # prints what is patched, why, and in which torch
-
-A replacement's docstring says what fails without it, for a process group in Python. Its first
-argument is torch's function, which it calls for other groups. `test_patches.py` calls torch's
-function (`__wrapped__`) and fails when torch no longer needs the patch.
-
-Code that imported such a function by name before the first hccl group was made still has torch's
-function. The group's method of the same name does the same work.
-"""
+"""What every known torch needs changed for hccl-py, 2.14 and a group with HcclBackend included."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import inspect
-import pkgutil
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
+from torch._C._distributed_c10d import _resolve_process_group
 
 from hccl_py.torch_backend import (
     adopt_rank_of_scheduler,
     let_signals_interrupt_rendezvous,
     watch_backend_names,
 )
-from hccl_py.torch_backend.backend import IS_SUPPORTED, backend_of
+from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.compat.patch import Function, Patch, call, implement
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.overlap import require_transfers_apart
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
-from hccl_py.torch_backend.work import register_for_wait_tensor, work_behind
+from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.deadline import pause
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.threads import SIGNAL_SLICE_S
-
-Function = Callable[..., Any]
-
-
-def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **named: Any) -> Any:
-    """Torch raises ValueError for every backend whose name is not gloo."""
-    asked = group or dist.group.WORLD
-    if not isinstance(asked, ProcessGroupHccl):
-        return original(group, *rest, **named)
-    return asked.monitored_barrier(*rest, **named)
 
 
 def _wait_for_future(original: Function, future: Any) -> Any:
@@ -81,14 +58,6 @@ def _wait_at_store(
             pause(min(max(waited_s / 10, 0.001), limit_s - waited_s, SIGNAL_SLICE_S))
             waited_s = time.monotonic() - begin_s
     original(store, keys, timedelta(seconds=max(limit_s - waited_s, 0.001)))
-
-
-def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> Any:
-    """Torch sets the timeout of gloo and nccl only, and warns for all others."""
-    asked = group or dist.group.WORLD
-    if not isinstance(asked, ProcessGroupHccl):
-        return original(timeout, group)
-    return asked.set_timeout(timeout)
 
 
 def _check_transfers(original: Function, ops: Any) -> None:
@@ -232,21 +201,6 @@ def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) ->
     ddp.logger._set_comm_hook_name(str(comm_hook_type))
 
 
-def _check_hook(original: Function, ddp: Any, hook: Function) -> None:
-    """Torch checks a hook's name, and requires NCCL or XCCL for the bf16 hooks."""
-
-    def unnamed(*arguments: object) -> object:
-        return hook(*arguments)
-
-    name = getattr(hook, "__name__", "")
-    bf16 = name in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
-    if bf16 and backend_of(ddp.process_group):
-        unnamed.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
-        original(ddp, unnamed)
-    else:
-        original(ddp, hook)
-
-
 _forward_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -257,13 +211,6 @@ def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: 
     """
     _forward_works[reducer] = work
     original(reducer, work, *arguments)
-
-
-def _all_gather_into_tensor_out(tensor: Any, group_size: int, group_name: Any, *, out: Any) -> Any:
-    """Torch calls a method of the C++ group that no Python group can override."""
-    group: Any = _resolve_process_group(group_name)
-    register_for_wait_tensor(out, group.all_gather_single(out, tensor, AllgatherOptions()))
-    return out
 
 
 def _batch_p2p_ops(
@@ -277,15 +224,6 @@ def _batch_p2p_ops(
         start = group.send if op == "isend" else group.recv
         register_for_wait_tensor(tensor, start([tensor], peer, tag))
     return list(tensors)
-
-
-def _ask_work_behind(name: str) -> Function:
-    def asked(original: Function, work: Any) -> Any:
-        """C++ wraps the Work of a backend in Python, and forwards only wait and get_future."""
-        found = work_behind(work)
-        return original(work) if found is None else getattr(found, name)()
-
-    return asked
 
 
 def _end_events_first(original: Function) -> Any:
@@ -331,54 +269,6 @@ _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 _FUNCTIONAL = "torch.ops._c10d_functional"
 
-_libraries: list[Any] = []
-"""Registrations of kernels; each lasts as long as its object."""
-
-
-def _replace(target: str, replacement: Function) -> None:
-    owner_name, _, name = target.rpartition(".")
-    owner = pkgutil.resolve_name(owner_name)
-    original = getattr(owner, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def replaced(*arguments: Any, **options: Any) -> Any:
-        return replacement(original, *arguments, **options)
-
-    setattr(owner, name, replaced)
-    # torch.distributed has its own references to some functions of distributed_c10d.
-    if getattr(dist, name, None) is original:
-        setattr(dist, name, replaced)
-
-
-def _implement(target: str, kernel: Function) -> None:
-    _, _, namespace, name = target.split(".")
-    if hasattr(getattr(torch.ops, namespace), name):
-        library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
-        library.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
-        _libraries.append(library)
-
-
-def _call(target: str, change: Function) -> None:
-    change()
-
-
-class Patch(NamedTuple):
-    """One change to torch: `apply` replaces the dotted name `target` by `function`."""
-
-    target: str
-    function: Function
-    apply: Callable[[str, Function], None] = _replace
-    torch: str = "2.13"
-    """The last version known to need it."""
-
-    @property
-    def reason(self) -> str:
-        """The failure without the change."""
-        return " ".join((self.function.__doc__ or "").split())
-
-
 AT_IMPORT = (
     Patch("torch.distributed.Backend.register_backend", watch_backend_names),
     Patch(f"{_C10D}.init_process_group", adopt_rank_of_scheduler),
@@ -387,9 +277,7 @@ AT_IMPORT = (
 )
 """`import torch` applies these."""
 
-PATCHES: tuple[Patch, ...] = (
-    Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
-    Patch(f"{_C10D}._set_pg_timeout", _set_timeout),
+PATCHES = (
     Patch("torch._C.Future.wait", _wait_for_future),
     Patch("torch._C._distributed_c10d.Store.wait", _wait_at_store),
     Patch(f"{_C10D}._process_group_name", _process_group_name),
@@ -398,40 +286,8 @@ PATCHES: tuple[Patch, ...] = (
     Patch(f"{_C10D}._coalescing_manager", _coalescing_manager),
     Patch(f"{_C10D}._create_shrunk_process_group", _create_shrunk_group),
     Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),
-    Patch(f"{_DDP}._check_comm_hook", _check_hook),
     Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
     Patch("torch.autograd.profiler._disable_profiler", _end_events_first),
-    Patch(f"{_FUNCTIONAL}.all_gather_into_tensor_out", _all_gather_into_tensor_out, _implement),
-    Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, _implement),
-    Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, _call),
+    Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, implement),
+    Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, call),
 )
-
-if IS_SUPPORTED:
-    _names = "is_completed is_success exception result synchronize source_rank _source_rank"
-    PATCHES += tuple(
-        Patch(f"torch._C._distributed_c10d.Work.{name}", _ask_work_behind(name), torch="2.14")
-        for name in _names.split()
-    )
-
-_lock = threading.Lock()
-_applied = False
-
-
-def apply_all() -> None:
-    """Apply all changes that are not applied yet."""
-    global _applied
-    with _lock:
-        if not _applied:
-            for patch in PATCHES:
-                patch.apply(patch.target, patch.function)
-            _applied = True
-
-
-def main() -> None:
-    """Print the list."""
-    for patch in (*AT_IMPORT, *PATCHES):
-        print(f"{patch.target}\n    torch {patch.torch}: {patch.reason}")
-
-
-if __name__ == "__main__":
-    main()
