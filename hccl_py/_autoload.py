@@ -35,6 +35,7 @@ ADAPTERS = {
     "lightning.fabric.strategies": "lightning",
     "lightning.pytorch.strategies": "lightning",
     "lightning_fabric.strategies": "lightning",
+    "optimum.habana.accelerate.accelerator": "optimum",
     "pytorch_lightning.strategies": "lightning",
     "transformers.trainer": "transformers",
     "transformers.training_args": "transformers",

@@ -5,7 +5,7 @@ guard        warns if ranks train copies of a model that drift apart; read first
 replicas     facts about a rank's copy, and the comparison between ranks
 habana/      HCCL_HABANA_SHIM=1: programs for Gaudi, on the CPU
 frameworks   the framework in use, whether it treats a rank as alone, and the remedy
-accelerate, ignite, lightning, transformers
+accelerate, ignite, lightning, optimum, transformers
              `adapt` makes the framework recognise hccl; hccl_py._autoload calls it
 jax          collectives inside jax.jit, over a Communicator; tensorflow: in a tf.function
 ray          the backend of ray.util.collective

@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from hccl_py.torch_backend import owns
+from hccl_py.torch_backend import NAME, owns
 
 _TRUE = ("1", "true", "yes", "on")
 _IGNORED = (
@@ -43,7 +43,7 @@ def adapt(state: ModuleType) -> None:
             return found, kind  # a job on an accelerator
         ours = backend if owns(backend) else None
         if backend is None:
-            ours = _backend_of_group()
+            ours = _backend_of_group() or _backend_of_gaudi()
         return (found, kind) if ours is None else (ours, kinds.MULTI_CPU)
 
     @functools.wraps(init)
@@ -55,6 +55,14 @@ def adapt(state: ModuleType) -> None:
                     raise ValueError(f"Accelerate would ignore {plugin} and use DDP here: {remedy}")
 
     partial._prepare_backend, whole.__init__ = prepare_backend, init_state
+
+
+def _backend_of_gaudi() -> str | None:
+    """Return the backend that Accelerate chooses on a Gaudi, for its programs on the CPU."""
+    from torch import distributed
+
+    is_shimmed = os.environ.get("HCCL_HABANA_SHIM") == "1"
+    return NAME if is_shimmed and owns(NAME) and not distributed.is_initialized() else None
 
 
 def _backend_of_group() -> str | None:

@@ -26,6 +26,7 @@ SECTIONS = {
     "wings": "the core's tests without bench, without horovod, and without lab",
     "wheels": "wheels of each kind of Python: names, checkers, an install without a compiler",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
+    "gaudi": "Optimum Habana and lightning-habana, with the versions that they need",
     "vllm": "vLLM's engine on CPUs, from its wheel",
 }
 """Names that the marker `nightly` takes."""
@@ -85,6 +86,7 @@ ENVIRONMENTS = {
         *("monai", "debug-server"),
     ),
     "jax_tensorflow": ("jax", "tensorflow"),
+    "gaudi": ("gaudi",),
     "vllm": ("vllm",),
     "wheels": ("release",),
 }

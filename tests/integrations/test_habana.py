@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from launching import launch, run
 
+from hccl_py.integrations.habana.hpex import FusedAdamW
 from hccl_py.schedulers.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs/frameworks/habana.md"
@@ -54,9 +56,9 @@ if __name__ == "__main__":
     assert initialize_distributed_hpu() == (1, 0, 0)
     assert initialize_distributed_hpu(world_size=4, rank=3, local_rank=1) == (4, 3, 1)
     print(os.environ["DS_ACCELERATOR"], os.environ["ACCELERATE_USE_CPU"])
-    print(message("from habana_frameworks.torch.hpex import kernels"))
-    print(message("import habana_frameworks.torch.dynamo"))
-    print(message("ht.core.compute_stream"))
+    print(message("from habana_frameworks.torch.utils import visualization"))
+    print(message("import habana_frameworks.torch.sharing"))
+    print(message("ht.distributed.hccl.compute_stream"))
 """
 
 
@@ -87,15 +89,15 @@ def test_shim_serves_spawned_processes_threads_and_says_what_it_lacks(script: Pa
     ran = launch("--habana-shim", script)
     assert ran.returncode == 0, ran.stderr
     lacks, root = "hccl-py's shim does not have", "habana_frameworks.torch"
-    children, core = (
-        "core, distributed, hpex, hpu, utils",
-        "hpu_initialize, is_enabled_weight_permute_pass, mark_step",
-    )
+    children = "core, distributed, dynamo, hpex, hpu, utils"
+    utils = "debug, distributed_utils, experimental, internal, lib_utils, library_loader"
+    hccl = "initialize_distributed_hpu"
     assert ran.stdout.splitlines() == [
         "cpu true",
-        f"ModuleNotFoundError: {lacks} {root}.hpex.kernels; {root}.hpex has hmp",
-        f"ModuleNotFoundError: {lacks} {root}.dynamo; {root} has {children}",
-        f"AttributeError: {lacks} {root}.core.compute_stream; {root}.core has {core}",
+        f"ModuleNotFoundError: {lacks} {root}.utils.visualization; {root}.utils has {utils}",
+        f"ModuleNotFoundError: {lacks} {root}.sharing; {root} has {children}",
+        f"AttributeError: {lacks} {root}.distributed.hccl.compute_stream; "
+        f"{root}.distributed.hccl has {hccl}",
     ]
     assert ran.stderr.count(SAID) == 1
 
@@ -121,6 +123,28 @@ def test_distributed_runner_and_elastic_jobs_start_the_shim_in_every_rank(script
     ran = launch("--habana-shim", "--role", "trainer", "--nproc", 2, script, "c")
     assert sorted(ran.stdout.splitlines()) == ["0 2 c", "1 2 c"], ran.stderr
     assert ran.stderr.count(SAID) == 1
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+def test_fused_adamw_corrects_its_bias_only_where_it_should(corrects: bool) -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = FusedAdamW([weight], lr=0.1, bias_correction=corrects)
+    weight.grad = gradient = torch.tensor([0.5, 0.25])
+    optimizer.step()
+    # The means of one step; each has a bias of 1 - beta.
+    mean, square = (gradient, gradient**2) if corrects else (0.1 * gradient, 1e-3 * gradient**2)
+    wanted = torch.tensor([1.0, -2.0]) - 0.1 * mean / (square.sqrt() + 1e-6)
+    torch.testing.assert_close(weight.detach(), wanted)
+
+
+def test_version_of_habanas_plugin_is_seen_by_pip(script: Path) -> None:
+    script.write_text(
+        "import subprocess, sys\n"
+        "show = sys.executable, '-m', 'pip', 'show', 'habana-torch-plugin'\n"
+        "print(subprocess.run(show, capture_output=True, text=True).stdout)\n"
+    )
+    ran = launch("--habana-shim", script)
+    assert "Version: 1.24.0" in ran.stdout.splitlines(), ran.stderr
 
 
 def test_shim_refuses_habanas_own_package_and_programs_without_python(script: Path) -> None:

@@ -1,6 +1,7 @@
 """HCCL_HABANA_SHIM=1: programs for Gaudi run on the CPU, without Habana's packages.
 
-modules   the stand-ins for Habana's modules
+modules   the stand-ins for Habana's modules, as one table
+kinds     what a name of that table may be; hpu and hpex have the names that need code
 finder    the import hook that serves them, in this process and spawned ones
 device    "hpu" is the CPU for torch
 runner    `DistributedRunner` of Optimum Habana, over hccl-launch
@@ -16,6 +17,7 @@ import multiprocessing.spawn
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hccl_py.integrations.habana.finder import Finder
@@ -24,6 +26,8 @@ from hccl_py.integrations.habana.modules import ROOT
 VARIABLE = "HCCL_HABANA_SHIM"
 _FRAMEWORKS = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
 """Keeps DeepSpeed and Accelerate from detecting a Gaudi by the stand-in modules."""
+_DISTRIBUTION = Path(__file__).parent / "distribution"
+"""The metadata of "habana-torch-plugin", whose version Optimum Habana reads by `pip list`."""
 
 
 def start() -> None:
@@ -50,6 +54,9 @@ def start() -> None:
 def _install() -> None:
     os.environ.update(_FRAMEWORKS)
     os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # eager mode, as on the CPU
+    sys.path.append(str(_DISTRIBUTION))
+    path = (os.environ.get("PYTHONPATH"), str(_DISTRIBUTION))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     sys.meta_path.insert(0, Finder(_map_hpu_to_cpu))
     spawn: Any = multiprocessing.spawn
     spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
