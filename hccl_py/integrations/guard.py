@@ -82,7 +82,8 @@ _guard: Guard | None = None
 def watch(group: Collectives) -> None:
     """Watch the job of a default group of several ranks anew, unless HCCL_GUARD=off."""
     mode = _mode()
-    if group.size() > 1 and not group.options.global_ranks_in_group:
+    is_default = not group.options.global_ranks_in_group
+    if group.size() > 1 and is_default and not group.supports_reconfigure:
         _start(mode)
         group.before_shutdown = _end
 

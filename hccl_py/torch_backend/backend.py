@@ -39,17 +39,18 @@ IS_SUPPORTED = hasattr(c10d.Backend, "_set_group_uid")
 """Whether a Python class can be a backend: since torch 2.14."""
 
 
-def is_wanted(config: str, enable_reconfigure: bool) -> bool:
+def is_alone(config: str) -> bool:
+    """Return whether hccl is the backend of all devices."""
+    return all(owns(pair.rpartition(":")[2]) for pair in config.lower().split(","))
+
+
+def is_wanted(config: str) -> bool:
     """Return whether a new group of these backends needs hccl as a backend of torch's group.
 
-    Args:
-        config: the user's backends, such as "hccl" or "cpu:hccl,cuda:nccl".
-        enable_reconfigure: the user's argument of `init_process_group`.
+    `config` are the user's backends, such as "hccl" or "cpu:hccl,cuda:nccl".
     """
-    names = [pair.rpartition(":")[2] for pair in config.lower().split(",")]
     asked = (
-        not all(map(owns, names))
-        or enable_reconfigure
+        not is_alone(config)
         or os.environ.get(VARIABLE) == "1"
         or os.environ.get("TORCH_DIST_NAN_CHECK") == "1"
     )
@@ -62,7 +63,6 @@ class HcclBackend(Collectives, _TorchBackend):
     is_dispatched = True
     supports_splitting = True
     supports_window = False
-    supports_reconfigure = False
 
     def __init__(
         self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str
@@ -86,12 +86,6 @@ class HcclBackend(Collectives, _TorchBackend):
         """Block until every rank calls it; `opts` are torch's BarrierOptions, or a timeout."""
         timeout = getattr(opts, "timeout", opts)
         super().monitored_barrier(None if timeout == UNSET_TIMEOUT else timeout, wait_all_ranks)
-
-    def get_error(self) -> Any:
-        """Return torch's ErrorType of the failure of this group, SUCCESS if there is none."""
-        core = self.communicator._state.core
-        failed = core is not None and core.failed()
-        return c10d.ErrorType.COMM_ERROR if failed else c10d.ErrorType.SUCCESS
 
     def registerAbortHook(  # noqa: N802
         self, hook_id: int, hook: Callable[[], None]

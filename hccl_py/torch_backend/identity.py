@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, PrefixStore
+from torch._C._distributed_c10d import Backend, ErrorType, PrefixStore
 
 from hccl_py.diagnosis.exceptions import describe_error, ends_by_exception
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
-from hccl_py.transport.errors import HcclError
+from hccl_py.transport.errors import AbortedError, CollectiveTimeoutError, HcclError
 from hccl_py.transport.threads import is_of_signal_handler
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class GroupIdentity(CallingGroup):
 
     supports_splitting = False
     supports_coalescing = False
+    supports_reconfigure = False
     supports_shrinking = hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
     supports_time_estimate = False
     use_pg_for_symm_mem_rendezvous = False
@@ -105,6 +106,18 @@ class GroupIdentity(CallingGroup):
 
     _set_default_timeout = set_timeout
 
+    def get_error(self) -> Any:
+        """Return torch's ErrorType of this group's failure; an abort on purpose is none."""
+        core = self.communicator._state.core
+        if core is None or not core.failed():
+            return ErrorType.SUCCESS
+        failure = core.failure()  # None: the diagnosis is not complete
+        error = failure and self.communicator._state.errors.of_failure(failure)
+        if isinstance(error, AbortedError):
+            return ErrorType.SUCCESS
+        late = isinstance(error, CollectiveTimeoutError)
+        return ErrorType.TIMEOUT if late else ErrorType.COMM_ERROR
+
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: the engine counts the calls."""
 
@@ -139,10 +152,10 @@ class GroupIdentity(CallingGroup):
                         break
             store.set("missing", ", ".join(missing))
         elif not _comes(store, "missing", limit_s + _ANSWER_S):
-            raise _failed(self._rank, limit_s + _ANSWER_S, "0", ", or lost the store")
+            raise barrier_failed(self._rank, limit_s + _ANSWER_S, "0", ", or lost the store")
         named = store.get("missing").decode()
         if named:
-            raise _failed(self._rank, limit_s, named)
+            raise barrier_failed(self._rank, limit_s, named)
 
     def shutdown(self) -> None:
         """Leave the group regularly: see `Communicator.close`. Later calls fail."""
@@ -207,7 +220,8 @@ class GroupIdentity(CallingGroup):
         return group
 
 
-def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exception:
+def barrier_failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exception:
+    """Return the error of a monitored barrier that some ranks missed."""
     return dist.DistBackendError(
         f"monitored_barrier on rank {rank}: Timed out after {elapsed_s:g} s; "
         f"rank(s) {ranks} did not come{more}"

@@ -17,12 +17,13 @@ from hccl_py.membership.lives import life_at
 from hccl_py.recording import GUARDS
 from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, compat, owns
 from hccl_py.torch_backend.arguments import seconds_of
-from hccl_py.torch_backend.backend import HcclBackend, backend_of, is_wanted
+from hccl_py.torch_backend.backend import HcclBackend, backend_of, is_alone, is_wanted
 from hccl_py.torch_backend.collectives import Collectives
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.reconfigure import ReconfigurableGroup
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
@@ -42,6 +43,14 @@ def create(options: Any, config: str) -> Collectives:
     if (dist.get_rank() if dist.is_initialized() else options.group_rank) == 0:
         _warn_of_untested_torch(torch.__version__)
         _warn_of_other_owner()
+    changes = getattr(options, "enable_reconfigure", False) and is_alone(config)
+    group = ReconfigurableGroup.unconnected(options) if changes else _connected(options, config)
+    count_steps()
+    answer_debug_server()
+    return group
+
+
+def _connected(options: Any, config: str) -> Collectives:
     ranks, name = options.global_ranks_in_group, options.group_id
     timeout_s = seconds_of(options.timeout)
     default = backend_of(dist.group.WORLD) if dist.is_initialized() else None
@@ -54,10 +63,9 @@ def create(options: Any, config: str) -> Collectives:
                 made = Communicator(store, *member, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
-    count_steps()
-    answer_debug_server()
-    native = is_wanted(config, getattr(options, "enable_reconfigure", False))
-    return (HcclBackend if native else ProcessGroupHccl)(made, options.store, ranks, name)
+    return (HcclBackend if is_wanted(config) else ProcessGroupHccl)(
+        made, options.store, ranks, name
+    )
 
 
 @cache  # once in a process

@@ -63,6 +63,8 @@ class ProcessGroupHccl(Collectives, _TorchGroup):
             return self
         raise RuntimeError(f"hccl carries no tensors on {device}")
 
+    get_backend = _get_backend
+
     def _has_hooks(self) -> bool:
         return False
 

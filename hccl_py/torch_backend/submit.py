@@ -64,11 +64,9 @@ class CallingGroup(_Base):
 
     def __init__(self, communicator: Communicator) -> None:
         """Own `communicator` from now on."""
-        self._rank, self._world_size = communicator.rank, communicator.world_size
         # The constructor with a store is broken for Python subclasses in torch 2.13.
-        super().__init__(self._rank, self._world_size)
-        self.communicator = communicator
-        self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
+        super().__init__(communicator.rank, communicator.world_size)
+        self.own(communicator)
         self.unended = Unended()
         self.lane = Lane(self.unended)
         self.apart = Apart(self.unended)
@@ -80,6 +78,12 @@ class CallingGroup(_Base):
         self._unissued = 0
         # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
         self._issuing, self._landing = Lane(self.unended), Lane(self.unended)
+
+    def own(self, communicator: Communicator) -> None:
+        """Make the calls on `communicator` from now on."""
+        self._rank, self._world_size = communicator.rank, communicator.world_size
+        self.communicator = communicator
+        self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
 
     @property
     def backends(self) -> Backends:

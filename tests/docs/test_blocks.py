@@ -56,6 +56,17 @@ def join(*member):
 def send(uid, rank, world_size):
     threading.Thread(target=join, args=(uid, rank, world_size)).start()
 """
+CHANGING = """
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+if not hasattr(dist, '_reconfigure'):
+    print('done')
+    sys.exit()
+store, rank, world_size, tensor = dist.HashStore(), 0, 1, torch.ones(1)
+next_members = lambda handle: (1, [handle])
+"""
 
 HERE = {
     ("api/communicator.md", 0): Surroundings(
@@ -93,6 +104,7 @@ HERE = {
         "loss = model(torch.ones(2, 3)).sum()\n" + KILLED,
         "done",
     ),
+    ("failures/recovery.md", 4): Surroundings("--nproc-per-node 1", CHANGING, "done"),
     ("jobs/notebook.md", 0): Surroundings("", "", "rank 3 is done"),
     ("index.md", 0): Surroundings(
         "--nproc-per-node 2", "import torch.distributed as dist\n", "done"

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py import AbortedError, Communicator, capture, get_unique_id, group
+from hccl_py.membership.reconfigure import Member
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.deadline import Deadline
@@ -241,6 +243,12 @@ def at_store(data: torch.Tensor) -> None:
     SealedStore(store, None).wait(["a"], 0, 1, Deadline(HANG_S), "", list)
 
 
+def reconfigure() -> Wait:
+    mine, other = Member(), Member()
+    epoch = mine.epoch(1, [mine.handle, other.handle])
+    return lambda: epoch.connect(HANG_S, partial(Communicator, timeout_s=HANG_S))
+
+
 def model() -> torch.nn.Module:
     layers = torch.nn.Sequential(torch.nn.Linear(8, 8))
     layers.register_buffer("statistics", torch.ones(1_000_000))  # too many to be sent ahead
@@ -376,6 +384,7 @@ WAITS: dict[str, Callable[[], Wait]] = {
     "subset": native(lambda job: job.subset([0, 1], "part")),
     "shrink": native(lambda job: job.shrink(timeout_s=HANG_S)),
     "grow": native(lambda job: job.grow(get_unique_id())),
+    "reconfigure": reconfigure,
     "native all_reduce": native(lambda job: job.all_reduce(np.ones(3))),
     "native work.wait": native(lambda job: job.nonblocking.all_reduce(np.ones(3)).wait()),
     "native recv": native(lambda job: job.recv(np.ones(3), 1)),

@@ -399,9 +399,10 @@ class UniqueIdClient(StoreClient):
         return ""
 
     def _deadline(self) -> Deadline:
-        if not self._all.expired:
+        if self._all.remaining_s > _AFTERWARDS_S:
             return self._all
-        self._afterwards = self._afterwards or Deadline(_AFTERWARDS_S)
+        # No request is cut short by the end of the time: it may ask which ranks are missing.
+        self._afterwards = self._afterwards or Deadline(2 * _AFTERWARDS_S)
         return self._afterwards
 
     def _ask_server(self, kind: str, *body: Any, deadline: Deadline) -> Any:
