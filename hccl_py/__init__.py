@@ -95,3 +95,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+
+
+if _os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+    _import_module("hccl_py._autoload").register_without_torch()

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def register() -> None:
             _warn_of_owner()
         else:
             watch_backend_names(_create, _warn_of_owner)
-        sys.meta_path.insert(0, _Adapters())
+        sys.meta_path.insert(0, _AfterImport(ADAPTERS, _adapt))
         importlib.import_module("hccl_py.integrations.first_step").await_first_step()
         let_signals_interrupt_rendezvous()
         if is_scheduled():
@@ -90,6 +90,17 @@ def register() -> None:
         _say(f"hccl_py could not register its backend with torch: {error!r}")
 
 
+def register_without_torch() -> None:
+    """Register at once if torch is imported already, else after its import.
+
+    With TORCH_DEVICE_BACKEND_AUTOLOAD=0 torch calls no entry point; `import hccl_py` calls this.
+    """
+    if "torch" in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _AfterImport(("torch",), lambda _: register()))
+
+
 def _warn_of_owner() -> None:
     _say(
         f'another package has registered the torch.distributed backend "{NAME}"; '
@@ -105,14 +116,16 @@ def _say(text: str) -> None:
         print(f"hccl_py: {text}", file=sys.stderr)
 
 
-class _Adapters:
-    """An import hook: the frameworks of ADAPTERS have no entry point that would load hccl_py."""
+class _AfterImport:
+    """An import hook: nothing else would load hccl_py when these modules are imported."""
 
-    _sought: str | None = None
+    def __init__(self, names: Collection[str], then: Callable[[ModuleType], None]) -> None:
+        self._names, self._then = names, then
+        self._sought: str | None = None
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Return the module's own spec, whose loader adapts the module that it has run."""
-        if name not in ADAPTERS or name == self._sought:
+        """Return the module's own spec, whose loader calls `then` when it has run the module."""
+        if name not in self._names or name == self._sought:
             return None
         self._sought = name
         try:
@@ -121,20 +134,23 @@ class _Adapters:
             self._sought = None
         loader: Any = spec and spec.loader
         if hasattr(loader, "__dict__"):  # Python's loader of source files
-            loader.exec_module = _then_adapt(loader.exec_module)
+            loader.exec_module = self._and_then(loader.exec_module)
         return spec
 
+    def _and_then(self, run: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            self._then(module)
 
-def _then_adapt(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        name = ADAPTERS[module.__name__]
-        try:
-            importlib.import_module(f"hccl_py.integrations.{name}").adapt(module)
-        except Exception as error:  # the framework continues without hccl
-            _say(f"hccl_py does not fit this version of {name}: {error!r}")
+        return exec_module
 
-    return exec_module
+
+def _adapt(module: ModuleType) -> None:
+    name = ADAPTERS[module.__name__]
+    try:
+        importlib.import_module(f"hccl_py.integrations.{name}").adapt(module)
+    except Exception as error:  # the framework continues without hccl
+        _say(f"hccl_py does not fit this version of {name}: {error!r}")
 
 
 def _create(options: Any, backend_options: Any) -> Collectives:

@@ -23,7 +23,7 @@ BUDGET = {
     "transport/csrc": 10_200,
     "hccl_py/communicator.py": 360,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_040,
-    "hccl_py/*": 3_180,
+    "hccl_py/*": 3_200,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
     "hccl_py/csrc": 11_220,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 3_400,
-    "tests": 59_140,
+    "tests": 59_150,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

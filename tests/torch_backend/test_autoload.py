@@ -43,8 +43,9 @@ print(dist.Backend.default_device_backend_map["cpu"])
     assert ran.returncode == 0, ran.stderr
     refused, *rest = ran.stdout.splitlines()
     assert "RANK expected, but not set" in refused  # else torch reads Slurm's variables by now
-    # Nothing comes with torch but the hook, and what reads the variables of a scheduler.
-    loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend"
+    # Nothing comes with torch but the hooks, and what reads the variables of a scheduler.
+    guard = "hccl_py.integrations hccl_py.integrations.first_step"
+    loaded = f"hccl_py hccl_py._autoload {guard} hccl_py.torch_backend"
     assert rest == ["[]", "0 1 0 0", f"hccl {loaded}", "gloo"]
 
 
@@ -53,6 +54,7 @@ def test_taken_name_leaves_the_alias_and_one_warning() -> None:
     # Each order in a process of its own, forked with torch in it; to take that apart takes long.
     script = """
 import os, sys, warnings, torch, torch.distributed as dist
+del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]  # else hccl_py registers itself
 import hccl_py._autoload
 def theirs(*arguments):
     raise RuntimeError("theirs")
@@ -86,6 +88,18 @@ for order in ((register_theirs, ours), (ours, register_theirs)):
     theirs_first, ours_first = ran.stdout.split()[:4], ran.stdout.split()[4:]
     assert theirs_first == ["1", "False", "ProcessGroupHccl", "theirs"]
     assert ours_first == theirs_first
+
+
+@pytest.mark.parametrize("imports", ["torch, hccl_py", "hccl_py, torch"])
+def test_import_of_hccl_py_registers_where_torch_loads_no_backends(imports: str) -> None:
+    script = f"""
+import {imports}
+import torch.distributed as dist
+dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+print(type(dist.group.WORLD).__name__)
+"""
+    ran = python("-c", script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert ran.stdout.split() == ["ProcessGroupHccl"], ran.stderr
 
 
 def test_failure_of_the_hook_does_not_break_torch() -> None:
