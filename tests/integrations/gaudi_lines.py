@@ -228,6 +228,15 @@ SAME = (
     ),
     Lines(
         Kind.SAME,
+        "compiled by inductor",
+        (
+            "torch.compile(model, backend='hpu_backend')",
+            "model.compile(backend='hpu_backend'); _ = model",
+        ),
+        "callable(_)",
+    ),
+    Lines(
+        Kind.SAME,
         "whether `PT_HPU_LAZY_MODE` is 1",
         ("htcore.is_lazy()",),
         "_ is False",

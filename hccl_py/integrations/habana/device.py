@@ -55,6 +55,8 @@ def map_hpu_to_cpu() -> None:
     torch.serialization.register_package(11, lambda _: None, _read_storage)
     autocast: Any = autocast_mode.autocast
     autocast.__init__ = _for_cpu(autocast.__init__)
+    compiler: Any = torch
+    compiler.compile = _by_inductor(torch.compile)
     thread: Any = threading.Thread
     thread.start = _with_mode(thread.start)
     mode: Any = _HpuIsCpu()
@@ -74,6 +76,18 @@ def _for_cpu(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def on_cpu(self: Any, device_type: str, *rest: Any, **named: Any) -> None:
         init(self, "cpu" if _is_hpu(device_type) else device_type, *rest, **named)
+
+    return on_cpu
+
+
+def _by_inductor(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile for a Gaudi's backend by torch's own for CPUs."""
+
+    @functools.wraps(original)
+    def on_cpu(*arguments: Any, **named: Any) -> Any:
+        if named.get("backend") == "hpu_backend":
+            named["backend"] = "inductor"
+        return original(*arguments, **named)
 
     return on_cpu
 
