@@ -62,7 +62,6 @@ class HcclBackend(Collectives, _TorchBackend):
 
     is_dispatched = True
     supports_splitting = True
-    supports_window = False
 
     def __init__(
         self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str

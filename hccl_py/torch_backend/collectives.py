@@ -46,6 +46,7 @@ from hccl_py.torch_backend.identity import GroupIdentity
 from hccl_py.torch_backend.overlap import require_apart
 from hccl_py.torch_backend.sparse import all_reduce_sparse
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
+from hccl_py.torch_backend.window import TorchWindow
 from hccl_py.torch_backend.work import FINISHED, raise_failure
 from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError
@@ -382,6 +383,12 @@ class Collectives(GroupIdentity):
         call = self._call("recv_anysource")
         buffer = call.output("tensor", call.only("tensors", tensors))
         return self.submit(call, "recv", (buffer, None, tag))
+
+    supports_window = True
+
+    def new_window(self, tensor: Tensor | None = None) -> TorchWindow:
+        """Expose a tensor to the other ranks, which put into it and signal; all ranks call it."""
+        return TorchWindow(self, tensor)
 
     # The names of older torch versions.
     _allgather_base = all_gather_single

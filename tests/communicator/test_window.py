@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from namespaces import Hosts
 from quiet_clock import HANG_S
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, ranks_on
@@ -439,6 +440,14 @@ def put_between_processes(rank: int, n: int) -> None:
 @pytest.mark.parametrize("nodes", ["aa", "ab"])
 def test_processes_put_into_each_other(nodes: str) -> None:
     run_ranks(put_between_processes, 2, env=lambda rank: {"HCCL_NODE_ID": nodes[rank]})
+
+
+@pytest.mark.nightly("hosts")
+@pytest.mark.parametrize("transport", ["tcp", "zmq", "verbs_over_tcp"])
+def test_processes_of_two_hosts_put_into_each_other(transport: str) -> None:
+    with Hosts() as hosts:
+        env = {"HCCL_TRANSPORT": transport}
+        run_ranks(put_between_processes, 2, env=env, hosts=hosts)
 
 
 def put_in_a_child(rank: int, n: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
+
+from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.compat.patch import Function, Patch
 from hccl_py.torch_backend.work import work_behind
 
@@ -17,10 +20,32 @@ def _ask_work_behind(name: str) -> Function:
     return asked
 
 
+def _new_window(original: Function, group: Any, tensor: Any = None) -> Any:
+    """C++ takes only its own windows, and torch's Window has no constructor in Python.
+
+    It also asks the group's default backend, whatever the tensor's device.
+    """
+    part = backend_of(group)
+    if part is not None:
+        devices = group._device_types if tensor is None else [tensor.device]
+        asked = [one for one in map(group._get_backend, devices) if one.supports_window]
+        if all(one is part for one in asked):
+            return part.new_window(tensor)
+    return original(group, tensor)
+
+
+def _supports_window(original: Function, group: Any = None) -> Any:
+    """Torch asks the group's default backend only."""
+    return original(group) or backend_of(group or dist.group.WORLD) is not None
+
+
 PATCHES = tuple(
     Patch(f"torch._C._distributed_c10d.Work.{name}", _ask_work_behind(name))
     for name in (
         *("is_completed", "is_success", "exception", "result"),
         *("synchronize", "source_rank", "_source_rank"),
     )
+) + (
+    Patch("torch._C._distributed_c10d.ProcessGroup.new_window", _new_window),
+    Patch("torch.distributed.distributed_c10d._supports_window", _supports_window),
 )
