@@ -45,14 +45,15 @@ HCCL_TEST(messages_put_and_signal_without_a_call_of_the_target) {
     CHECK(memory[i] == std::byte{0xaa} && memory[offset + count + i] == std::byte{0xaa});
   }
   target->withdraw(true);  // what comes now is dropped
-  world.ranks[0]->run(one_sided(RequestKind::put, source, 1, data, offset), no_interrupt);
+  auto late = bytes(100, 1);
+  world.ranks[0]->run(one_sided(RequestKind::put, source, 1, late), no_interrupt);
   std::vector<std::byte> received(1), sent(1, std::byte{5});
   world.run([&](int rank) {
     auto kind = rank == 0 ? RequestKind::send : RequestKind::recv;
     world.ranks[static_cast<size_t>(rank)]->run(
         transfer(kind, rank == 0 ? sent : received, 1 - rank, 1), no_interrupt);
   });
-  CHECK(received == sent);
+  CHECK(received == sent && memory[0] == std::byte{0xaa});
   source->withdraw(true);
 }
 
