@@ -76,13 +76,13 @@ SAME = (
     ),
     Lines(
         Kind.SAME,
-        "yes",
+        "`True`",
         (
             *("torch.hpu.is_available()", "hthpu.is_initialized()", "htexp.hpu.is_available()"),
             *("htcore.is_enabled_weight_permute_pass()", "torch.hpu.is_bf16_supported()"),
             "htdebug._is_enabled_synapse_layout_handling()",
-            "__import__('habana_frameworks.torch.utils.library_loader').torch.utils."
-            "library_loader.is_habana_available()",
+            "from habana_frameworks.torch.utils.library_loader import is_habana_available; "
+            "_ = is_habana_available()",
         ),
         "_ is True",
     ),

@@ -54,9 +54,10 @@ def start() -> None:
 def _install() -> None:
     os.environ.update(_FRAMEWORKS)
     os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # eager mode, as on the CPU
-    sys.path.append(str(_DISTRIBUTION))
-    path = (os.environ.get("PYTHONPATH"), str(_DISTRIBUTION))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    if str(_DISTRIBUTION) not in sys.path:  # as in a process of one that has it
+        sys.path.append(str(_DISTRIBUTION))
+        path = (os.environ.get("PYTHONPATH"), str(_DISTRIBUTION))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     sys.meta_path.insert(0, Finder(_map_hpu_to_cpu))
     spawn: Any = multiprocessing.spawn
     spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
