@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from hccl_py.communicator import Communicator
 from hccl_py.diagnosis.errors import AFTER_ERROR
+from hccl_py.membership.lives import life_at
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import UNSET_TIMEOUT, Backends, seconds_of
 from hccl_py.torch_backend.collectives import Collectives
@@ -27,7 +29,6 @@ from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from hccl_py.communicator import Communicator
     from hccl_py.observe.flight_recorder import Membership
 
     _TorchBackend = object  # the stub's overloads name C++ signatures
@@ -37,6 +38,14 @@ else:
 VARIABLE = "HCCL_NATIVE_BACKEND"
 IS_SUPPORTED = hasattr(c10d.Backend, "_set_group_uid")
 """Whether a Python class can be a backend: since torch 2.14."""
+
+
+_RECORDS = (
+    hasattr(c10d, "FlightRecorderHook")
+    and os.environ.get("TORCH_FR_BUFFER_SIZE") != "0"
+    and torch.__version__ < "2.15"
+)
+"""Whether hccl-py attaches torch's flight recorder. From 2.15 on torch does, for any backend."""
 
 
 def is_alone(config: str) -> bool:
@@ -61,6 +70,9 @@ class HcclBackend(Collectives, _TorchBackend):
     """The backend of one device, or of several, of a torch process group."""
 
     is_dispatched = True
+    recorded: Any = None
+    """The new process group, until torch's flight recorder hooks its calls."""
+    _recorder: Any = None
     supports_splitting = True
 
     def __init__(
@@ -70,6 +82,21 @@ class HcclBackend(Collectives, _TorchBackend):
         super().__init__(communicator, store, global_ranks, name)
         self.backends = Backends()  # tensors of other devices go to their backends
         self._abort_hooks: dict[int, Callable[[], None]] = {}
+
+    def _set_group_uid(self, uid: str) -> None:
+        """Have the flight recorder hook the calls: the group has just got all of its backends."""
+        super()._set_group_uid(uid)  # type: ignore[misc]
+        group, self.recorded = self.recorded, None
+        if group is not None and _RECORDS:
+            hook: Any = c10d.FlightRecorderHook  # type: ignore[attr-defined]
+            self._recorder = hook.attach(group)
+
+    def shutdown(self) -> None:
+        """Leave the group regularly: see `Communicator.close`. Later calls fail."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.remove()  # it holds the group, which holds this backend
+        super().shutdown()
 
     allreduce_sparse = Collectives.allreduce
 
@@ -122,6 +149,13 @@ class HcclBackend(Collectives, _TorchBackend):
         made = self.subset(ranks, opts.group_name, seconds_of(opts._timeout))
         members = [self.global_ranks[rank] for rank in ranks]
         return HcclBackend(made, store, members, opts.group_name)
+
+    def merge(self, store: Any, opts: Any, rank: int, size: int) -> HcclBackend:
+        """Return the backend of a group of several jobs' ranks, which meet at `store`."""
+        timeout_s = seconds_of(opts._timeout)
+        with life_at(store, rank, size, timeout_s) as met:
+            made = Communicator(met, rank, size, timeout_s=timeout_s, name=opts.group_name)
+        return HcclBackend(made, store, (), opts.group_name)
 
 
 def backend_of(group: Any) -> Collectives | None:

@@ -301,6 +301,19 @@ class Collectives(GroupIdentity):
         call.no_blocks("gather_list", output_tensors, root)
         return self.submit(call, "gather", (None, buffer, root))
 
+    def gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
+        """Collect every rank's tensor in one on the root, which alone uses `output`."""
+        call = self._call("gather_single", GatherOptions, opts)
+        root = call.rank("dst", call.opts.rootRank)
+        source = call.input("input", call.only("input", input))
+        if root != self._rank:
+            return self.submit(call, "gather", (None, source, root))
+        target = call.output("output", call.only("output", output), like=source)
+        n = self._world_size
+        call.same_size("output", output, source.numel() * n, f"{n} times `input`")
+        blocks = list(target.detach().view(-1).tensor_split(n))
+        return self.submit(call, "gather", (blocks, source, root))
+
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = (), *options: Any, **named: Any
     ) -> Work:
@@ -394,5 +407,6 @@ class Collectives(GroupIdentity):
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
+    gather_into_tensor = gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

@@ -32,7 +32,8 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from hccl_py.memory.registered import empty
-from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.backend import backend_of
+from hccl_py.torch_backend.collectives import Collectives
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.errors import InvalidArgumentError
@@ -170,7 +171,7 @@ class _Buffer:
         for index, _ in unused:
             self.flags[index] = 0
         gradients = self.flat
-        if cast(ProcessGroupHccl, group).communicator.compression != "none":
+        if cast(Collectives, backend_of(group)).communicator.compression != "none":
             gradients = gradients[: -len(self.flags)]
             dist.all_reduce(self.flags, dist.ReduceOp.MAX, group=group)
         dist.all_reduce(gradients, dist.ReduceOp.AVG, group=group)
@@ -268,7 +269,7 @@ def _group(given: object) -> dist.ProcessGroup:
             f'{expected}, got none; call torch.distributed.init_process_group("hccl") first'
         )
     group: object = dist.group.WORLD if given is None else given
-    if isinstance(group, ProcessGroupHccl):
+    if backend_of(group) is not None:
         return cast(dist.ProcessGroup, group)
     if isinstance(group, int) and group == dist.GroupMember.NON_GROUP_MEMBER:
         raise InvalidArgumentError(

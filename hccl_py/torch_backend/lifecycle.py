@@ -63,9 +63,11 @@ def _connected(options: Any, config: str) -> Collectives:
                 made = Communicator(store, *member, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
-    return (HcclBackend if is_wanted(config) else ProcessGroupHccl)(
-        made, options.store, ranks, name
-    )
+    if not is_wanted(config):
+        return ProcessGroupHccl(made, options.store, ranks, name)
+    backend = HcclBackend(made, options.store, ranks, name)
+    backend.recorded = options.process_group
+    return backend
 
 
 @cache  # once in a process

@@ -68,6 +68,16 @@ class ProcessGroupHccl(Collectives, _TorchGroup):
     def _has_hooks(self) -> bool:
         return False
 
+    def _needs_backend(self, *_: object) -> NoReturn:
+        """Raise an error that names the kind of group which torch's dispatcher calls."""
+        raise InvalidArgumentError(
+            "torch runs hooks around the calls of a group only if hccl is a backend of torch's own "
+            "group: set HCCL_NATIVE_BACKEND=1, or name several backends, such as "
+            '"cpu:hccl,cuda:gloo", with torch 2.14 or newer (docs/api/mixed-groups.md)'
+        )
+
+    register_pre_hook = register_post_hook = register_abort_hook = _needs_backend
+
     def split_group(
         self,
         ranks: Sequence[int],

@@ -164,7 +164,10 @@ class CallingGroup(_Base):
         return self._keep(HcclWork([native], results, lane))
 
     def _keep(self, work: HcclWork) -> HcclWork:
-        if _in_flight_allowed() and not self.is_dispatched:
+        work.is_registered = _in_flight_allowed()
+        if self.is_dispatched:  # torch registers the work
+            work.sequence = self.communicator._state.require_engine().sequence()
+        elif work.is_registered:
             for tensor in work.result():
                 register_for_wait_tensor(tensor, work)
         return work

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _register_work
@@ -98,6 +99,8 @@ class HcclWork(dist.Work):
         self.staged = staged
         self._settled = not natives
         self.source: int | None = None
+        self.sequence = 0  # of a collective of a HcclBackend
+        self.is_registered = False  # with torch, for `wait_tensor`
         self._lock = threading.Lock()
         self._future: TensorsFuture | None = None
         self._cpp_work: _CppWork | None = None
@@ -129,6 +132,10 @@ class HcclWork(dist.Work):
         self._settle()
         for call in self.staged:
             call.order_current_stream()
+        if self.is_registered:
+            self.is_registered = False
+            for tensor in self._results:
+                torch.ops._c10d_functional.wait_tensor(tensor)
         return True
 
     def synchronize(self) -> None:
@@ -166,6 +173,9 @@ class HcclWork(dist.Work):
         return -1 if self.source is None else self.source
 
     _source_rank = source_rank
+
+    def _get_sequence_number(self) -> int:
+        return self.sequence
 
     def get_future(self) -> TensorsFuture:
         """Return a future of the output tensors, always the same one.

@@ -14,12 +14,16 @@ import torch.distributed as dist
 from ranks import run_ranks
 from torch import nn
 from torch._C import _distributed_c10d as c10d
+from torch.distributed._functional_collectives import (
+    allow_inflight_collective_as_graph_input_ctx,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend.backend import IS_SUPPORTED, HcclBackend, backend_of
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
+from hccl_py.transport.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="this torch has no backends in Python")
 
@@ -98,6 +102,22 @@ def test_replace_gloo_replaces_its_part_of_a_mixed_group() -> None:
     assert run_ranks(in_place_of_gloo, 1) == [one * 3]
 
 
+def merged(rank: int, world_size: int) -> list[int]:
+    """Merge the groups of two jobs of one rank each."""
+    dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+    group: Any = dist.group.WORLD
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(host, port, is_master=False)
+    both = group.merge_remote_group(dist.PrefixStore("both", store), 2, timedelta(seconds=30))
+    ones = torch.ones(1)
+    both.allreduce([ones]).wait()
+    return [both.size(), int(ones)]
+
+
+def test_groups_of_two_jobs_merge() -> None:
+    assert run_ranks(merged, 2, env={"HCCL_NATIVE_BACKEND": "1"}) == [[2, 2]] * 2
+
+
 def works(rank: int, world_size: int) -> None:
     """Torch's Work answers as hccl's behind it."""
     tensor = torch.full((3,), rank + 1.0)
@@ -105,10 +125,19 @@ def works(rank: int, world_size: int) -> None:
     work.wait()
     assert work.is_completed() and work.is_success() and work.exception() is None
     assert work.result()[0] is tensor
+    with allow_inflight_collective_as_graph_input_ctx():
+        work = dist.all_reduce(tensor, async_op=True)
+        assert c10d._get_work_registry_size() == 1
+        work.wait()
+        assert c10d._get_work_registry_size() == 0
+    tensor /= world_size * (world_size + 1) // 2
+    group: Any = dist.group.WORLD
+    before = group._get_backend(CPU)._get_sequence_number_for_group()
     work = dist.all_reduce(tensor, async_op=True)
+    assert work._get_sequence_number() == before + 1
     while not work.is_completed():
         pass
-    assert tensor.tolist() == [world_size * world_size * (world_size + 1) / 2] * 3
+    assert tensor.tolist() == [2.0 * world_size] * 3
     if rank == 0:
         dist.send(tensor, 1)
     if rank == 1:
@@ -168,9 +197,7 @@ def hooked(rank: int, world_size: int) -> list[str]:
     dist.all_reduce(torch.ones(1))
     group.unregister_pre_hook(1)
     group.unregister_post_hook(2)
-    recorder = c10d.FlightRecorderHook.attach(group)
     dist.broadcast(torch.ones(1), 0)
-    recorder.remove()
     entries = pickle.loads(c10d._dump_fr_trace())["entries"]
     return [*seen, *(entry["profiling_name"] for entry in entries if not entry["is_p2p"])]
 
@@ -189,6 +216,31 @@ def with_nan(rank: int, world_size: int) -> None:
 
 def test_nan_check_of_torch_sees_calls() -> None:
     run_ranks(with_nan, 2, env={"TORCH_DIST_NAN_CHECK": "1"})
+
+
+def gathered(rank: int, world_size: int) -> list[list[float]]:
+    """Return what `gather_single` collects on each rank, of three elements and of none."""
+    found = []
+    for count in (3, 0):
+        all_of = torch.zeros(count * world_size) if rank == 1 else None
+        dist.gather_single(torch.full((count,), float(rank)), all_of, dst=1)
+        found.append([] if all_of is None else all_of.tolist())
+    return found
+
+
+def test_gather_into_one_tensor() -> None:
+    assert run_ranks(gathered, 2, backend="hccl") == [[[], []], [[0, 0, 0, 1, 1, 1], []]]
+
+
+def refuses_hooks(rank: int, world_size: int) -> str:
+    group: Any = dist.group.WORLD
+    with pytest.raises(InvalidArgumentError) as caught:
+        group.register_pre_hook(1, print)
+    return str(caught.value)
+
+
+def test_group_of_hccl_alone_names_the_kind_of_group_with_hooks() -> None:
+    assert "HCCL_NATIVE_BACKEND=1" in run_ranks(refuses_hooks, 1, backend="hccl")[0]
 
 
 def aborted(rank: int, world_size: int) -> list[str]:
@@ -230,7 +282,7 @@ def trained(rank: int, world_size: int, folder: str) -> None:
     dcp.load(loaded, checkpoint_id=folder)
     assert loaded["weight"].tolist() == [0, 1, 2]
     part = backend_of(dist.group.WORLD)
-    assert isinstance(part, HcclBackend) and part.statistics().calls["all_reduce"] > 0
+    assert isinstance(part, HcclBackend) and part.statistics()["calls"]["all_reduce"]["calls"] > 0
 
 
 @pytest.mark.nightly("torch")

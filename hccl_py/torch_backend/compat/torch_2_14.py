@@ -43,7 +43,7 @@ PATCHES = tuple(
     Patch(f"torch._C._distributed_c10d.Work.{name}", _ask_work_behind(name))
     for name in (
         *("is_completed", "is_success", "exception", "result"),
-        *("synchronize", "source_rank", "_source_rank"),
+        *("synchronize", "source_rank", "_source_rank", "_get_sequence_number"),
     )
 ) + (
     Patch("torch._C._distributed_c10d.ProcessGroup.new_window", _new_window),

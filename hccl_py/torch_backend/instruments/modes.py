@@ -37,6 +37,7 @@ OPERATORS = {
     "all_gather_single": "_allgather_base_",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
     "gather": "gather_",
+    "gather_single": "gather_into_tensor_",
     "scatter": "scatter_",
     "alltoall": "alltoall_",
     "all_to_all_single": "alltoall_base_",
