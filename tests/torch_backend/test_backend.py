@@ -282,6 +282,7 @@ def trained(rank: int, world_size: int, folder: str) -> None:
     dcp.load(loaded, checkpoint_id=folder)
     assert loaded["weight"].tolist() == [0, 1, 2]
     part = backend_of(dist.group.WORLD)
+    assert dist.get_backend_impl(dist.group.WORLD, CPU) is part
     assert isinstance(part, HcclBackend) and part.statistics()["calls"]["all_reduce"]["calls"] > 0
 
 

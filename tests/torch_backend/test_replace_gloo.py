@@ -93,7 +93,7 @@ def test_names_of_gloo_give_groups_of_hccl() -> None:
         *(f"{ours} gloo", f"{ours} gloo"),
         *(f"gloo {ours} gloo", *derived),
         f"cpu:gloo,cuda:gloo {ours} cpu:gloo,cuda:gloo",
-        f"cuda:gloo,cpu:hccl {ours} cuda:gloo,cpu:hccl",
+        f"cuda:gloo,cpu:hccl {'ProcessGroup' if IS_SUPPORTED else ours} cuda:gloo,cpu:hccl",
         *([] if IS_SUPPORTED else ["cpu:gloo,xpu:fast ProcessGroup cpu:gloo,xpu:fast"]),
         *(f"gloo {ours} gloo", *every),
         *(f"hccl {ours} hccl", *beside),
