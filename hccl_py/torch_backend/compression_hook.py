@@ -73,7 +73,7 @@ def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torc
     feedback = state.feedback(bucket)
     part.drain()
     try:
-        calls = part.communicator.nonblocking
+        calls = part.carrier().nonblocking
         native = calls.all_reduce(gradients, ReduceOp.AVG, compression=feedback)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause

@@ -1,9 +1,13 @@
 """Threads that wait for works with a future, and run the callbacks.
 
 Works of one group end in order, so they share a `Lane`: one thread waits for each in turn and runs
-its callbacks. The order matters, because callbacks may start collectives (PowerSGD's do), which all
-ranks must start in one order. A callback may also block on the future of a collective that it
-started, so that future is in a lane of the callback. Threads start when needed and are reused.
+its callbacks. Torch runs a callback that is added after the end on the thread that adds it.
+
+Callbacks may start collectives (PowerSGD's do), which all ranks must start in one order. The order
+is the same among the callbacks of a lane, but not between them and the group's own calls. So such
+collectives have communicators of their own, one for each group and lane (`submit.py`). A callback
+may also block on the future of a collective that it started, so that future is in the lane
+`for_callbacks`. Threads start when needed and are reused.
 """
 
 from __future__ import annotations
@@ -11,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.autograd import Variable
 
+from hccl_py.transport import _core
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 from hccl_py.transport.threads import start_without_signals
 
@@ -75,8 +82,21 @@ class Threads:
 
 THREADS = Threads()
 register(LifecycleStage.FUTURE_THREADS, at_exit=THREADS.stop, in_forked_child=THREADS.reset)
-_in_job = threading.local()
-"""`lane`: for the futures that a callback on this thread requests."""
+
+
+class _Thread(threading.local):
+    """The lane for futures that a callback on this thread requests; None: there is no callback."""
+
+    lane: Lane | None = None
+
+
+_this_thread = _Thread()
+
+
+def lane_here() -> Lane | None:
+    """Return the lane for the calls of the callback that runs on this thread, if it has a name."""
+    lane = _this_thread.lane
+    return lane if lane is not None and lane.name else None
 
 
 class Unended:
@@ -107,24 +127,50 @@ class Unended:
 
     def wait(self) -> None:
         """Block until all jobs have ended; inside a job, return at once."""
-        if not hasattr(_in_job, "lane"):
+        if _this_thread.lane is None:
             with self._changed:
                 self._changed.wait_for(lambda: not self._num)
 
 
 class Lane:
-    """Jobs that run in order, one at a time: each waits for a work and runs its callbacks."""
+    """Jobs that run in order, one at a time: each waits for a work and runs its callbacks.
 
-    def __init__(self, unended: Unended) -> None:
-        self.unended = unended
+    Attributes:
+        name: the same on all ranks; empty: its callbacks run in another order on other ranks.
+    """
+
+    def __init__(self, unended: Unended, name: str = "") -> None:
+        self.unended, self.name = unended, name
         self._lock = threading.Lock()
         self._jobs: deque[Task] = deque()
         self._served = False
+        self._for_callbacks: Lane | None = None
+
+    @contextlib.contextmanager
+    def callback(self) -> Iterator[None]:
+        """Run a callback of this lane in the context."""
+        with self._lock:
+            if self._for_callbacks is None:
+                self._for_callbacks = Lane(self.unended, self.name and f"{self.name}/callbacks")
+        outer, _this_thread.lane = _this_thread.lane, self._for_callbacks
+        was_checked = _core.check_calls_here(bool(self.name))
+        try:
+            yield
+        finally:
+            _this_thread.lane = outer
+            _core.check_calls_here(was_checked)
+
+    def here(self) -> Lane:
+        """Return the lane for works of this thread: another one inside a callback."""
+        return _this_thread.lane or self
+
+    def is_idle(self) -> bool:
+        """Return whether all jobs have ended."""
+        return not self._served
 
     def submit(self, job: Task) -> None:
         """Run `job` on another thread, after earlier ones; its exceptions are lost."""
-        lane: Lane = getattr(_in_job, "lane", self)
-        lane.append(job)
+        self.here().append(job)
 
     def append(self, job: Task) -> None:
         """Like `submit`, but on this lane even in a callback; for jobs that await no callback."""
@@ -143,11 +189,10 @@ class Lane:
                     self._served = False
                     return
                 job = self._jobs.popleft()
-            _in_job.lane = Lane(self.unended)
             # Torch stores a callback's exception in the future that `then` returned.
-            with contextlib.suppress(Exception):
+            with self.callback(), contextlib.suppress(Exception):
                 job()
-            del _in_job.lane, job  # it holds tensors
+            del job  # it holds tensors
             self.unended.add(-1)
 
 
@@ -157,10 +202,45 @@ class Apart:
     def __init__(self, unended: Unended) -> None:
         self.unended = unended
 
+    def here(self) -> Lane:
+        """Like `Lane.here`."""
+        return Lane(self.unended).here()
+
     def submit(self, job: Task) -> None:
         """Like `Lane.submit`."""
-        Lane(self.unended).submit(job)
+        self.here().append(job)
 
     def append(self, job: Task) -> None:
         """Like `Lane.append`."""
         Lane(self.unended).append(job)
+
+
+LANES: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+"""The lanes in which futures complete."""
+
+
+def add_callback(original: Callable[..., Any], future: Any, callback: Callable[..., Any]) -> Any:
+    """Torch does not tell whose calls a callback starts, on whichever thread it runs.
+
+    PowerSGD's callbacks start collectives; with several buckets their order differs between ranks.
+    """
+    lane = LANES.get(future)
+    if lane is None:
+        return original(future, callback)
+
+    def run(done: Any) -> Any:
+        with lane.callback():
+            return callback(done)
+
+    added = original(future, run)
+    if added is not None:  # `then` returns a future, `add_done_callback` None
+        LANES[added] = lane
+    return added
+
+
+def collect_all(original: Callable[..., Any], futures: list[Any]) -> Any:
+    """The callbacks of the future that torch returns may also start collectives."""
+    collected = original(futures)
+    if lane := next(filter(None, map(LANES.get, futures)), None):
+        LANES[collected] = lane
+    return collected

@@ -102,7 +102,8 @@ class GroupIdentity(CallingGroup):
 
     def set_timeout(self, timeout: timedelta | float) -> None:
         """Set the default timeout of calls."""
-        self.communicator.timeout_s = seconds_of(timeout)
+        for communicator in self.carriers():
+            communicator.timeout_s = seconds_of(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -168,14 +169,22 @@ class GroupIdentity(CallingGroup):
                 self.unended.wait()
         except BaseException as error:
             # Otherwise `close` waits for started calls, after a SystemExit.
-            self.communicator.abort(f"shutdown was interrupted: {describe_error(error)}")
+            self._abort(f"shutdown was interrupted: {describe_error(error)}")
             raise
         finally:
-            self.communicator.close()
+            self._close()
 
     def abort(self) -> None:
         """Fail all calls in flight, here and on the other ranks."""
-        self.communicator.abort("ProcessGroup.abort() was called")
+        self._abort("ProcessGroup.abort() was called")
+
+    def _abort(self, reason: str) -> None:
+        for communicator in self.carriers():
+            communicator.abort(reason)
+
+    def _close(self) -> None:
+        for communicator in self.carriers():
+            communicator.close()
 
     def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
         """Return a communicator of some ranks of this group; see `split_group`."""
@@ -200,7 +209,7 @@ class GroupIdentity(CallingGroup):
             DistBackendError: on all callers: too few ranks arrived, or they could not connect.
         """
         if shrink_flags:
-            self.communicator.abort("shrink_group was called with SHRINK_ABORT")
+            self._abort("shrink_group was called with SHRINK_ABORT")
         self.drain()
         try:
             left = self.communicator.shrink(ranks_to_exclude)

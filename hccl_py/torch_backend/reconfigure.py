@@ -108,8 +108,8 @@ class ReconfigurableGroup(ProcessGroupHccl):
     def _leave(self, reason: str, limit_s: float) -> None:
         core = self.communicator._state.core
         if core is not None and not core.failed() and not core.finish_unawaited(limit_s):
-            self.communicator.abort(reason)
-        self.communicator.close()
+            self._abort(reason)
+        self._close()
 
     def _disconnected(self, why: str) -> None:
         self.communicator._state.ended = f"has no members: {why}"

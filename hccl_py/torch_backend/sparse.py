@@ -64,7 +64,7 @@ def _counts(group: CallingGroup, call: Call, source: Tensor) -> list[int]:
     everyones = torch.empty(group.communicator.world_size, 2, dtype=torch.int64)
     group.drain()
     try:
-        group.communicator.all_gather(everyones, mine, timeout_s=call.timeout_s())
+        group.carrier().all_gather(everyones, mine, timeout_s=call.timeout_s())
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     for rank, theirs in enumerate(everyones[:, 1].tolist()):

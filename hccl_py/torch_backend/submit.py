@@ -19,7 +19,7 @@ from hccl_py.communicator_state import UNISSUED
 from hccl_py.recording import reject_in_capture
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
-from hccl_py.torch_backend.future_threads import Apart, Lane, Unended
+from hccl_py.torch_backend.future_threads import Apart, Lane, Unended, lane_here
 from hccl_py.torch_backend.instruments.modes import show_to_modes
 from hccl_py.torch_backend.instruments.profilers import profiled
 from hccl_py.torch_backend.overlap import require_apart, require_coalesced_apart
@@ -68,7 +68,7 @@ class CallingGroup(_Base):
         super().__init__(communicator.rank, communicator.world_size)
         self.own(communicator)
         self.unended = Unended()
-        self.lane = Lane(self.unended)
+        self.lane = Lane(self.unended, communicator.name)
         self.apart = Apart(self.unended)
         self.fast = False
         self._backends: Backends | None = None
@@ -84,6 +84,26 @@ class CallingGroup(_Base):
         self._rank, self._world_size = communicator.rank, communicator.world_size
         self.communicator = communicator
         self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
+        self._for_callbacks: dict[Lane, Communicator] = {}
+
+    def carrier(self) -> Communicator:
+        """Return the communicator for a collective of this thread.
+
+        Collectives of callbacks have their own: see `future_threads.py`.
+        """
+        lane = lane_here()
+        if lane is None:
+            return self.communicator
+        if lane not in self._for_callbacks:
+            name = f"{self.communicator.name}/{lane.name}"
+            made = self.communicator.subset(range(self._world_size), name)
+            made.exclude_from_groups()
+            self._for_callbacks[lane] = made
+        return self._for_callbacks[lane]
+
+    def carriers(self) -> list[Communicator]:
+        """Return the communicators of the group; that of its own calls is the last."""
+        return [*self._for_callbacks.values(), self.communicator]
 
     @property
     def backends(self) -> Backends:
@@ -146,11 +166,12 @@ class CallingGroup(_Base):
                 return FINISHED
             self.drain()
             limit_s = call.timeout_s()
+            communicator = self.communicator if is_transfer else self.carrier()
             if background:
-                start = getattr(self.communicator.nonblocking, method)
+                start = getattr(communicator.nonblocking, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
                 return HcclWork(natives, call.results, lane, call.copies)
-            run = getattr(self.communicator, method)
+            run = getattr(communicator, method)
             for arguments in calls:
                 run(*arguments, timeout_s=limit_s)
         except HcclError as error:
@@ -217,7 +238,8 @@ class CallingGroup(_Base):
         assert device is not None
         if device not in self._streams:
             self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
-        return StagedCall(self.communicator, self._streams[device], call, method, calls)
+        communicator = self.communicator if call.opts is None else self.carrier()
+        return StagedCall(communicator, self._streams[device], call, method, calls)
 
     def _start_coalescing(self, device: torch.device) -> None:
         with self._changed:

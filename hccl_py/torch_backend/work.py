@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import _register_work
 from torch.futures import Future
 
 from hccl_py.torch_backend.arguments import seconds_of, write_back
-from hccl_py.torch_backend.future_threads import Apart, Lane
+from hccl_py.torch_backend.future_threads import LANES, Apart, Lane
 from hccl_py.torch_backend.staging.calls import StagedCall
 from hccl_py.transport.errors import (
     CollectiveTimeoutError,
@@ -193,16 +193,15 @@ class HcclWork(dist.Work):
             # `then` it becomes a C++ error.
             self._future = future = base.then(lambda done: done.value())
         results = self.result()
-        if self.is_completed():
+        if self._lane is None:  # the call was a blocking one
             self._complete(base, results)
-        elif results and all(tensor.numel() == 0 for tensor in results):
-            # The call is done. All ranks run the callbacks here, before the caller's next
-            # collective: PowerSGD starts collectives in them, bucket after bucket.
-            base.set_result(results)
+            return future
+        LANES[future] = lane = self._lane.here()
+        if lane.is_idle() and self.is_completed():
+            self._complete(base, results)
         else:
-            assert self._lane is not None, "only calls that have ended have none"
-            self._lane.submit(lambda: self._complete(base, results))
-            self._lane.unended.await_at_end_of_backward()
+            lane.append(lambda: self._complete(base, results))
+            lane.unended.await_at_end_of_backward()
         return future
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:

@@ -149,7 +149,7 @@ class Recorder:
         self.issued: list[HeldCall] = []
         self.nonblocking = self
         self.entry = None
-        self.rank, self.world_size = 0, 2
+        self.name, self.rank, self.world_size = "recorder", 0, 2
 
 
 class GroupOfTorch(CallingGroup, dist.ProcessGroup):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from hccl_py.torch_backend import (
 from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.collectives import Collectives
 from hccl_py.torch_backend.compat.patch import Function, Patch, call, implement
+from hccl_py.torch_backend.future_threads import add_callback, collect_all
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.overlap import require_transfers_apart
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
@@ -279,6 +280,9 @@ AT_IMPORT = (
 
 PATCHES = (
     Patch("torch._C.Future.wait", _wait_for_future),
+    Patch("torch._C.Future.then", add_callback),
+    Patch("torch._C.Future.add_done_callback", add_callback),
+    Patch("torch._C._collect_all", collect_all),
     Patch("torch._C._distributed_c10d.Store.wait", _wait_at_store),
     Patch(f"{_C10D}._process_group_name", _process_group_name),
     Patch(f"{_C10D}.split_group", _split_group),

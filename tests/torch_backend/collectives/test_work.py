@@ -6,9 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from features import feature
+from ranks import run_ranks
 from torch.distributed._functional_collectives import (
     allow_inflight_collective_as_graph_input_ctx,
     wait_tensor,
@@ -140,6 +142,41 @@ def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Te
         future = dist.all_reduce(ones(1000) * i, async_op=True).get_future()
         results.append(future.then(nested).then(nested).wait()[0])
     return results
+
+
+def starts_in_callbacks(rank: int, world_size: int) -> list[list[float]]:
+    """Rank 0's callback comes before the group's next call, other ranks' callbacks after it."""
+    has_called = threading.Event()
+
+    def nested(done: Any) -> torch.Tensor:
+        if rank:
+            has_called.wait()
+        work = dist.all_reduce(done.value()[0] + 1, async_op=True)
+        gathered = [torch.empty(3) for _ in range(world_size)]
+        dist.all_gather(gathered, work.get_future().wait()[0] + rank)
+        return torch.cat(gathered)
+
+    for peer in range(1, world_size) if rank == 0 else ():
+        dist.recv(torch.empty(1), peer)
+    future = dist.all_reduce(ones(3), async_op=True).get_future()
+    if rank == 0:
+        future.wait()  # so the callback runs at once, on this thread
+    added = torch.futures.collect_all([future.then(nested)])
+    if rank:
+        dist.send(ones(1), 0)
+    tensor = ones(5)
+    work = dist.all_reduce(tensor, async_op=True)
+    has_called.set()
+    work.wait()
+    return [added.wait()[0].value().tolist(), tensor.tolist()]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_collectives_of_callbacks_meet_each_other(world_size: int) -> None:
+    results = run_ranks(starts_in_callbacks, world_size, backend="hccl")
+    total = float((world_size + 1) * world_size)
+    gathered = [total + rank for rank in range(world_size) for _ in range(3)]
+    assert results == [[gathered, [float(world_size)] * 5]] * world_size
 
 
 @feature(SECTION, "outputs that only the work holds")

@@ -93,7 +93,7 @@ def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.T
 
 
 def train_joined(rank: int, world_size: int, divide_by_all: bool) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model())
+    network = DistributedDataParallel(model(), bucket_cap_mb=0.0003)
     optimizer = sgd(network)
     with network.join(divide_by_initial_world_size=divide_by_all):
         for inputs, _ in batches(2 + 2 * rank):

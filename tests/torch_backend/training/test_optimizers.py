@@ -48,7 +48,7 @@ def overlapped_alone(world_size: int) -> list[list[torch.Tensor]]:
 
 
 def train_overlapped(rank: int, world_size: int, make_hook: object) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model(), static_graph=True)
+    network = DistributedDataParallel(model(), static_graph=True, bucket_cap_mb=0.0003)
     optimizer = zero_of(network, overlap_with_ddp=True)
     network.register_comm_hook(None, make_hook(allreduce_hook, network, optimizer))
     for inputs, _ in batches(6):
@@ -62,7 +62,7 @@ def train_overlapped(rank: int, world_size: int, make_hook: object) -> list[torc
 def test_zero_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     results = []
     for options in ({}, {"parameters_as_bucket_view": True}):
-        network = DistributedDataParallel(model())
+        network = DistributedDataParallel(model(), bucket_cap_mb=0.0003)
         optimizer = zero_of(network, **options)
         results.append(train(network, rank, world_size, optimizer=optimizer))
     return results

@@ -20,6 +20,8 @@ namespace hccl {
 
 namespace {
 
+thread_local bool checks_here = false;  // no call of this thread is plain
+
 PyObject* first_of(PyObject* list) {
   bool is_one = PyList_CheckExact(list) && NB_LIST_GET_SIZE(list) == 1;
   return is_one ? NB_LIST_GET_ITEM(list, 0) : nullptr;
@@ -56,7 +58,7 @@ class TorchMethod final : public Answer {
       if (!are_options) return {};
       ++num_arguments;
     }
-    if (num_arguments != num_arguments_ || !are_instruments_off()) return {};
+    if (num_arguments != num_arguments_ || checks_here || !are_instruments_off()) return {};
     nb::handle group = arguments[0], options;
     if (!options_.is_none()) options = arguments[num_arguments - 1];
     if (nb::object(group.attr(fast_)).ptr() != Py_True || !are_usual(options)) return {};
@@ -178,6 +180,7 @@ class TorchMethod final : public Answer {
 }  // namespace
 
 void bind_torch_calls(nb::module_& module, const nb::object& wrapper_type) {
+  module.def("check_calls_here", [](bool on) { return std::exchange(checks_here, on); });
   module.def(
       "plain_call",
       [wrapper_type](nb::object function, const nb::object& facts, const std::string& method,
