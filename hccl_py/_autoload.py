@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hccl_py.torch_backend.collectives import Collectives
 
 from hccl_py.torch_backend import (
+    AFTER_IMPORT,
     ALIAS,
     NAME,
     adopt_rank_of_scheduler,
@@ -71,6 +72,9 @@ def register() -> None:
         else:
             watch_backend_names(_create, _warn_of_owner)
         sys.meta_path.insert(0, _AfterImport(ADAPTERS, _adapt))
+        sys.meta_path.insert(
+            0, _AfterImport(AFTER_IMPORT, lambda one: AFTER_IMPORT[one.__name__]())
+        )
         importlib.import_module("hccl_py.integrations.first_step").await_first_step()
         let_signals_interrupt_rendezvous()
         if is_scheduled():

@@ -33,6 +33,8 @@ ALIAS = "hccl_py"
 TESTED_TORCH = ("2.13", "2.14")
 """Versions with which the whole suite passed; the matrix of the hosted CI has these."""
 
+AFTER_IMPORT: dict[str, Callable[[], None]] = {}
+"""By module of torch, what to do once a program has imported it; see `_autoload.py`."""
 
 _FEW_DESCRIPTORS = 64  # torch's store needs about twenty, and says only that it failed
 _STORE_GRACE_S = 1.0  # torch's own error comes first, where it is in time

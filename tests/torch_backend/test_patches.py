@@ -27,7 +27,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend import let_signals_interrupt_rendezvous
@@ -142,6 +142,29 @@ def fails_in_its_fp16_hook_on_futures_of_python(rank: int, world_size: int) -> N
     register(network, dist.BuiltinCommHookType.FP16_COMPRESS)
     with pytest.raises(RuntimeError, match="TensorList"):
         network(torch.ones(1, 3)).sum().backward()
+
+
+def redistributes(rank: int, world_size: int) -> None:
+    """The import comes after the group; torch's own function gathers the whole tensor."""
+    from torch.distributed.tensor import Shard, distribute_tensor, placement_types
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    mesh = init_device_mesh("cpu", (world_size,))
+    whole = torch.arange(70.0).view(7, 10)
+    rows = distribute_tensor(whole, mesh, [Shard(0)])
+    with CommDebugMode() as debugged:
+        columns = rows.redistribute(mesh, [Shard(1)])
+    assert [str(one) for one in debugged.get_comm_counts()] == ["_dtensor.shard_dim_alltoall"]
+    assert torch.equal(columns.full_tensor(), whole)
+    part = torch.ones(world_size, world_size)
+    with CommDebugMode() as debugged:
+        placement_types.shard_dim_alltoall.__wrapped__(part, 0, 1, mesh, 0)
+    assert not any("alltoall" in str(one) for one in debugged.get_comm_counts())
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_shards_of_another_dimension_go_by_all_to_all(world_size: int) -> None:
+    run_ranks(redistributes, world_size, backend="hccl")
 
 
 def keeps_only_the_cpp_half_of_a_work(rank: int, world_size: int) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 
@@ -24,7 +25,13 @@ from hccl_py.torch_backend import (
 )
 from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.collectives import Collectives
-from hccl_py.torch_backend.compat.patch import Function, Patch, call, implement
+from hccl_py.torch_backend.compat.patch import (
+    Function,
+    Patch,
+    call,
+    implement,
+    replace_once_imported,
+)
 from hccl_py.torch_backend.future_threads import add_callback, collect_all
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.overlap import require_transfers_apart
@@ -227,6 +234,18 @@ def _batch_p2p_ops(
     return list(tensors)
 
 
+def _shard_dim_all_to_all(
+    original: Function, tensor: Any, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int
+) -> Any:
+    """Torch gathers the whole tensor of a CPU mesh on each rank: gloo had no all_to_all."""
+    group = mesh.get_group(mesh_dim)
+    if backend_of(group) is None:
+        return original(tensor, gather_dim, shard_dim, mesh, mesh_dim)
+    functional: Any = dist._functional_collectives
+    name = functional._group_or_group_name(group)
+    return torch.ops._dtensor.shard_dim_alltoall(tensor, gather_dim, shard_dim, name)
+
+
 def _end_events_first(original: Function) -> Any:
     """Torch frees a profiler's events; ending the event of a call in flight later crashes."""
     end_events()
@@ -292,6 +311,11 @@ PATCHES = (
     Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),
     Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
     Patch("torch.autograd.profiler._disable_profiler", _end_events_first),
+    Patch(
+        "torch.distributed.tensor.placement_types.shard_dim_alltoall",
+        _shard_dim_all_to_all,
+        replace_once_imported,
+    ),
     Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, implement),
     Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, call),
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+
+from hccl_py.torch_backend import AFTER_IMPORT
 
 Function = Callable[..., Any]
 
@@ -32,6 +35,15 @@ def replace(target: str, replacement: Function) -> None:
     # torch.distributed has its own references to some functions of distributed_c10d.
     if getattr(dist, name, None) is original:
         setattr(dist, name, replaced)
+
+
+def replace_once_imported(target: str, replacement: Function) -> None:
+    """Like `replace`, for a function of a module whose import would take a second."""
+    module, _, _ = target.rpartition(".")
+    if module in sys.modules:
+        replace(target, replacement)
+    else:
+        AFTER_IMPORT[module] = lambda: replace(target, replacement)
 
 
 def implement(target: str, kernel: Function) -> None:
