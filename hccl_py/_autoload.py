@@ -162,6 +162,7 @@ def _create(options: Any, backend_options: Any) -> Collectives:
     from hccl_py.torch_backend.lifecycle import create
 
     # Torch does not tell a creator about a group's other backends; its caller has them.
-    group = create(options, str(sys._getframe(1).f_locals.get("backend", NAME)))
+    config = str(sys._getframe(1).f_locals.get("backend", NAME))
+    group = create(options, config, backend_options)
     watch(group)
     return group

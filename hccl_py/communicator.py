@@ -24,7 +24,7 @@ from hccl_py.engine import connect_engine
 from hccl_py.lifetime import Lifetime
 from hccl_py.membership.environment import checked_rank_and_size, rendezvous_store
 from hccl_py.membership.grow import open_grown
-from hccl_py.membership.settings import Wanted
+from hccl_py.membership.settings import Wanted, wait_of
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
 from hccl_py.observe.statistics import Statistics, read_statistics
@@ -69,6 +69,7 @@ class Communicator(Collectives[None]):
         compression: str | None = None,
         algorithms: "Sequence[CustomAlgorithm]" = (),
         reproducible: bool | None = None,
+        wait: str | None = None,
     ) -> None:
         """Find the other ranks and connect to all of them.
 
@@ -89,6 +90,8 @@ class Communicator(Collectives[None]):
             reproducible: the bits of a reduction depend only on the data, the type and the number
                 of ranks (see docs/api/reproducible.md). Rank 0 decides for all; a rank that
                 requests it against rank 0 raises. None: from HCCL_REPRODUCIBLE.
+            wait: `spin`, `balanced` or `idle`, the way in which this rank waits for others (see
+                docs/speed/performance.md). None: from HCCL_WAIT, else balanced.
 
         Raises:
             InvalidArgumentError: a number is invalid, or missing in the environment; one of
@@ -101,12 +104,13 @@ class Communicator(Collectives[None]):
         if identity is not None and not isinstance(identity, Identity):
             raise wrong("identity", "an Identity", identity)
         rank, world_size = checked_rank_and_size(rank, world_size, store, name, timeout_s)
-        wanted = Wanted(compression, algorithms, reproducible, (rank, world_size))
+        wanted = Wanted(compression, algorithms, reproducible, wait, (rank, world_size))
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(
                 rendezvous, rank, world_size, timeout_s, identity, ask=wanted.read
             )
         core, mesh = connected[:2]
+        core.wait = wanted.wait
         self.rank, self.world_size, self.name = rank, world_size, name
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
@@ -114,6 +118,7 @@ class Communicator(Collectives[None]):
         self._handed_on: dict[str, Any] = {
             "identity": identity,
             "compression": compression,
+            "wait": wait,
             "algorithms": wanted.given_algorithms,
             "reproducible": of_rank_0.reproducible if world_size > 1 else wanted.is_reproducible,
         }
@@ -163,6 +168,15 @@ class Communicator(Collectives[None]):
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self._state.calls.timeout_s = seconds("timeout_s", timeout_s)
+
+    @property
+    def wait(self) -> str:
+        """How this rank waits for others: `spin`, `balanced` or `idle`; may be set."""
+        return self._state.require_engine().wait.name.lower()
+
+    @wait.setter
+    def wait(self, wait: str) -> None:
+        self._state.require_engine().wait = wait_of(wait)
 
     def statistics(self) -> Statistics:
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""

@@ -21,12 +21,28 @@ from hccl_py.compression import default_compression
 from hccl_py.diagnosis.stall import warning_from_environment
 from hccl_py.observe.metrics.settings import read_settings
 from hccl_py.transport import arguments
+from hccl_py.transport._core import Wait
 from hccl_py.transport.bootstrap.mesh import Terms
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression
 
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm
+
+WAIT = "HCCL_WAIT"
+
+
+def wait_of(name: str | None) -> Wait:
+    """Return the way to wait of this name; None: of HCCL_WAIT, else balanced.
+
+    Raises:
+        InvalidArgumentError: there is no such way.
+    """
+    where, given = ("wait", name) if name is not None else (WAIT, os.environ.get(WAIT))
+    ways = [way.name.lower() for way in Wait]
+    if given and given not in ways:
+        raise InvalidArgumentError(f"{where}: expected {' or '.join(ways)}, got {given!r}")
+    return Wait[given.upper()] if given else Wait.BALANCED
 
 
 class Wanted:
@@ -37,6 +53,7 @@ class Wanted:
         given_algorithms: algorithms from the caller.
         own: users' algorithms, including the environment's.
         is_reproducible: whether this rank requests it.
+        wait: how this rank waits for its peers.
     """
 
     def __init__(
@@ -44,6 +61,7 @@ class Wanted:
         compression: str | None,
         algorithms: "Sequence[CustomAlgorithm]",
         reproducible: bool | None,
+        wait: str | None,
         member: tuple[int, int],
     ) -> None:
         """Take the caller's settings; None: the environment's. `member`: rank, world size."""
@@ -51,7 +69,8 @@ class Wanted:
         self.given_algorithms: tuple[CustomAlgorithm, ...] = ()
         self.own: tuple[CustomAlgorithm, ...] = ()
         self.is_reproducible = False
-        self._given = compression, algorithms, reproducible
+        self.wait = Wait.BALANCED
+        self._given = compression, algorithms, reproducible, wait
         self._rank, self._world_size = member
 
     def read(self) -> Terms:
@@ -60,7 +79,8 @@ class Wanted:
         Raises:
             InvalidArgumentError: a setting is invalid, or a file cannot be read.
         """
-        compression, algorithms, reproducible = self._given
+        compression, algorithms, reproducible, wait = self._given
+        self.wait = wait_of(wait)
         self.encoding = default_compression(compression)
         if reproducible is None:
             reproducible = is_reproducible()

@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
 from hccl_py.membership.lives import life_at
+from hccl_py.membership.settings import wait_of
 from hccl_py.recording import GUARDS
 from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, compat, owns
 from hccl_py.torch_backend.arguments import seconds_of
@@ -30,27 +31,34 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 
-def create(options: Any, config: str) -> Collectives:
+def create(options: Any, config: str, pg_options: Any = None) -> Collectives:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
     A subset of the default group is made from it; any other group meets at its own store. The
-    options are torch's `_DistributedBackendOptions`, `config` the user's backends of the group.
+    options are torch's `_DistributedBackendOptions`, `config` the user's backends of the group. Of
+    `pg_options` a dictionary may have `wait`, as Communicator's; a group that changes ignores it.
 
     Raises:
+        InvalidArgumentError: there is no such way to wait.
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
+    wait = pg_options.get("wait") if isinstance(pg_options, dict) else None
+    if wait is not None:
+        wait_of(wait)
     compat.apply_all()
     if (dist.get_rank() if dist.is_initialized() else options.group_rank) == 0:
         _warn_of_untested_torch(torch.__version__)
         _warn_of_other_owner()
     changes = getattr(options, "enable_reconfigure", False) and is_alone(config)
-    group = ReconfigurableGroup.unconnected(options) if changes else _connected(options, config)
+    group = (
+        ReconfigurableGroup.unconnected(options) if changes else _connected(options, config, wait)
+    )
     count_steps()
     answer_debug_server()
     return group
 
 
-def _connected(options: Any, config: str) -> Collectives:
+def _connected(options: Any, config: str, wait: str | None) -> Collectives:
     ranks, name = options.global_ranks_in_group, options.group_id
     timeout_s = seconds_of(options.timeout)
     default = backend_of(dist.group.WORLD) if dist.is_initialized() else None
@@ -63,6 +71,8 @@ def _connected(options: Any, config: str) -> Collectives:
                 made = Communicator(store, *member, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
+    if wait is not None:
+        made.wait = wait
     if not is_wanted(config):
         return ProcessGroupHccl(made, options.store, ranks, name)
     backend = HcclBackend(made, options.store, ranks, name)

@@ -1,4 +1,7 @@
-"""What a rank takes of the cores that ranks share: while it waits, and to be in a small call."""
+"""What a rank takes of the cores that ranks share: while it waits, and to be in a small call.
+
+HCCL_WAIT and `wait` choose it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import numpy as np
 import pytest
 from quiet_clock import HANG_S
 from ranks import run_ranks
+from stores import MemoryStore
 
-from hccl_py import Communicator
+from hccl_py import Communicator, InvalidArgumentError
 
 LATE_S = 2.0
 MOST_S = 0.01 + 0.02 * LATE_S
@@ -37,13 +41,63 @@ def wait_for_the_last(rank: int, n: int) -> float:
         return time.process_time() - before
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.nightly("calls"))])
-def test_a_rank_that_waits_for_long_leaves_its_core(n: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "way"),
+    [
+        (2, "balanced"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly("calls"))
+            for case in ((8, "balanced"), (2, "idle"), (8, "idle"))
+        ),
+    ],
+)
+def test_a_rank_that_waits_for_long_leaves_its_core(n: int, way: str) -> None:
     for _ in range(ROUNDS):
-        used_s = run_ranks(wait_for_the_last, n)
+        used_s = run_ranks(wait_for_the_last, n, env={"HCCL_WAIT": way})
         if max(used_s) < MOST_S:
             return
     pytest.fail(f"in each of {ROUNDS} rounds a rank computed {MOST_S:g} s or more: {used_s}")
+
+
+def wait_by_each_way(rank: int, n: int) -> dict[str, tuple[int, float]]:
+    """Return how often this rank slept in short waits by each way, and what a long one computed."""
+    found = {}
+    with Communicator(timeout_s=HANG_S) as comm:
+        for way in ("spin", "balanced", "idle"):
+            comm.wait = way
+            comm.barrier()
+            slept, before = comm.statistics()["sleeps"], time.process_time()
+            for number in range(CALLS // 2):
+                if rank == n - 1:
+                    time.sleep(LATE_S if number == 0 else 1e-4)
+                comm.barrier()
+            found[way] = comm.statistics()["sleeps"] - slept, time.process_time() - before
+    return found
+
+
+def test_a_rank_sleeps_never_by_spin_and_in_each_wait_by_idle() -> None:
+    first, _ = run_ranks(wait_by_each_way, 2)
+    assert first["spin"][0] == 0
+    assert first["spin"][1] > max(first["balanced"][1], first["idle"][1])
+    assert first["idle"][0] >= CALLS // 4  # of CALLS / 2 waits: a rank may find the other there
+
+
+@pytest.mark.parametrize("setting", ["idle", ""])
+def test_way_to_wait_is_the_argument_else_the_setting_and_may_be_set(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_WAIT", setting)
+    with Communicator(MemoryStore(HANG_S), 0, 1) as comm:
+        assert comm.wait == (setting or "balanced")
+    with Communicator(MemoryStore(HANG_S), 0, 1, wait="spin") as comm:
+        with comm.subset([0], "part") as part:
+            assert comm.wait == part.wait == "spin"
+        comm.wait = "idle"
+        assert comm.wait == "idle"
+        with pytest.raises(InvalidArgumentError, match=r"^wait: expected spin or balanced or idle"):
+            comm.wait = "often"
+    with pytest.raises(InvalidArgumentError, match="wait: expected spin or balanced or idle"):
+        Communicator(MemoryStore(HANG_S), 0, 1, wait="often")
 
 
 def count_turns(rank: int, n: int) -> float:

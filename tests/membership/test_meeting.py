@@ -104,13 +104,14 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_SOCKET_IFNAME", "lo")
 
 
-DAILY = ("file", "", "", "", "env", "id", "", "", "")
+DAILY = ("file", "", "", "", "env", "", "id", "", "", "")
 WRONG: list[tuple[dict[str, str], str]] = [
     ({"HCCL_ALGORITHM": "ring"}, "HCCL_ALGORITHM is not set on ranks 0, 1, 'ring' on rank 2"),
     ({"HCCL_TLS": "maybe"}, "HCCL_TLS: expected 0 or 1, got 'maybe'"),
     ({"HCCL_ALGORITHM": "rign"}, "HCCL_ALGORITHM: there is no 'rign'"),
     ({"HCCL_ARENA_BYTES": "many"}, "HCCL_ARENA_BYTES: expected a number of bytes"),
     ({"HCCL_CORES": "next"}, "HCCL_CORES: expected near or far or crowded, got 'next'"),
+    ({"HCCL_WAIT": "often"}, "HCCL_WAIT: expected spin or balanced or idle, got 'often'"),
     ({"RANK": "7"}, "rank 7"),
     ({"RANK": "1"}, "two processes claim rank 1"),
     ({"RANK": "0"}, "two processes claim rank 0"),

@@ -1,11 +1,12 @@
-"""What is said once in a job when its groups are made."""
+"""How groups are made: what is said once in a job, and what their options choose."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from launching import launch
+from launching import launch, run
 from tiers import by_night
 
 PROGRAM = """
@@ -28,3 +29,19 @@ def test_untested_torch_is_one_line_of_a_job(version: str, count: int, tmp_path:
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "was not tested" in line]
     assert len(lines) == count and all(version in line for line in lines)
+
+
+OPTIONS = """
+import torch.distributed as dist
+alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+dist.init_process_group("hccl", pg_options={"wait": "idle"}, **alone)
+for options in (None, {"wait": "spin"}, {}, {"wait": "often"}):
+    print(dist.group.WORLD.communicator.wait, dist.new_group(pg_options=options).communicator.wait)
+"""
+
+
+def test_options_of_a_group_choose_how_its_rank_waits() -> None:
+    done = run(sys.executable, "-c", OPTIONS)
+    assert done.stdout.splitlines() == ["idle balanced", "idle spin", "idle balanced"]
+    expected = "wait: expected spin or balanced or idle, got 'often'"
+    assert expected in done.stderr.splitlines()[-1]

@@ -59,6 +59,7 @@ SETTINGS: Mapping[str, Setting] = {
     "HCCL_SOCKET_FAMILY": Setting(_OWN, "the addresses that it leads to are compared"),
     "HCCL_PORT_RANGE": Setting(_OWN, "hosts have other free ports"),
     "HCCL_CORES": Setting(_OWN, "a receiver takes what comes, whichever way it was copied"),
+    "HCCL_WAIT": Setting(_OWN, "each rank waits on its own cores", "wait"),
     "HCCL_ARENA_BYTES": Setting(_OWN, "each rank maps as much as its peers have"),
     "HCCL_IB_HCA": Setting(_OWN, "hosts have other devices"),
     "HCCL_IB_GID_INDEX": Setting(_OWN, "hosts have other tables of GIDs"),

@@ -17,7 +17,14 @@ from hccl_py.bench.collective.analysis.trust import (
 )
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.options import Options
-from hccl_py.bench.collective.rank import Checked, check, prepare, time_calls, time_each
+from hccl_py.bench.collective.rank import (
+    Checked,
+    check,
+    cpu_of_calls,
+    prepare,
+    time_calls,
+    time_each,
+)
 from hccl_py.bench.collective.ranks import Ranks
 from hccl_py.bench.collective.results import Result, Row
 from hccl_py.quantities import busbw_factor
@@ -67,6 +74,10 @@ def _row(ranks: Ranks, options: Options, names: Sequence[str], limits: Limits, s
     before = Load.now(ranks.pids)
     _time(ranks, options, results, at)
     doubts = load_doubts(before, Load.now(ranks.pids))
+    for index, result in enumerate(results):
+        what = f"measuring the CPU time of {result.contender} {at}"
+        used = ranks.ask(cpu_of_calls, index, result.calls_per_round, what=what)
+        result.cpu_us = [each_s * 1e6 for each_s in used]
     if options.measure == "bw":
         for index, result in enumerate(results):
             what = f"timing single calls of {result.contender} {at}"

@@ -148,6 +148,13 @@ def time_calls(rank: Rank, contender: int, calls: int, warmup: int) -> float:
     return rank.one_way(elapsed_s / calls)
 
 
+def cpu_of_calls(rank: Rank, contender: int, calls: int) -> float:
+    """Run one round; return the CPU seconds of all threads of this rank for a call."""
+    began_s = time.process_time()
+    time_calls(rank, contender, calls, 0)
+    return rank.one_way((time.process_time() - began_s) / calls)
+
+
 def time_each(
     rank: Rank, contender: int, calls: int, warmup: int, apart: bool
 ) -> npt.NDArray[np.float64]:

@@ -37,6 +37,7 @@ class Result:
             part.
         call_us: times of single calls on all ranks; with --measure latency those of each call's
             slowest rank.
+        cpu_us: for each rank the CPU time of a call, in one round; not a number as above.
     """
 
     contender: str
@@ -45,6 +46,7 @@ class Result:
     round_us: list[float] = field(default_factory=list)
     rank_us: list[list[float]] = field(default_factory=list)
     call_us: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
 
     @property
     def time_us(self) -> Spread:
@@ -59,6 +61,11 @@ class Result:
         every = np.concatenate([times.ravel() for times in self.call_us])
         percentiles = np.nanpercentile(every, (50, 90, 99, 100))
         return dict(zip(("p50", "p90", "p99", "max"), map(float, percentiles), strict=True))
+
+    @property
+    def rank_cpu_us(self) -> float | None:
+        """CPU time of a call, the mean over ranks; None if it was not measured."""
+        return float(np.nanmean(self.cpu_us)) if self.cpu_us else None
 
     @property
     def ranks_us(self) -> list[float]:

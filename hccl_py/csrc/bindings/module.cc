@@ -91,6 +91,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("set_checks", &Communicator::set_checks)
       .def("start_profile", &Communicator::start_profile)
       .def("set_ranks_on_host", &Communicator::set_ranks_on_host)
+      .def_prop_rw("wait", &Communicator::way_to_wait, &Communicator::set_wait)
       .def("assume_cores", &Communicator::assume_cores, nb::arg("is_far"), nb::arg("is_crowded"))
       .def("add_shm_peer", &add_shm_peer)
       .def("add_tcp_peer", &add_tcp_peer)
@@ -160,6 +161,10 @@ NB_MODULE(_core, module) {
   bind_python_lanes(module);
   bind_verbs(module);
 
+  nb::enum_<Wait>(module, "Wait")
+      .value("SPIN", Wait::spin)
+      .value("BALANCED", Wait::balanced)
+      .value("IDLE", Wait::idle);
   nb::class_<Communicator> communicator(module, "Communicator");
   bind_reports(module, communicator);
   bind_calls(module, communicator);

@@ -72,7 +72,8 @@ void Communicator::start(std::span<const RequestPtr> requests) {
 }
 
 void Communicator::start_moving(const RequestPtr& request) {
-  if (!moves_what_it_starts_ || request->kind != RequestKind::collective) return start(request);
+  bool moves = moves_what_it_starts_ && way_to_wait() != Wait::idle;
+  if (!moves || request->kind != RequestKind::collective) return start(request);
   progress_thread_->start();
   request->in_background = true;
   if (Driving driving = submit({&request, 1})) drive_while_moving(std::move(driving), *request);

@@ -80,6 +80,9 @@ class Communicator final : public Drivable {
     collectives_.copy_table().set_crowded(ranks > cores);
     cores_.set_usable(cores);
   }
+  // Any thread may set it at any time, for the next wait.
+  void set_wait(Wait wait) { wait_.store(wait, std::memory_order_relaxed); }
+  Wait way_to_wait() const { return wait_.load(std::memory_order_relaxed); }
   // How payloads are copied suits such cores, whatever is counted or measured. Before the first
   // call.
   void assume_cores(bool is_far, bool is_crowded) {
@@ -244,6 +247,7 @@ class Communicator final : public Drivable {
   bool has_calls() const;
   bool has_work() const;
   bool has_unawaited() const;
+  bool spins() const { return may_spin_ && way_to_wait() != Wait::idle; }
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
   // Requests for which no other thread was woken, if this one drives.
   bool is_asked() const { return asked(~ask_close) || connections_.has_offers(); }
@@ -282,6 +286,7 @@ class Communicator final : public Drivable {
   const Descriptor doorbell_;         // eventfd, rung by peers and by wake()
   bool may_spin_ = false;
   bool moves_what_it_starts_ = false;
+  std::atomic<Wait> wait_{Wait::balanced};
   SpinRecord spins_;
   SpinRecord patience_;  // of start_moving()
   Statistics statistics_;

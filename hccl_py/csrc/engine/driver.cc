@@ -94,7 +94,7 @@ bool Communicator::run_briefly(const RequestPtr& request) {
   if (!driving) return false;
   bool alone = collectives_.idle() && point_to_point_.idle();  // other work may be long
   if (is_first) accept(request);
-  for (int turns = !alone ? 0 : may_spin_ ? brief_turns : 1; turns > 0; --turns) {
+  for (int turns = !alone ? 0 : spins() ? brief_turns : 1; turns > 0; --turns) {
     progress_or_fail();
     if (interruption_) break;
     if (request->is_done()) {
@@ -113,7 +113,8 @@ bool Communicator::run_briefly(const RequestPtr& request) {
 // no peer writes into the memory that the caller takes along.
 void Communicator::drive([[maybe_unused]] Driving driving, std::span<const RequestPtr> requests,
                          Deadline deadline, const Interrupt& interrupt) {
-  Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
+  Wait way = way_to_wait();
+  Idle idle(spins() ? &spins_ : nullptr, way == Wait::idle ? 0 : num_yields);
   if (!may_spin_) shorten_slice();
   int num_moves = 0;
   Deadline next_signals{};  // checked with the first read of the clock: a call that ends at once
@@ -137,7 +138,9 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
-      signalled = sleep(deadline);
+      // To spin is a sleep without length, then another wait: it sees events of connections.
+      signalled = sleep(way == Wait::spin ? Deadline{} : deadline);
+      if (way == Wait::spin) idle.spin_again();
     }
     Deadline now = Clock::now();
     if (next_signals == Deadline{}) next_signals = now + signal_period;
@@ -199,7 +202,7 @@ bool Communicator::progress(bool thoroughly) {
   }
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;
-  if (!collectives_.idle()) moved |= collectives_.advance(may_spin_);
+  if (!collectives_.idle()) moved |= collectives_.advance(spins());
   if (!point_to_point_.idle() || point_to_point_.serves()) moved |= point_to_point_.progress();
   // A rank that waits for one peer may have a message of another one that explains why.
   if (thoroughly && !moved) collectives_.look_for_strays();
@@ -328,7 +331,7 @@ bool Communicator::sleep(Deadline deadline) {
   announce_sleep(announced);
   if (progress_or_fail(true)) return false;
   announced.limit(std::min(deadline, next_deadline()));
-  statistics_.sleeps.add(1);
+  if (deadline != Deadline{}) statistics_.sleeps.add(1);
   bool whole = connections_.handle_events(announced.left_ms(Connections::longest_sleep_ms));
   check_leavers();
   return !whole;

@@ -84,5 +84,5 @@ if __name__ == "__main__":
         try:
             answer = generate(llm, int(line))
         except Exception as error:
-            answer = {"error": type(error).__name__}
+            answer = {"error": type(error).__name__, "text": str(error)}
         print(json.dumps(answer), flush=True)

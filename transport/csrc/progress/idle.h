@@ -10,6 +10,10 @@
 
 namespace hccl {
 
+// How a rank waits for its peers. `spin` never sleeps, `balanced` sleeps after a while, and `idle`
+// at once.
+enum class Wait : int { spin, balanced, idle };
+
 // Cores this process may use: affinity mask and cgroup quota.
 int usable_cores();
 
@@ -77,6 +81,13 @@ class Idle {
   // waking thread draws the sleeper to its own core; of two runnable threads, the scheduler moves
   // one.
   void yield_instead() { yields_ = true; }
+  // Instead of a sleep, whatever earlier waits were like.
+  void spin_again() {
+    spinning_ = !yields_;
+    spins_in_vain_ = false;
+    count_ = 1;
+    began_ = Clock::now();
+  }
   // One turn without progress. False: time to sleep.
   bool turn() {
     if (!yields_) {

@@ -64,6 +64,7 @@ def _size_document(row: Row) -> dict[str, Any]:
                 "time_us": asdict(result.time_us),
                 "calls_us": result.calls_us or None,
                 "ranks_us": [None if time != time else time for time in result.ranks_us],
+                "cpu_us": result.rank_cpu_us,
                 "algbw_gb_per_s": row.algbw(result),
                 "busbw_gb_per_s": row.busbw(result),
                 "limit_share": row.share(result),

@@ -25,6 +25,7 @@ _WIDTHS = {
     "p50": 9,
     "p99": 9,
     "ranks": 6,
+    "cpu us": 9,
     "algbw GB/s": 10,
     "busbw GB/s": 10,
     "limit": 6,
@@ -35,14 +36,21 @@ _WIDTHS = {
 }
 _LEFT_OUT_FIRST = (
     *("root", "count", "place", "type", "op", "p99", "ratio p10-p90", "p50", "ranks"),
-    *("algbw GB/s", "limit", "ratio", "wrong"),
+    *("cpu us", "algbw GB/s", "limit", "ratio", "wrong"),
 )
 """Columns that a narrow terminal omits, in this order."""
 
 _CSV_COLUMNS = (
     *("collective", "size_bytes", "count", "type", "op", "root", "place", "by"),
     *("time_us", "round_p10_us", "round_p90_us", "p50_us", "p90_us", "p99_us", "max_us"),
-    *("ranks_spread", "algbw_gb_per_s", "busbw_gb_per_s", "limit_share", "wrong_elements"),
+    *(
+        "ranks_spread",
+        "cpu_us",
+        "algbw_gb_per_s",
+        "busbw_gb_per_s",
+        "limit_share",
+        "wrong_elements",
+    ),
     *("ratio", "ratio_p10", "ratio_p90", "doubt"),
 )
 
@@ -109,6 +117,7 @@ class Table:
         calls, options = result.calls_us, self._options
         share, spread = row.share(result), result.rank_spread
         ratio = None if result is row.results[0] else row.ratio(result)
+        cpu_us = result.rank_cpu_us
         return {
             "size": str(row.size),
             "count": str(row.count),
@@ -120,6 +129,7 @@ class Table:
             "time us": number(result.time_us.median),
             **{name: number(calls[name]) if calls else "-" for name in ("p50", "p99")},
             "ranks": "-" if spread is None else f"{spread:.0%}",
+            "cpu us": "-" if cpu_us is None else number(cpu_us),
             "algbw GB/s": number(row.algbw(result)),
             "busbw GB/s": number(row.busbw(result)),
             "limit": "-" if share is None else f"{share:.0%}",
@@ -139,8 +149,8 @@ class Table:
             *(*what, "in" if options.in_place else "out", result.contender),
             *(time.median, time.p10, time.p90),
             *(calls.get(name) for name in ("p50", "p90", "p99", "max")),
-            *(result.rank_spread, row.algbw(result), row.busbw(result), row.share(result)),
-            result.wrong,
+            *(result.rank_spread, result.rank_cpu_us),
+            *(row.algbw(result), row.busbw(result), row.share(result), result.wrong),
             *((ratio.median, ratio.p10, ratio.p90) if ratio else (None, None, None)),
             "; ".join(row.doubts),
         ]
@@ -200,7 +210,10 @@ def _method(options: Options) -> str:
         over = ("on rank 0", "and ranks", "on the fastest rank", "on the slowest rank")
         how = f"median over rounds of the mean over calls {over[options.average]}"
     single = "of single calls, where a few slow ones count less than in a mean"
-    return f"time: {how}; p50, p99: {single}; ranks: spread from the fastest to the slowest"
+    return (
+        f"time: {how}; p50, p99: {single}; ranks: spread from the fastest "
+        "to the slowest; cpu: of a rank, for a call"
+    )
 
 
 def _where(options: Options) -> str:
