@@ -59,7 +59,9 @@ def engine(tensor_parallel: str, pipeline_parallel: str, *backend: str) -> LLM:
             max_model_len=512,
             max_num_seqs=4,
             enforce_eager=True,
-            kv_cache_memory_bytes=64 << 20,
+            # With a size of its cache vLLM skips the warm-up that pipeline parallelism needs.
+            kv_cache_memory_bytes=64 << 20 if pipeline_parallel == "1" else None,
+            gpu_memory_utilization=0.1,  # of the memory, of CPUs too
             disable_log_stats=True,
         )
 
