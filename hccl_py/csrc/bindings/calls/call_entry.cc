@@ -26,7 +26,7 @@ struct CallEntry::Shape {
   int root = -1;
   uint8_t op = 0;
   bool even = true;
-  std::array<nb::object, 2> lists;  // as tuples: another thread may change a list meanwhile
+  std::array<nb::object, 2> lists = {};  // as tuples: another thread may change a list meanwhile
 };
 
 namespace {
