@@ -19,7 +19,7 @@ from quiet_clock import HANG_S
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
-from hccl_py import Communicator, HcclError, Work, capture, group
+from hccl_py import Communicator, HcclError, Work, capture, get_unique_id, group
 from hccl_py.graphs.graph import Graph
 
 CALL_S, REPLAY_S = 0.2, 10.0  # of a call that finds no partner
@@ -49,6 +49,18 @@ def grouped(rank: Rank) -> None:
         rank.calls.barrier()
 
 
+def exposed(rank: Rank) -> None:
+    window = rank.comm.window(rank.data, timeout_s=CALL_S)
+    window.put(np.ones(1), 1 - rank.comm.rank)
+    window.close(timeout_s=CALL_S)
+
+
+def grown(rank: Rank) -> None:
+    """Nobody comes."""
+    uid = get_unique_id(CALL_S) if rank.comm.rank == 0 else None
+    rank.comm.grow(uid, timeout_s=CALL_S).close()
+
+
 def at_root(rank: Rank, root: int) -> Any:
     return rank.data if rank.comm.rank == root else None
 
@@ -66,6 +78,7 @@ METHODS: dict[str, Callable[[Rank], object]] = {
     "dump_flight_recorder": lambda on: on.comm.dump_flight_recorder(on.folder),
     "exclude_from_groups": lambda on: on.comm.exclude_from_groups(),
     "gather": lambda on: on.calls.gather(at_root(on, 1), on.data[on.comm.rank], 1),
+    "grow": grown,
     "recv": lambda on: on.calls.recv(on.data[0], None),
     "reduce": lambda on: on.calls.reduce(on.data, 0),
     "reduce_scatter": lambda on: on.calls.reduce_scatter(on.data[on.comm.rank], on.data),
@@ -76,6 +89,7 @@ METHODS: dict[str, Callable[[Rank], object]] = {
     "statistics": lambda on: on.comm.statistics(),
     "subset": lambda on: on.comm.subset([0, 1], "two").close(),
     "timeout_s": lambda on: setattr(on.comm, "timeout_s", on.comm.timeout_s),
+    "window": exposed,
     # of Work
     "done": lambda on: on.work.done(),
     "exception": lambda on: on.work.exception(),

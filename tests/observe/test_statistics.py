@@ -104,7 +104,7 @@ def test_statistics_blame_the_rank_that_comes_late(late_rank: int) -> None:
         if rank == late_rank:
             continue
         assert peers[late_rank]["waited_s"] > 4 * delay_s * 0.9
-        assert peers[late_rank]["times_last"] >= 4
+        assert peers[late_rank]["times_last"] >= 2  # another may also wait for a core
         assert reduces["waiting_s"] > 4 * delay_s * 0.9
         total_s = [call["waiting_s"] for call in one["calls"].values()]
         assert one["waiting_s"] == pytest.approx(sum(total_s))

@@ -60,7 +60,7 @@ def scraped_when(port: int, condition: Callable[[Values], bool]) -> Values:
     while time.monotonic() < end_s:
         try:
             found = values(scrape(port))
-        except (OSError, HTTPException):  # nobody listens, or its process has just ended
+        except (OSError, HTTPException, ValueError):  # nobody listens, or it ends in its answer
             continue
         if condition(found):
             return found
