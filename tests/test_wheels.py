@@ -84,7 +84,8 @@ def folder(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(*pip, *options, ROOT, timeout_s=BUILD_S)
     (wheel,) = made.glob("*.whl")
     run(tool("auditwheel"), "repair", "--wheel-dir", folder, wheel, path=with_own_tools())
-    run(*pip, "--wheel-dir", folder, *folder.glob("*.whl"), timeout_s=BUILD_S)
+    binary = ("--prefer-binary", "--wheel-dir", folder)  # compiling numpy takes longer than this
+    run(*pip, *binary, *folder.glob("*.whl"), timeout_s=BUILD_S)
     return folder
 
 
