@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from hccl_py.torch_backend.collectives import Collectives
+    from hccl_py.torch_backend.collectives import TorchCollectives
 
 from hccl_py.torch_backend import (
     AFTER_IMPORT,
@@ -157,7 +157,7 @@ def _adapt(module: ModuleType) -> None:
         _say(f"hccl_py does not fit this version of {name}: {error!r}")
 
 
-def _create(options: Any, backend_options: Any) -> Collectives:
+def _create(options: Any, backend_options: Any) -> TorchCollectives:
     from hccl_py.integrations.guard import watch
     from hccl_py.torch_backend.lifecycle import create
 

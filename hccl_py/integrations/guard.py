@@ -54,7 +54,7 @@ from hccl_py.integrations.replicas import (
     trained,
     values,
 )
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
@@ -79,7 +79,7 @@ class UnsynchronisedError(HcclError):
 _guard: Guard | None = None
 
 
-def watch(group: Collectives) -> None:
+def watch(group: TorchCollectives) -> None:
     """Watch the job of a default group of several ranks anew, unless HCCL_GUARD=off."""
     mode = _mode()
     is_default = not group.options.global_ranks_in_group

@@ -24,7 +24,7 @@ from hccl_py.diagnosis.errors import AFTER_ERROR
 from hccl_py.membership.lives import life_at
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import UNSET_TIMEOUT, Backends, seconds_of
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -66,7 +66,7 @@ def is_wanted(config: str) -> bool:
     return IS_SUPPORTED and asked
 
 
-class HcclBackend(Collectives, _TorchBackend):
+class HcclBackend(TorchCollectives, _TorchBackend):
     """The backend of one device, or of several, of a torch process group."""
 
     is_dispatched = True
@@ -98,7 +98,7 @@ class HcclBackend(Collectives, _TorchBackend):
             recorder.remove()  # it holds the group, which holds this backend
         super().shutdown()
 
-    allreduce_sparse = Collectives.allreduce
+    allreduce_sparse = TorchCollectives.allreduce
 
     def start_coalescing(self) -> None:
         """Collect this thread's calls until `end_coalescing`."""
@@ -158,10 +158,10 @@ class HcclBackend(Collectives, _TorchBackend):
         return HcclBackend(made, store, (), opts.group_name)
 
 
-def backend_of(group: Any) -> Collectives | None:
+def backend_of(group: Any) -> TorchCollectives | None:
     """Return hccl's part of a process group: itself, or one of its backends; None without hccl."""
-    if isinstance(group, Collectives) or not isinstance(group, dist.ProcessGroup):
-        return group if isinstance(group, Collectives) else None
+    if isinstance(group, TorchCollectives) or not isinstance(group, dist.ProcessGroup):
+        return group if isinstance(group, TorchCollectives) else None
     backends = map(group._get_backend, group._device_types)
     return next((one for one in backends if isinstance(one, HcclBackend)), None)
 

@@ -107,7 +107,7 @@ def _plain(
 
 
 def _has_equal_parts(
-    group: Collectives, output: Tensor, input: Tensor, received: object, sent: object
+    group: TorchCollectives, output: Tensor, input: Tensor, received: object, sent: object
 ) -> bool:
     """Return whether all_to_all_single has no split sizes, and equal rows for each rank."""
     return (
@@ -117,7 +117,7 @@ def _has_equal_parts(
     )
 
 
-class Collectives(GroupIdentity):
+class TorchCollectives(GroupIdentity):
     """The methods of torch's ProcessGroup and Backend, which have the same names."""
 
     def _call(self, name: str, kind: Any = None, *options: Any, **named: Any) -> Call:

@@ -33,7 +33,7 @@ from torch.autograd import Variable
 
 from hccl_py.memory.registered import empty
 from hccl_py.torch_backend.backend import backend_of
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.errors import InvalidArgumentError
@@ -171,7 +171,7 @@ class _Buffer:
         for index, _ in unused:
             self.flags[index] = 0
         gradients = self.flat
-        if cast(Collectives, backend_of(group)).communicator.compression != "none":
+        if cast(TorchCollectives, backend_of(group)).communicator.compression != "none":
             gradients = gradients[: -len(self.flags)]
             dist.all_reduce(self.flags, dist.ReduceOp.MAX, group=group)
         dist.all_reduce(gradients, dist.ReduceOp.AVG, group=group)

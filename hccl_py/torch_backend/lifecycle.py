@@ -19,7 +19,7 @@ from hccl_py.recording import GUARDS
 from hccl_py.torch_backend import ALIAS, NAME, TESTED_TORCH, compat, owns
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.backend import HcclBackend, backend_of, is_alone, is_wanted
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
@@ -31,7 +31,7 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
 
 
-def create(options: Any, config: str, pg_options: Any = None) -> Collectives:
+def create(options: Any, config: str, pg_options: Any = None) -> TorchCollectives:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
     A subset of the default group is made from it; any other group meets at its own store. The
@@ -58,7 +58,7 @@ def create(options: Any, config: str, pg_options: Any = None) -> Collectives:
     return group
 
 
-def _connected(options: Any, config: str, wait: str | None) -> Collectives:
+def _connected(options: Any, config: str, wait: str | None) -> TorchCollectives:
     ranks, name = options.global_ranks_in_group, options.group_id
     timeout_s = seconds_of(options.timeout)
     default = backend_of(dist.group.WORLD) if dist.is_initialized() else None
@@ -100,7 +100,7 @@ def _warn_of_other_owner() -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _is_subset(default: Collectives, options: Any) -> bool:
+def _is_subset(default: TorchCollectives, options: Any) -> bool:
     """Return whether the new group consists of ranks of the default group.
 
     A group beside the default group, as in jobs that exchange weights, may have ranks of other

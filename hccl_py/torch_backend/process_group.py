@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from hccl_py.membership.subset import check_ranks
 from hccl_py.torch_backend.arguments import seconds_of
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
     _TorchGroup = dist.ProcessGroup
 
 
-class ProcessGroupHccl(Collectives, _TorchGroup):
+class ProcessGroupHccl(TorchCollectives, _TorchGroup):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
     def setGroupName(self, name: str) -> None:  # noqa: N802

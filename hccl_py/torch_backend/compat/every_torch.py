@@ -24,7 +24,7 @@ from hccl_py.torch_backend import (
     watch_backend_names,
 )
 from hccl_py.torch_backend.backend import backend_of
-from hccl_py.torch_backend.collectives import Collectives
+from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.torch_backend.compat.patch import (
     Function,
     Patch,
@@ -182,7 +182,7 @@ def _create_shrunk_group(
 
     It also reads the excluded ranks of the group as ranks of the default group.
     """
-    if isinstance(shrunk, Collectives):
+    if isinstance(shrunk, TorchCollectives):
         # The caller continues to use this list.
         remaining_ranks[:] = shrunk.options.global_ranks_in_group or range(shrunk.size())
     if not isinstance(shrunk, ProcessGroupHccl):
