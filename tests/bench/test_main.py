@@ -190,7 +190,7 @@ def test_run_wrong_result_is_counted_and_fails(
     captured = capsys.readouterr()
     assert "2 wrong elements" in captured.err
     rows = [line.split() for line in captured.out.splitlines() if line[0] == " "][1:]
-    assert [(row[6], row[14]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
+    assert [(row[6], row[15]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
 
 
 def test_run_barrier_that_waits_for_nobody_is_wrong(faulty: ModuleType) -> None:

@@ -32,10 +32,10 @@ def ask_for_changes() -> None:
     create = lifecycle.create
     names = "store", "group_rank", "group_size", "timeout", "group_id", "global_ranks_in_group"
 
-    def create_changing(options: Any, config: str) -> Any:
+    def create_changing(options: Any, *more: Any) -> Any:
         given = {name: getattr(options, name) for name in names}
         is_default = not options.global_ranks_in_group
-        return create(SimpleNamespace(**given, enable_reconfigure=is_default), config)
+        return create(SimpleNamespace(**given, enable_reconfigure=is_default), *more)
 
     lifecycle.create = create_changing
 
