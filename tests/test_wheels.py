@@ -177,7 +177,8 @@ def test_import_keeps_the_gil_off_and_threads_get_their_own_numbers(
         pytest.skip("only for Pythons without the GIL")
     python = environment / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
-    run(*pip, "--find-links", folder, "hccl-py", "pytest", "pytest-timeout")
+    run(*pip, "--no-index", "--find-links", folder, "hccl-py")
+    run(*pip, "pytest", "pytest-timeout")
     modules = "hccl_py.transport._core, hccl_py.lab._lab, hccl_py.bench._perftest"
     run(python, "-W", "error", "-c", f"import sys, {modules}; sys.exit(sys._is_gil_enabled())")
     tests = ROOT / "tests" / "communicator"
