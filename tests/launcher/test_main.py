@@ -17,6 +17,8 @@ from launching import COMMAND, agent_of, job, launch, ranks_of, run
 from quiet_clock import HANG_S
 from tiers import by_night
 
+from hccl_py.schedulers.ports import free_port
+
 PRINT_ENVIRONMENT = """
 import json, os, sys
 say(json.dumps({"argv": sys.argv[1:], "path": sys.path[0], "name": __name__, **os.environ}))
@@ -403,7 +405,8 @@ def test_secret_that_can_be_guessed_is_refused_or_warned_of(
 ) -> None:
     monkeypatch.setenv("HCCL_SECRET", secret)
     path = script("say(rank)")
-    for options in (("--nproc", 2), ("--hosts", "127.0.0.1:2"), ("--node-rank", 0)):
+    node = "--node-rank", 0, "--master-port", free_port()  # else 29500, which another job may have
+    for options in (("--nproc", 2), ("--hosts", "127.0.0.1:2"), node):
         done = launch(*options, path)
         assert "HCCL_SECRET" in done.stderr
         assert done.returncode == (0 if secret else 2), done.stderr
