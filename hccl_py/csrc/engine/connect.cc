@@ -121,7 +121,7 @@ bool Communicator::map_window(Window& window, int peer, uint64_t num_bytes, uint
 
 void Communicator::open_window(const std::shared_ptr<Window>& window, uint64_t id,
                                bool is_passive) {
-  Windows::open(point_to_point_.windows(), window, id, is_passive);
+  Windows::open(point_to_point_.windows(), *window, id, is_passive);
   if (!is_passive) return;
   progress_thread_->start();
   kick_progress_thread();

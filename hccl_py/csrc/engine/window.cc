@@ -121,23 +121,21 @@ void Window::withdraw(bool agreed) {
   if (auto offset = signals_offset()) arena_->retire(*offset);
 }
 
-void Windows::open(const std::shared_ptr<Windows>& windows, const std::shared_ptr<Window>& window,
-                   uint64_t id, bool is_passive) {
-  window->id_ = id;
-  window->windows_ = windows;
+void Windows::open(const std::shared_ptr<Windows>& windows, Window& window, uint64_t id,
+                   bool is_passive) {
+  window.id_ = id;
+  window.windows_ = windows;
   std::lock_guard lock(windows->mutex_);
-  windows->windows_[id] = {window, is_passive};
+  windows->windows_[id] = {&window, is_passive};
   if (is_passive && windows->is_open()) windows->num_passive_.fetch_add(1);
 }
 
 void Windows::close(uint64_t id) {
-  Open closed{};
   std::lock_guard lock(mutex_);
   auto found = windows_.find(id);
   if (found == windows_.end()) return;
-  closed = std::move(found->second);  // its end may call close()
+  if (found->second.is_passive && is_open()) num_passive_.fetch_sub(1);
   windows_.erase(found);
-  if (closed.is_passive && is_open()) num_passive_.fetch_sub(1);
 }
 
 }  // namespace hccl

@@ -115,8 +115,8 @@ class Windows {
  public:
   // Messages with this id find it. `is_passive`: peers send them, so this rank has to receive
   // without a call.
-  static void open(const std::shared_ptr<Windows>& windows, const std::shared_ptr<Window>& window,
-                   uint64_t id, bool is_passive);
+  static void open(const std::shared_ptr<Windows>& windows, Window& window, uint64_t id,
+                   bool is_passive);
   // Does nothing if it is not open.
   void close(uint64_t id);
   // The communicator has failed or is closed, or belongs to the parent process: no window is usable
@@ -135,12 +135,12 @@ class Windows {
   auto find(uint64_t id, Use use) {
     std::lock_guard lock(mutex_);
     auto found = windows_.find(id);
-    return use(found == windows_.end() ? nullptr : found->second.window.get());
+    return use(found == windows_.end() ? nullptr : found->second.window);
   }
 
  private:
   struct Open {
-    std::shared_ptr<Window> window;
+    Window* window;  // its end closes it first
     bool is_passive;
   };
 

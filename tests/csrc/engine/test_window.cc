@@ -107,7 +107,7 @@ HCCL_TEST(direct_puts_are_seen_with_their_signals) {
   for (int rank = 0; rank < 2; ++rank) {
     memory[rank] = arena->allocate(count);
     ends[rank] = std::make_shared<Window>(arena, rank, 2, std::span(memory[rank], count));
-    Windows::open(windows, ends[rank], static_cast<uint64_t>(rank), false);
+    Windows::open(windows, *ends[rank], static_cast<uint64_t>(rank), false);
   }
   for (int rank = 0; rank < 2; ++rank) {
     const Window& other = *ends[1 - rank];

@@ -70,7 +70,7 @@ void run_point_to_point(Feed& feed) {
   std::unique_ptr<std::byte[]> exposed(new std::byte[window_bytes]());
   std::span<std::byte> memory(exposed.get(), window_bytes);
   auto window = std::make_shared<Window>(nullptr, me, world_size, memory);
-  Windows::open(engine.windows(), window, id, true);
+  Windows::open(engine.windows(), *window, id, true);
   for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     switch (feed.below(8)) {

@@ -25,9 +25,6 @@ void check_signals() {
 
 namespace {
 
-// Limit of a call that may hold Python's lock: moved in one or two microseconds.
-constexpr size_t little_bytes = 16384;
-
 nb::ft_mutex spare_requests;
 
 }  // namespace

@@ -30,6 +30,9 @@ struct Prepared {
   Compression compression;
 };
 
+// Limit of a call that may hold Python's lock: moved in one or two microseconds.
+inline constexpr size_t little_bytes = 16384;
+
 // A call that is not submitted yet.
 struct UnsubmittedCall {
   RequestPtr request;

@@ -19,9 +19,6 @@ namespace hccl {
 
 namespace {
 
-// Longer ones release Python's lock: moved in one or two microseconds.
-constexpr size_t little_bytes = 16384;
-
 // A window and what it needs as long as it is open.
 struct PythonWindow {
   std::shared_ptr<Window> window;
