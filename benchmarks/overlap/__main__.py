@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
-from benchmarks.overlap.contenders import CONTENDERS, MODELS, choose, train
+from benchmarks.overlap.contenders import CONTENDERS, MODELS, choose, time_round, train
 from benchmarks.overlap.report import introduce, report
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.command_line.read import parse
-from hccl_py.bench.collective.rank import time_each
 from hccl_py.bench.collective.ranks import PRELOAD, RankFailure, Ranks
 from hccl_py.command_line import (
     Parser,
@@ -55,6 +54,7 @@ examples:
 
 columns:
   step ms     a step on its slowest rank: median over the rounds (p10-p90)
+  cpu ms      CPU time of all threads of a rank for a step: mean of the ranks, median of the rounds
   of alone    step / step of the model alone
   gloo / it   step of DDP over gloo / step; above 1 this contender is faster
   reduce ms   one all_reduce of all gradients, without training
@@ -114,29 +114,32 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
         answers = crew.ask(train, index, model, batch, what=what)
         difference = max(each[1] for each in answers)
         found.append({"contender": name, "gradient_bytes": answers[0][0], "batch": batch})
-        found[-1] |= {"difference": difference, "step_ms": [], "reduce_ms": []}
+        found[-1] |= {"difference": difference, "step_ms": [], "cpu_ms": [], "reduce_ms": []}
     ways = list(CONTENDERS.values())
 
-    def time_ms(index: int, warmup: int, calls: int) -> float:
-        """Return the mean over calls of the slowest rank's milliseconds."""
+    def time_ms(index: int, warmup: int, calls: int) -> tuple[float, float]:
+        """Return means over calls: of the slowest rank's milliseconds, and of a rank's CPU time."""
         what = f"training {model} with {ways[index].title}"
-        times = np.array(crew.ask(time_each, index, calls, warmup, False, what=what))
-        return float(times.max(axis=0).mean() * 1e3)
+        answers = crew.ask(time_round, index, calls, warmup, what=what)
+        slowest_s = np.max([seconds for seconds, _ in answers], axis=0)
+        return float(slowest_s.mean() * 1e3), float(np.mean([each for _, each in answers]) * 1e3)
 
     def in_turns(timed: str) -> Iterator[int]:
         crew.ask(choose, timed, what=f"turning to the {timed}")
         yield from ((number + offset) % len(found) for offset in range(len(found)))
 
     number = 0
-    step_ms = max(time_ms(index, _SLOW_WARMUP_STEPS, 2) for index in in_turns("step"))
+    step_ms = max(time_ms(index, _SLOW_WARMUP_STEPS, 2)[0] for index in in_turns("step"))
     steps = min(_MAX_STEPS, max(1, round(_ROUND_S * 1e3 / step_ms)))
     before, end = Load.now(crew.pids), time.monotonic() + given.seconds
     while number < _MIN_ROUNDS or time.monotonic() < end:
         for index in in_turns("step"):
-            found[index]["step_ms"].append(time_ms(index, _WARMUP_STEPS, steps))
+            step_ms, cpu_ms = time_ms(index, _WARMUP_STEPS, steps)
+            found[index]["step_ms"].append(step_ms)
+            found[index]["cpu_ms"].append(cpu_ms)
         for index in in_turns("all_reduce"):
             if ways[index].silent:
-                found[index]["reduce_ms"].append(time_ms(index, 1, _ALL_REDUCES))
+                found[index]["reduce_ms"].append(time_ms(index, 1, _ALL_REDUCES)[0])
         number += 1
     doubts = load_doubts(before, Load.now(crew.pids))
     return [{**each, "steps_per_round": steps, "doubts": doubts} for each in found]

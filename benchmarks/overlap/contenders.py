@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from hccl_py.bench.collective.contender import Contender, Endpoint
-from hccl_py.bench.collective.rank import Rank
+from hccl_py.bench.collective.rank import Rank, time_each
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,13 @@ def choose(rank: Rank, what: str) -> None:
     trained: Any = rank.contenders
     rank.calls = [getattr(one, what) for one in trained]
     rank.call = trained[0].gradients
+
+
+def time_round(
+    rank: Rank, contender: int, calls: int, warmup: int
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Return the seconds of each call, and the CPU seconds of this rank for one, in a rank."""
+    time_each(rank, contender, warmup, 0, False)
+    began_s = time.process_time()
+    seconds = time_each(rank, contender, calls, 0, False)
+    return seconds, (time.process_time() - began_s) / calls

@@ -12,7 +12,7 @@ from hccl_py.bench.collective.output.text import number
 from hccl_py.bench.collective.results import Spread
 
 _MOST_EXPOSED = 1 / 3
-_HEAD = ["", "step ms", "of alone", "gloo / it", "reduce ms", "exposed ms", "of reduce"]
+_HEAD = ["", "step ms", "of alone", "gloo / it", "cpu ms", "reduce ms", "exposed ms", "of reduce"]
 _HEAD += ["of gloo's"]
 
 
@@ -22,6 +22,7 @@ class TrainingCase:
 
     Attributes:
         step_ms: the time of a step in each round of all starts, by contender.
+        cpu_ms: the same for the CPU time of a rank in a step.
         reduce_ms: the same for an all_reduce of all gradients.
         num_steps: timed steps of each contender.
         doubts: reasons not to trust the figures.
@@ -32,6 +33,7 @@ class TrainingCase:
     batch: int
     gradient_bytes: int
     step_ms: dict[str, list[float]] = field(default_factory=dict)
+    cpu_ms: dict[str, list[float]] = field(default_factory=dict)
     reduce_ms: dict[str, list[float]] = field(default_factory=dict)
     num_steps: int = 0
     doubts: list[str] = field(default_factory=list)
@@ -84,6 +86,7 @@ def cases(document: Document) -> list[TrainingCase]:
         case = found.setdefault(key, TrainingCase(*key, each["batch"], each["gradient_bytes"]))
         name = each["contender"]
         case.step_ms.setdefault(name, []).extend(each["step_ms"])
+        case.cpu_ms.setdefault(name, []).extend(each["cpu_ms"])
         case.reduce_ms.setdefault(name, []).extend(each["reduce_ms"])
         if name == "none":
             case.num_steps += len(each["step_ms"]) * each["steps_per_round"]
@@ -133,6 +136,7 @@ def _row(case: TrainingCase, name: str) -> Sequence[str]:
         f"{number(step.median)} ({number(step.p10)}-{number(step.p90)})",
         f"{step.median / alone.median:.2f}x",
         f"{gloo.median / step.median:.2f}x",
+        number(Spread.of(case.cpu_ms[name]).median),
     ]
     if CONTENDERS[name].silent is None:
         return [*row, *[""] * (len(_HEAD) - len(row))]

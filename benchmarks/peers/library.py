@@ -121,3 +121,29 @@ def open_mpi() -> Library:
         world.Allreduce(mpi.IN_PLACE, values, mpi.MAX)
 
     return Library(rank, world.Get_size(), bind, slowest, world.Barrier, lambda: None)
+
+
+def open_deepspeed() -> Library:
+    """Open DeepSpeed's shared memory for inference, which has only sums; gloo does the rest."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    builder: Any = import_module("deepspeed.ops.op_builder.cpu.comm").ShareMemCommBuilder()
+    builder.load().initialize(world_size, rank)
+    all_reduce: Any = torch.ops.deepspeed.inference_all_reduce_
+    barrier = partial(all_reduce, torch.zeros(1))
+    barrier()
+    # All ranks have mapped it. DeepSpeed leaves it there.
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    os.unlink(f"/dev/shm/deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}")
+
+    def bind(op: str, input: Array, output: Array) -> Call:
+        return partial(all_reduce, torch.from_numpy(input))
+
+    def slowest(values: Array) -> None:
+        dist.all_reduce(torch.from_numpy(values), dist.ReduceOp.MAX)
+
+    return Library(rank, world_size, bind, slowest, barrier, dist.destroy_process_group)

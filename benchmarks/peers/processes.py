@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,12 +85,14 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def output_of(*command: str) -> str:
-    """Return what a short command prints; raise StartError if it fails."""
-    environment = {**os.environ, **ROOT_MAY}
+def output_of(
+    *command: str, timeout_s: float = _CHECK_S, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return what a command prints; raise StartError if it fails."""
+    every = {**os.environ, **ROOT_MAY, **(environment or {})}
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_CHECK_S, env=environment, check=False
+            command, capture_output=True, text=True, timeout=timeout_s, env=every, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StartError(str(error)) from None

@@ -31,6 +31,7 @@ from benchmarks.peers.library import (  # noqa: E402
     Call,
     Library,
     open_communicator,
+    open_deepspeed,
     open_mpi,
     open_torch,
 )
@@ -148,6 +149,7 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
     "mpi": open_mpi,
     "torch hccl": partial(open_torch, "hccl"),
     "torch gloo": partial(open_torch, "gloo"),
+    "deepspeed": open_deepspeed,
     "copies": _open_copies,
     "sockets": _open_sockets,
 }

@@ -28,6 +28,7 @@ def _recorded() -> dict[str, Any]:
             "gradient_bytes": 8_000_000,
             "steps_per_round": 4,
             "step_ms": [step * factor for factor in _ROUNDS],
+            "cpu_ms": [step / 2] * len(_ROUNDS),
             "reduce_ms": [3.0] * len(_ROUNDS) if name in steps else [],
             "doubts": ["other programs used 30% of the cores"] if model == "transformer" else [],
         }
@@ -57,11 +58,11 @@ def test_show_recorded_rounds_gives_exposed_times_and_says_where_hccl_loses(
     lines = capsys.readouterr().out.splitlines()
     assert "# digits, 2 ranks, 64 samples each, 8.00 MB of gradients" in lines
     rows = {line.strip().partition("  ")[0]: line.split() for line in reversed(lines)}
-    assert rows["DDP, gloo"][2:] == ["17.0", "(17.0-17.0)", "1.70x", "1.00x", "3.00", "6.00",
-                                     "(6.00-6.00)", "200%", "1.00"]  # fmt: skip
-    assert rows["DDP, hccl"][2:] == ["12.5", "(12.5-12.5)", "1.25x", "1.36x", "3.00", "1.50",
-                                     "(1.50-1.50)", "50%", "0.25"]  # fmt: skip
-    assert rows["DDP, silent"][2:] == ["11.0", "(11.0-11.0)", "1.10x", "1.55x"]
+    assert rows["DDP, gloo"][2:] == ["17.0", "(17.0-17.0)", "1.70x", "1.00x", "8.50", "3.00",
+                                     "6.00", "(6.00-6.00)", "200%", "1.00"]  # fmt: skip
+    assert rows["DDP, hccl"][2:] == ["12.5", "(12.5-12.5)", "1.25x", "1.36x", "6.25", "3.00",
+                                     "1.50", "(1.50-1.50)", "50%", "0.25"]  # fmt: skip
+    assert rows["DDP, silent"][2:] == ["11.0", "(11.0-11.0)", "1.10x", "1.55x", "5.50"]
     assert "  not to be trusted: other programs used 30% of the cores" in lines
     losing = lines[lines.index("# Where hccl loses") + 1 :]
     assert [line.rpartition("gradients: ")[2] for line in losing[:3]] == [
@@ -83,6 +84,8 @@ def test_main_trains_with_every_contender_and_writes_its_rounds(
     results = json.loads(path.read_text())["results"]
     assert [each["contender"] for each in results] == [*CONTENDERS]
     assert all(len(each["step_ms"]) >= 3 and min(each["step_ms"]) > 0 for each in results)
+    assert all(len(each["cpu_ms"]) == len(each["step_ms"]) for each in results)
+    assert all(min(each["cpu_ms"]) > 0 for each in results)
     talking = {name for name, way in CONTENDERS.items() if way.silent}
     assert all(bool(each["reduce_ms"]) == (each["contender"] in talking) for each in results)
     out = capsys.readouterr().out

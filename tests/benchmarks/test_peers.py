@@ -230,9 +230,29 @@ def test_main_starts_ours_and_its_peers_afresh(
     assert [each["contender"] for each in written["results"]] == names
     assert all(0 < min(each["blocks_us"]) <= each["time_us"] for each in written["results"])
     assert all(len(each["cores"]) == 2 for each in written["results"])
-    assert len(written["missing"]) == 3 - len(peers) // 2
+    assert len(written["missing"]) == 4 - len(peers) // 2
     out = capsys.readouterr().out
     assert "# reduce_scatter, 2 ranks, torch.distributed" in out
+
+
+@pytest.mark.nightly("frameworks")
+@pytest.mark.timeout(900)  # its kernel is compiled
+def test_main_measures_sums_of_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("deepspeed")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    left = "deepspeed_allreduce_buffer_*"
+    path, before = tmp_path / "peers.json", set(Path("/dev/shm").glob(left))
+    wanted = ["--ranks", "2", "--ops", "all_reduce,barrier", "--sizes", "4,128K"]
+    wanted += ["--api", "torch", "--starts", "1", "--seconds", "0.1"]
+    assert main([*wanted, "--deepspeed", sys.executable, "--json", str(path)]) == 0
+    written = json.loads(path.read_text())
+    assert not written["missing"]
+    measured = [(each["contender"], each["op"], each["bytes"]) for each in written["results"]]
+    sums = [
+        (name, "all_reduce", size) for name in ("hccl", "gloo", "deepspeed") for size in (4, 131072)
+    ]
+    assert measured == [*sums, ("hccl", "barrier", 0), ("gloo", "barrier", 0)]
+    assert set(Path("/dev/shm").glob(left)) <= before
 
 
 def copy_as_every_collective(rank: int, n: int) -> None:
