@@ -2,8 +2,9 @@
 
     python -m benchmarks.peers --install-into ~/peers
 
-peers/        Communicator beside MPICH, Open MPI and UCC, torch's groups beside gloo, fresh starts
+peers/        Communicator beside MPICH, Open MPI and UCC, torch's groups beside gloo and DeepSpeed
 overlap/      communication time of training steps: DDP over gloo, DDP over hccl, fast_ddp
+serving/      tokens per second and CPU time per token of vLLM's engines on gloo and on hccl
 startup/      how fast ranks connect, and the descriptors, threads and memory of each
 prediction/   predictions of hccl_py.simulate beside measurements
 uneven        synthesized plans beside the table's algorithms, on four hosts whose links differ

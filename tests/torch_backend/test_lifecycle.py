@@ -45,3 +45,30 @@ def test_options_of_a_group_choose_how_its_rank_waits() -> None:
     assert done.stdout.splitlines() == ["idle balanced", "idle spin", "idle balanced"]
     expected = "wait: expected spin or balanced or idle, got 'often'"
     assert expected in done.stderr.splitlines()[-1]
+
+
+WAITS = """
+import time, torch.distributed as dist
+dist.init_process_group("hccl")
+for way in ("spin", "idle"):
+    group = dist.new_group(pg_options={"wait": way})
+    dist.barrier(group)
+    before = group.communicator.statistics()["sleeps"]
+    for _ in range(50):
+        if dist.get_rank() == 1:
+            time.sleep(1e-3)  # rank 0 waits
+        dist.barrier(group)
+    if dist.get_rank() == 0:
+        print(way, group.communicator.statistics()["sleeps"] - before)
+dist.destroy_process_group()
+"""
+
+
+def test_groups_of_one_job_wait_each_in_its_own_way(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WAITS)
+    done = launch("--nproc", 2, program)
+    assert done.returncode == 0, done.stderr
+    slept = dict(line.split()[-2:] for line in done.stdout.splitlines())
+    assert int(slept["spin"]) == 0
+    assert int(slept["idle"]) >= 25  # of 50 waits: a rank may find the other there

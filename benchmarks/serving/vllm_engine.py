@@ -2,7 +2,7 @@
 
 Its model is a tiny Llama with random weights. It prints `{"workers": [pid, ...]}`. For each number
 on a line of stdin it then generates as many tokens for each of two prompts, and prints them with
-the seconds that they took, or the error.
+the seconds that they took and the CPU seconds of all its processes, or the error.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ LLAMA = {
 PROMPTS: Any = [{"prompt_token_ids": ids} for ids in ([1, 5, 9, 33, 7], [1, 100, 200, 300])]
 
 
-class GlooWorker(CPUWorker):
+class GlooWorker(CPUWorker):  # type: ignore[misc]
     """A worker without vLLM's own shared memory, whose collectives are torch.distributed's."""
 
     def init_device(self) -> None:
+        """Make its groups, without shared memory."""
         from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
         CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
@@ -46,6 +47,7 @@ class GlooWorker(CPUWorker):
 
 
 def engine(tensor_parallel: str, pipeline_parallel: str, *backend: str) -> LLM:
+    """Start it."""
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(LLAMA))
         return LLM(
@@ -67,14 +69,23 @@ def engine(tensor_parallel: str, pipeline_parallel: str, *backend: str) -> LLM:
 
 
 def generate(llm: LLM, count: int) -> dict[str, Any]:
+    """Return so many tokens of each prompt, and what they took."""
     sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
-    began_s = time.perf_counter()
+    began_s, before_s = time.perf_counter(), cpu_s()
     answers = llm.generate(PROMPTS, sampling, use_tqdm=False)
-    took_s = time.perf_counter() - began_s
-    return {"tokens": [list(each.outputs[0].token_ids) for each in answers], "seconds": took_s}
+    took_s, used_s = time.perf_counter() - began_s, cpu_s() - before_s
+    tokens = [list(each.outputs[0].token_ids) for each in answers]
+    return {"tokens": tokens, "seconds": took_s, "cpu_s": used_s}
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of all processes of this engine."""
+    every = (psutil.Process(), *psutil.Process().children(recursive=True))
+    return float(sum(each.cpu_times().user + each.cpu_times().system for each in every))
 
 
 def workers() -> list[int]:
+    """Return their process ids, by rank."""
     titled = {each.cmdline()[0]: each.pid for each in psutil.Process().children(recursive=True)}
     return [pid for title, pid in sorted(titled.items()) if title.startswith("VLLM::Worker")]
 
