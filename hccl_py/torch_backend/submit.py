@@ -186,9 +186,9 @@ class CallingGroup(_Base):
 
     def _keep(self, work: HcclWork) -> HcclWork:
         work.is_registered = _in_flight_allowed()
-        if self.is_dispatched:  # torch registers the work
-            work.sequence = self.communicator._state.require_engine().sequence()
-        elif work.is_registered:
+        engine: Any = self.communicator._state.calls.engine
+        work.sequence = 0 if engine is None else engine.sequence()
+        if work.is_registered and not self.is_dispatched:  # torch registers a dispatched one
             for tensor in work.result():
                 register_for_wait_tensor(tensor, work)
         return work

@@ -99,7 +99,7 @@ class HcclWork(dist.Work):
         self.staged = staged
         self._settled = not natives
         self.source: int | None = None
-        self.sequence = 0  # of a collective of a HcclBackend
+        self.sequence = 0  # of a collective that torch's caller waits for
         self.is_registered = False  # with torch, for `wait_tensor`
         self._lock = threading.Lock()
         self._future: TensorsFuture | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +151,7 @@ class Recorder:
         self.nonblocking = self
         self.entry = None
         self.name, self.rank, self.world_size = "recorder", 0, 2
+        self._state = SimpleNamespace(calls=SimpleNamespace(engine=None))
 
 
 class GroupOfTorch(CallingGroup, dist.ProcessGroup):  # type: ignore[misc]

@@ -35,6 +35,21 @@ def test_work_answers(rank: int, world_size: int) -> list[object]:
     return [*answers, result.data_ptr() == tensor.data_ptr(), result.clone(), tensor]
 
 
+def numbers(rank: int, world_size: int) -> list[int]:
+    """Return the numbers of three works, and then the group's."""
+    group: Any = dist.group.WORLD
+    works = [dist.all_reduce(ones(), async_op=True) for _ in range(2)]
+    found = [work._get_sequence_number() for work in works]
+    dist.broadcast(ones(), 0)
+    work = dist.barrier(async_op=True)
+    work.wait()
+    return [*found, work._get_sequence_number(), group._get_sequence_number_for_group()]
+
+
+def test_works_of_a_group_have_the_numbers_of_its_calls() -> None:
+    assert run_ranks(numbers, 2, backend="hccl") == [[1, 2, 4, 4]] * 2
+
+
 def asynchronous_calls(rank: int, n: int) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     """One of each function that takes `async_op`, with its output first or second."""
     blocks, whole = [ones(2) * (r + 1) for r in range(n)], torch.arange(2.0 * n) + rank
