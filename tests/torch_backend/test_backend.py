@@ -208,6 +208,23 @@ def test_hooks_and_recorder_of_torch_see_calls() -> None:
         assert found[:2] == seen and "c10d:broadcast" in found
 
 
+def named(rank: int, world_size: int) -> list[str]:
+    """Return the events of two calls, of which the user has named one."""
+    tensor = torch.ones(1)
+    with torch.profiler.profile() as profile:
+        with dist.record_comm("layer 1"):
+            dist.all_reduce(tensor)
+        dist.all_reduce(tensor)
+    return [event.name for event in profile.events() or () if event.name[:4] in ("laye", "hccl")]
+
+
+def test_record_comm_names_calls_to_the_profiler() -> None:
+    assert run_ranks(named, 2, backend="hccl") == [["layer 1", "hccl:all_reduce"]] * 2
+    # C++ begins another event of the name with the Work that it makes for a backend in Python.
+    mixed = ["layer 1", "layer 1", "hccl:all_reduce"]
+    assert run_ranks(named, 2, backend=MIXED) == [mixed] * 2
+
+
 def with_nan(rank: int, world_size: int) -> None:
     dist.init_process_group("hccl")
     with pytest.raises(RuntimeError, match="NaN"):

@@ -27,19 +27,24 @@ from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.instruments.modes import OPERATORS
 from hccl_py.torch_backend.work import FINISHED, HcclWork
 
-_name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
+_C10D: Any = torch._C._distributed_c10d
+_name_of_user = getattr(_C10D, "_get_comm_profiling_name", str)
 """Returns the value of `dist.record_comm`, "" outside of it or in a torch without it."""
 
 
 def profiled(group: Any, call: Call, method: str, submit: Callable[[], HcclWork]) -> HcclWork:
     """Submit a call, as events of the profilers that run."""
-    name = _name_of_user() or f"hccl:{method}"
-    event = _record_function_with_args_enter(name, *call.inputs)
+    named = _name_of_user()
+    event = _record_function_with_args_enter(named or f"hccl:{method}", *call.inputs)
+    if named:
+        _C10D._set_comm_profiling_name("")  # else C++ begins an event of it with each Work
     work = FINISHED
     try:
         with contextlib.nullcontext() if group.is_dispatched else _operator(group, call):
             work = submit()
     finally:
+        if named:
+            _C10D._set_comm_profiling_name(named)
         if work is FINISHED:
             _record_function_with_args_exit(event)
         else:
