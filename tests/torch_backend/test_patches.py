@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import runpy
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -49,6 +51,15 @@ def test_list_names_every_patch_with_its_reason(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     for patch in (*AT_IMPORT, *PATCHES):
         assert patch.reason and f"{patch.target}\n    {patch.reason}" in printed
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="the page has what newer versions of torch need")
+def test_page_names_every_patch() -> None:
+    page = Path(__file__).parents[2] / "docs/api/torch.md"
+    _, _, rest = page.read_text().partition("## What hccl-py changes in torch\n")
+    section, _, _ = rest.partition("\n## ")
+    named = set(re.findall(r"`([\w.]+)`", section))
+    assert {patch.target.rpartition(".")[2] for patch in (*AT_IMPORT, *PATCHES)} <= named
 
 
 def rejects_groups_in_python(rank: int, world_size: int) -> None:
