@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from tiers import COMMANDS, ENVIRONMENTS
+from tiers import COMMANDS, ENVIRONMENTS, TORCH_VERSIONS
 
 from hccl_py.torch_backend import TESTED_TORCH
 
@@ -77,7 +77,8 @@ def test_tested_versions_of_torch_are_those_of_the_matrix_and_of_the_pages() -> 
     matrix = re.search(r"torch: \[(.*)\]", text_of(".github/workflows/ci.yml"))
     default = re.search(r"TORCH:-([\d.]+)\}", text_of(".ci/run"))
     assert matrix and default
-    *exact, newest = matrix[1].split(", ")
+    assert tuple(matrix[1].split(", ")) == TORCH_VERSIONS
+    *exact, newest = TORCH_VERSIONS
     assert (tuple(one.rpartition(".")[0] for one in exact), newest) == (TESTED_TORCH, "newest")
     assert default[1] == exact[0]
     assert f"pip install torch=={exact[0]}\n" in text_of(".github/workflows/nightly.yml")

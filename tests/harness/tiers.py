@@ -20,7 +20,7 @@ SECTIONS = {
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
-    "torch": "torch's own suites, and ours with other versions of torch",
+    "torch": "the default tier, and torch's own suites of backends, with each version of torch",
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "roce": "RDMA over soft-RoCE, in virtual machines",
     "wings": "the core's tests without bench, without horovod, and without lab",
@@ -30,6 +30,9 @@ SECTIONS = {
     "vllm": "vLLM's engine on CPUs, from its wheel",
 }
 """Names that the marker `nightly` takes."""
+
+TORCH_VERSIONS = ("2.13.0", "2.14.1", "newest")
+"""Versions of torch with which the default tier runs, in an environment of its own each."""
 
 COMMANDS = {
     **{name: f"python3 -m pytest -q -m nightly --section {name}" for name in SECTIONS},
@@ -53,6 +56,11 @@ COMMANDS["roce"] += " -n 2 --durations=0 --durations-min=10 tests/roce"
 COMMANDS["attacks"] += (
     " && HCCL_TEST_ROUNDS=5 python3 -m pytest -q -m '' tests/faults/test_outside.py "
     "tests/transport/control/test_strangers.py"
+)
+
+COMMANDS["torch"] = (
+    f"for version in {' '.join(TORCH_VERSIONS)}; do "
+    "TORCH=$version .ci/run tests || failed=1; done; exit ${failed:-0}"
 )
 
 for name in ("frameworks", "jax_tensorflow"):
