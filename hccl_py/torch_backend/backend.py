@@ -40,7 +40,7 @@ IS_SUPPORTED = hasattr(c10d.Backend, "_set_group_uid")
 """Whether a Python class can be a backend: since torch 2.14."""
 
 
-_RECORDS = (
+RECORDS = (
     hasattr(c10d, "FlightRecorderHook")
     and os.environ.get("TORCH_FR_BUFFER_SIZE") != "0"
     and torch.__version__ < "2.15"
@@ -72,7 +72,8 @@ class HcclBackend(TorchCollectives, _TorchBackend):
     is_dispatched = True
     recorded: Any = None
     """The new process group, until torch's flight recorder hooks its calls."""
-    _recorder: Any = None
+    recorder: Any = None
+    """Torch's flight recorder, which hooks the calls from then on."""
     supports_splitting = True
 
     def __init__(
@@ -87,13 +88,13 @@ class HcclBackend(TorchCollectives, _TorchBackend):
         """Have the flight recorder hook the calls: the group has just got all of its backends."""
         super()._set_group_uid(uid)  # type: ignore[misc]
         group, self.recorded = self.recorded, None
-        if group is not None and _RECORDS:
+        if group is not None and RECORDS:
             hook: Any = c10d.FlightRecorderHook  # type: ignore[attr-defined]
-            self._recorder = hook.attach(group)
+            self.recorder = hook.attach(group)
 
     def shutdown(self) -> None:
         """Leave the group regularly: see `Communicator.close`. Later calls fail."""
-        recorder, self._recorder = self._recorder, None
+        recorder, self.recorder = self.recorder, None
         if recorder is not None:
             recorder.remove()  # it holds the group, which holds this backend
         super().shutdown()

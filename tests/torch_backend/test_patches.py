@@ -7,6 +7,7 @@ does the right thing asks for the patch to be removed from `hccl_py/torch_backen
 from __future__ import annotations
 
 import importlib
+import pickle
 import pkgutil
 import re
 import runpy
@@ -27,13 +28,14 @@ import torch.distributed as dist
 from quiet_clock import HANG_S
 from ranks import run_ranks
 from torch import nn
+from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend import let_signals_interrupt_rendezvous
-from hccl_py.torch_backend.backend import IS_SUPPORTED
+from hccl_py.torch_backend.backend import IS_SUPPORTED, RECORDS
 from hccl_py.torch_backend.compat import AT_IMPORT, PATCHES
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network import system_calls
@@ -58,8 +60,27 @@ def test_page_names_every_patch() -> None:
     page = Path(__file__).parents[2] / "docs/api/torch.md"
     _, _, rest = page.read_text().partition("## What hccl-py changes in torch\n")
     section, _, _ = rest.partition("\n## ")
-    named = set(re.findall(r"`([\w.]+)`", section))
+    named = set(re.findall(r"`(?:\w+\.)?(\w+)`", section))
     assert {patch.target.rpartition(".")[2] for patch in (*AT_IMPORT, *PATCHES)} <= named
+
+
+def records_of_a_call(rank: int, world_size: int) -> list[int]:
+    """Return how often torch's flight recorder has a call, after each of two ways to attach."""
+    recorder: Any = _distributed_c10d.FlightRecorderHook  # type: ignore[attr-defined]
+    found, kept = [], []
+    for attach in (recorder.attach, recorder.attach.__wrapped__):
+        kept.append(attach(dist.group.WORLD))
+        before = pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]
+        dist.all_reduce(torch.ones(1))
+        after = pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]
+        found.append(len(after) - len(before))
+    return found
+
+
+@pytest.mark.skipif(not (IS_SUPPORTED and RECORDS), reason="torch records no calls, or each once")
+def test_call_is_recorded_once_by_torchs_recorder() -> None:
+    environment = {"HCCL_NATIVE_BACKEND": "1", "TORCH_FR_BUFFER_SIZE": "100"}
+    assert run_ranks(records_of_a_call, 1, env=environment, backend="hccl") == [[1, 2]]
 
 
 def rejects_groups_in_python(rank: int, world_size: int) -> None:

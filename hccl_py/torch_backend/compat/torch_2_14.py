@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hccl_py.torch_backend.backend import backend_of
+from hccl_py.torch_backend.backend import RECORDS, backend_of
 from hccl_py.torch_backend.compat.patch import Function, Patch
 from hccl_py.torch_backend.work import work_behind
 
@@ -39,6 +39,11 @@ def _supports_window(original: Function, group: Any = None) -> Any:
     return original(group) or backend_of(group or dist.group.WORLD) is not None
 
 
+def _attach_recorder(original: Function, group: Any, *rest: Any) -> Any:
+    """Torch 2.14 records each call once for each recorder, and a group of hccl has one already."""
+    return getattr(backend_of(group), "recorder", None) or original(group, *rest)
+
+
 PATCHES = tuple(
     Patch(f"torch._C._distributed_c10d.Work.{name}", _ask_work_behind(name))
     for name in (
@@ -49,3 +54,6 @@ PATCHES = tuple(
     Patch("torch._C._distributed_c10d.ProcessGroup.new_window", _new_window),
     Patch("torch.distributed.distributed_c10d._supports_window", _supports_window),
 )
+if RECORDS:
+    _ATTACH = "torch._C._distributed_c10d.FlightRecorderHook.attach"
+    PATCHES += (Patch(_ATTACH, _attach_recorder),)
