@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from benchmarks.check_cost import main as check_cost
+from benchmarks.compiled import main as compiled
 from benchmarks.replay import main as replay
 from benchmarks.window import main as window
 
@@ -40,3 +41,11 @@ def test_window_measures_puts_beside_copies(capsys: pytest.CaptureFixture[str]) 
     assert window(["--rounds", "1"]) == 0
     sizes = [row.split("|")[1].strip() for row in capsys.readouterr().out.splitlines()[2:]]
     assert sizes == ["4", "4096", "65536", "1048576", "67108864", "signal"]
+
+
+@pytest.mark.nightly("bench")
+def test_compiled_measures_a_step_eager_and_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compiled(["--rounds", "1"]) == 0
+    rows = [row.split("|") for row in capsys.readouterr().out.splitlines()[2:]]
+    ways = [row[1].partition(",")[0].strip() for row in rows]
+    assert ways == ["eager", "compiled", "compiled", "eager", "compiled"]

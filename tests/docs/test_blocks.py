@@ -87,6 +87,12 @@ HERE = {
         "done",
     ),
     ("api/torch.md", 0): Surroundings("--nproc-per-node 2", TORCH, "done"),
+    ("api/torch.md", 1): Surroundings(
+        "--nproc-per-node 2",
+        TORCH + "torch.compiler.set_stance('force_eager')\n",
+        "tensor([[4.]])",
+        "print(block(torch.ones(1, 2), torch.ones(2, 1)))",
+    ),
     ("failures/recovery.md", 0): Surroundings(
         "--nproc-per-node 2 --min-ranks 1",
         NUMPY + "gradients, step, weights = np.ones(9), np.ones(1), np.ones(9)\n" + KILLED,

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch._C._distributed_c10d import _resolve_process_group
 
 from hccl_py.torch_backend import (
@@ -30,10 +31,12 @@ from hccl_py.torch_backend.compat.patch import (
     Patch,
     call,
     implement,
+    replace_in_dynamo,
     replace_once_imported,
 )
 from hccl_py.torch_backend.future_threads import add_callback, collect_all
 from hccl_py.torch_backend.instruments.profilers import end_events
+from hccl_py.torch_backend.operators import group_name
 from hccl_py.torch_backend.overlap import require_transfers_apart
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
@@ -241,9 +244,55 @@ def _shard_dim_all_to_all(
     group = mesh.get_group(mesh_dim)
     if backend_of(group) is None:
         return original(tensor, gather_dim, shard_dim, mesh, mesh_dim)
-    functional: Any = dist._functional_collectives
     name = functional._group_or_group_name(group)
     return torch.ops._dtensor.shard_dim_alltoall(tensor, gather_dim, shard_dim, name)
+
+
+_OPS = torch.ops.hccl
+
+
+def _compiled_all_reduce(tensor: Any, op: str = "sum", group: Any = None, **named: Any) -> None:
+    """Torch's compiled code starts a call on a thread of the engine, and only waits for it."""
+    if name := group_name(tensor, tensor, group):
+        _OPS.all_reduce_(tensor, op, name)
+    else:
+        functional.all_reduce_inplace(tensor, op, group, **named)
+
+
+def _compiled_all_gather(
+    output_tensor: Any, input_tensor: Any, group: Any = None, **named: Any
+) -> None:
+    """The same as for all_reduce."""
+    if name := group_name(output_tensor, input_tensor, group):
+        _OPS.all_gather_into_tensor_(output_tensor, input_tensor, name)
+    else:
+        functional.all_gather_tensor_inplace(output_tensor, input_tensor, group, **named)
+
+
+def _compiled_reduce_scatter(
+    output: Any, input: Any, op: str = "sum", group: Any = None, **named: Any
+) -> None:
+    """The same as for all_reduce."""
+    if name := group_name(output, input, group):
+        _OPS.reduce_scatter_tensor_(output, input, op, name)
+    else:
+        functional.reduce_scatter_tensor_inplace(output, input, op, group, **named)
+
+
+def _compiled_all_to_all(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    **named: Any,
+) -> None:
+    """The same as for all_reduce."""
+    sizes = output_split_sizes, input_split_sizes
+    if name := group_name(output, input, group):
+        _OPS.all_to_all_single_(output, input, sizes[0] or [], sizes[1] or [], name)
+    else:
+        functional.all_to_all_inplace(output, input, *sizes, group, **named)
 
 
 def _end_events_first(original: Function) -> Any:
@@ -317,5 +366,11 @@ PATCHES = (
         replace_once_imported,
     ),
     Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, implement),
+    Patch("torch.distributed.all_reduce", _compiled_all_reduce, replace_in_dynamo),
+    Patch("torch.distributed.all_gather_into_tensor", _compiled_all_gather, replace_in_dynamo),
+    Patch("torch.distributed.all_gather_single", _compiled_all_gather, replace_in_dynamo),
+    Patch("torch.distributed.reduce_scatter_tensor", _compiled_reduce_scatter, replace_in_dynamo),
+    Patch("torch.distributed.reduce_scatter_single", _compiled_reduce_scatter, replace_in_dynamo),
+    Patch("torch.distributed.all_to_all_single", _compiled_all_to_all, replace_in_dynamo),
     Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, call),
 )

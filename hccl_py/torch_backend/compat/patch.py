@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from hccl_py.torch_backend import AFTER_IMPORT
 
@@ -44,6 +45,12 @@ def replace_once_imported(target: str, replacement: Function) -> None:
         replace(target, replacement)
     else:
         AFTER_IMPORT[module] = lambda: replace(target, replacement)
+
+
+def replace_in_dynamo(target: str, replacement: Function) -> None:
+    """Have Dynamo trace `replacement` where a compiled function calls `target` of torch."""
+    functional.traceable_collective_remaps[pkgutil.resolve_name(target)] = replacement
+    setattr(functional, replacement.__name__, replacement)  # where Dynamo's guards look for it
 
 
 def implement(target: str, kernel: Function) -> None:
