@@ -7,6 +7,7 @@ does the right thing asks for the patch to be removed from `hccl_py/torch_backen
 from __future__ import annotations
 
 import importlib
+import inspect
 import pickle
 import pkgutil
 import re
@@ -30,7 +31,7 @@ from ranks import run_ranks
 from torch import nn
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -81,6 +82,11 @@ def records_of_a_call(rank: int, world_size: int) -> list[int]:
 def test_call_is_recorded_once_by_torchs_recorder() -> None:
     environment = {"HCCL_NATIVE_BACKEND": "1", "TORCH_FR_BUFFER_SIZE": "100"}
     assert run_ranks(records_of_a_call, 1, env=environment, backend="hccl") == [[1, 2]]
+
+
+def test_power_sgd_still_drops_the_matrices_of_other_buckets() -> None:
+    """In the ranks of `training/test_hooks.py` hccl trains with several buckets."""
+    assert "state.q_memory_dict.clear()" in inspect.getsource(powerSGD_hook.powerSGD_hook)
 
 
 def rejects_groups_in_python(rank: int, world_size: int) -> None:

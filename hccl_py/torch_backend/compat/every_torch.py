@@ -224,6 +224,23 @@ def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: 
     original(reducer, work, *arguments)
 
 
+class _Matrices(dict[int, Any]):
+    """PowerSGD's by bucket; a hook without warm start makes a bucket's anew in each step."""
+
+    def clear(self) -> None:
+        """Keep them: other buckets' callbacks still need theirs."""
+
+
+def _init_power_sgd(original: Function, state: Any, *arguments: Any, **named: Any) -> None:
+    """Without warm start PowerSGD's callback of one bucket drops the matrices of all buckets.
+
+    Another bucket's callback then fails on this rank, and the other ranks wait for its call.
+    """
+    original(state, *arguments, **named)
+    if not state.warm_start:
+        state.p_memory_dict, state.q_memory_dict = _Matrices(), _Matrices()
+
+
 def _batch_p2p_ops(
     op_list: Any, peer_list: Any, tag_list: Any, tensors: Any, group_name: Any
 ) -> list[Any]:
@@ -336,6 +353,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
+_POWER_SGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
 _FUNCTIONAL = "torch.ops._c10d_functional"
 
 AT_IMPORT = (
@@ -359,6 +377,7 @@ PATCHES = (
     Patch(f"{_C10D}._create_shrunk_process_group", _create_shrunk_group),
     Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),
     Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
+    Patch(f"{_POWER_SGD}.PowerSGDState.__init__", _init_power_sgd, replace_once_imported),
     Patch("torch.autograd.profiler._disable_profiler", _end_events_first),
     Patch(
         "torch.distributed.tensor.placement_types.shard_dim_alltoall",

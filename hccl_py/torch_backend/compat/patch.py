@@ -40,7 +40,8 @@ def replace(target: str, replacement: Function) -> None:
 
 def replace_once_imported(target: str, replacement: Function) -> None:
     """Like `replace`, for a function of a module whose import would take a second."""
-    module, _, _ = target.rpartition(".")
+    owner, _, name = target.rpartition(".")[0].rpartition(".")
+    module = owner if name[0].isupper() else f"{owner}.{name}"  # a class is part of its module
     if module in sys.modules:
         replace(target, replacement)
     else:
