@@ -87,15 +87,18 @@ class Engine(subprocess.Popen[str]):
                 found: dict[str, Any] = json.loads(line)
                 return found
             self.said.append(line)
-        raise EngineError("".join([*self.said[-40:], self.log.read_text()[-_LOG_TAIL:]]))
+        raise EngineError(self._printed())
 
     def generate(self, count: int) -> dict[str, Any]:
         """Return `tokens` of each prompt, `seconds`, and `cpu_s` of all its processes."""
         self.begin(count)
         found = self.answer()
         if "error" in found:
-            raise EngineError(f"{self.name}: {found['error']}: {found['text']}")
+            raise EngineError(f"{self.name}: {found['error']}: {found['text']}\n{self._printed()}")
         return found
+
+    def _printed(self) -> str:
+        return "".join(self.said)[-_LOG_TAIL:] + self.log.read_text()[-_LOG_TAIL:]
 
     def idle_share(self, seconds: float) -> float:
         """Return the part of a core that its busiest worker uses without work."""

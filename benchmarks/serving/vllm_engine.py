@@ -60,10 +60,10 @@ def engine(tensor_parallel: str, pipeline_parallel: str, *backend: str) -> LLM:
             dtype="float32",
             max_model_len=512,
             max_num_seqs=4,
-            enforce_eager=True,
-            # With a size of its cache vLLM skips the warm-up that pipeline parallelism needs.
-            kv_cache_memory_bytes=64 << 20 if pipeline_parallel == "1" else None,
-            gpu_memory_utilization=0.1,  # of the memory, of CPUs too
+            # Eagerly vLLM skips the warm-up that a pipeline needs on CPUs, with any backend.
+            enforce_eager=pipeline_parallel == "1",
+            compilation_config={"mode": 2, "backend": "eager"},  # traced once, nothing compiled
+            kv_cache_memory_bytes=64 << 20,
             disable_log_stats=True,
         )
 
