@@ -240,6 +240,11 @@ class HcclWork(dist.Work):
             return self._cpp_work
 
 
+def is_searching() -> bool:
+    """Return whether `work_behind` runs on this thread."""
+    return _search.is_on
+
+
 def work_behind(work: dist.Work) -> HcclWork | None:
     """Return the HcclWork that C++ has wrapped in `work`, or None.
 

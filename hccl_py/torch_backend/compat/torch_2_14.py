@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from hccl_py.torch_backend.backend import RECORDS, backend_of
 from hccl_py.torch_backend.compat.patch import Function, Patch
-from hccl_py.torch_backend.work import work_behind
+from hccl_py.torch_backend.work import is_searching, work_behind
 
 
 def _ask_work_behind(name: str) -> Function:
@@ -18,6 +18,15 @@ def _ask_work_behind(name: str) -> Function:
         return original(work) if found is None else getattr(found, name)()
 
     return asked
+
+
+def _get_future(original: Function, work: Any) -> Any:
+    """C++ returns another object for the future, so calls of its callbacks have no order.
+
+    PowerSGD's callbacks make such calls.
+    """
+    found = None if is_searching() else work_behind(work)
+    return original(work) if found is None else found.get_future()
 
 
 def _new_window(original: Function, group: Any, tensor: Any = None) -> Any:
@@ -51,6 +60,7 @@ PATCHES = tuple(
         *("synchronize", "source_rank", "_source_rank", "_get_sequence_number"),
     )
 ) + (
+    Patch("torch._C._distributed_c10d.Work.get_future", _get_future),
     Patch("torch._C._distributed_c10d.ProcessGroup.new_window", _new_window),
     Patch("torch.distributed.distributed_c10d._supports_window", _supports_window),
 )

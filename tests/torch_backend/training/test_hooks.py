@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from features import feature
+from ranks import run_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
@@ -14,6 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from training import model, train, trained_alone
+
+from hccl_py.torch_backend.backend import IS_SUPPORTED, VARIABLE
 
 SECTION = "DistributedDataParallel"
 BF16 = 1e-1
@@ -85,6 +89,18 @@ def test_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     hook = powerSGD_hook.powerSGD_hook
     cold = with_power_sgd(rank, world_size, hook, warm_start=False)
     return with_power_sgd(rank, world_size, hook) + cold
+
+
+def over_a_backend(rank: int, world_size: int) -> None:
+    expected = trained_alone(world_size)[0]
+    trained = with_power_sgd(rank, world_size, powerSGD_hook.powerSGD_hook)
+    torch.testing.assert_close(trained, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="torch 2.14 is the first with a Backend in Python")
+def test_power_sgd_over_a_backend_of_torchs_group() -> None:
+    """C++ wraps its works; the calls of callbacks of their futures must have an order still."""
+    run_ranks(over_a_backend, 2, backend="hccl", env={VARIABLE: "1"})
 
 
 # With plain SGD, to average parameters after each step is to average gradients.
