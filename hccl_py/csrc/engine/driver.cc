@@ -157,7 +157,7 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
 // because of the wire continues in the background.
 void Communicator::drive_while_moving(Driving driving, const Request& request) {
   bool alone = collectives_.idle() && point_to_point_.idle();  // other work may be long
-  bool is_patient = patience_.may_spin();
+  bool is_patient = !spins_.must_sleep() && patience_.may_spin();
   auto patience = is_patient ? longest_wait : Clock::duration{};
   Clock::duration wait{}, all_waits{};
   for (Deadline begin = Clock::now(), last = begin;;) {
@@ -176,6 +176,7 @@ void Communicator::drive_while_moving(Driving driving, const Request& request) {
       pause_cpu();
     }
     last = now;
+    if (wait > longest_spin) spins_.lose_core();
     bool in_vain = wait > patience || 2 * all_waits > now - begin + patience;
     if (in_vain && is_patient) patience_.fail();
     if (in_vain || now - begin > longest_start) return;

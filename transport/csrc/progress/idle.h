@@ -31,10 +31,14 @@ inline void pause_cpu() {
 #endif
 }
 
+// A spin that lasted longer lost its core: a time slice of another program is 1.4 to 2.8 ms.
+inline constexpr auto longest_spin = std::chrono::milliseconds(1);
+
 // Decides whether to spin in the next wait of one owner. A long wait does not predict the next one,
 // because its peer computed. A message that arrives soon after a spin may have waited for its end:
 // if the peer can run only on this core, which no process knows, every message does. So spins
-// become rarer.
+// become rarer. Another program that took the core during a spin will do so again: a spin uses up
+// the time slice that this thread needs when the message is there, and sleepers go first.
 class SpinRecord {
  public:
   bool may_spin() {
@@ -49,12 +53,22 @@ class SpinRecord {
     to_skip_.store(1 << before, std::memory_order_relaxed);
     in_vain_.store(std::min(before + 1, most_in_vain), std::memory_order_relaxed);
   }
+  // Another program had the core during a spin or a yield.
+  void lose_core() { in_crowd_.store(waits_in_crowd, std::memory_order_relaxed); }
+  // Whether the next wait sleeps at once for that.
+  bool must_sleep() {
+    return in_crowd_.load(std::memory_order_relaxed) > 0 &&
+           in_crowd_.fetch_sub(1, std::memory_order_relaxed) > 0;
+  }
 
  private:
   static constexpr int most_in_vain = 2;  // then every fifth wait tries again
   // Several threads may wait for one owner. Relaxed: a lost count costs one spin.
   std::atomic<int> in_vain_{0};  // spins in a row
   std::atomic<int> to_skip_{0};  // waits until the next spin
+  // Together they cost about as much as the time slice that was lost, if the core is free again.
+  static constexpr int waits_in_crowd = 16;
+  std::atomic<int> in_crowd_{0};  // waits that sleep at once, whatever succeeds
 };
 
 class Idle {
@@ -70,7 +84,10 @@ class Idle {
 
   void reset() {
     if (spins_in_vain_ && Clock::now() - began_ <= 2 * spin_time) spins_->fail();
-    if (spinning_) spins_->succeed();
+    if (spinning_) {
+      spins_->succeed();
+      if (count_ > 63) note_loss(Clock::now());  // a clock is a small part of such a wait
+    }
     spinning_ = spins_in_vain_ = false;
     yields_ = spins_ == nullptr;
     count_ = 0;
@@ -90,13 +107,17 @@ class Idle {
   }
   // One turn without progress. False: time to sleep.
   bool turn() {
+    if (count_ == 0) begin();
     if (!yields_) {
-      if (count_ == 0) begin();
       if (count_ == max_turns || spun_enough()) return false;
       pause_cpu();
     } else {
       // The clock costs a tenth of a yield.
-      if (count_ >= num_yields_ || exceeds(yield_time, 0)) return false;
+      if (count_ >= num_yields_) return false;
+      if (exceeds(yield_time, 0)) {
+        if (spins_ != nullptr) spins_->lose_core();
+        return false;
+      }
       sched_yield();
     }
     ++count_;
@@ -122,15 +143,21 @@ class Idle {
   static constexpr int max_turns = 1 << 30;
 
   void begin() {
-    spinning_ = spins_->may_spin();
-    if (!spinning_) give_up();
+    bool sleeps = spins_ != nullptr && spins_->must_sleep();
+    spinning_ = !sleeps && !yields_ && spins_->may_spin();
+    if (sleeps || (!yields_ && !spinning_)) give_up();
   }
 
   bool spun_enough() {
     if ((count_ & 15) != 15 || !exceeds(spin_time, 15)) return false;
     spinning_ = false;
     spins_in_vain_ = true;
+    note_loss(Clock::now());
     return true;
+  }
+
+  void note_loss(Clock::time_point now) {
+    if (now - began_ > longest_spin) spins_->lose_core();
   }
 
   // Whether more than `limit` has passed since turn `first`; if so, it gives up.

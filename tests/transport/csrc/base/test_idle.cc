@@ -71,5 +71,27 @@ HCCL_TEST(a_long_wait_is_no_reason_to_sleep_at_once) {
   }
 }
 
+// The message may be there when this thread gets its core back, or not yet.
+HCCL_TEST(who_lost_its_core_sleeps_at_once_in_the_next_waits) {
+  for (bool arrives : {false, true}) {
+    for (bool yields : {false, true}) {
+      if (yields && arrives) continue;
+      SpinRecord record;
+      Idle idle(&record, num_yields);
+      if (yields) idle.yield_instead();
+      for (int turn = 0; turn < 64; ++turn) CHECK(idle.turn());
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      if (!arrives) CHECK(turns_awake(idle) < 64);
+      idle.reset();
+      CHECK(!idle.turn());
+      int num_asleep = 0;
+      for (; record.must_sleep(); ++num_asleep) record.succeed();
+      CHECK(num_asleep > 8);
+      idle.reset();
+      CHECK(idle.turn());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hccl::test
