@@ -73,7 +73,9 @@ class PlanCache(_core.PlanCache):
         self._reproducible = reproducible
         self._custom: tuple[CustomAlgorithm, ...] = ()
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._plans: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
+        self._choices: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
+        # One plan serves all sizes of an algorithm and root, compressed or not.
+        self._plans: dict[tuple[str, Algorithm, int | None, bool], _core.Plan] = {}
 
     def checked(self, compression: Compression) -> Compression:
         """Return the compression of a call; raise InvalidArgumentError if it is not permitted."""
@@ -107,9 +109,9 @@ class PlanCache(_core.PlanCache):
         if len(self._nodes) == 1 or not is_compressible(collective, kind, op, num_bytes):
             compression = Compression.NONE
         key = (collective, size_class(num_bytes), root, in_one_step, compression != 0, even)
-        known = self._plans.get(key)
+        known = self._choices.get(key)
         if known is None:
-            known = self._plans.setdefault(key, self._chosen(key, num_bytes, compression))
+            known = self._choices.setdefault(key, self._chosen(key, num_bytes, compression))
         entry, plan = known
         if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # equal blocks here may be uneven on another rank
@@ -135,6 +137,7 @@ class PlanCache(_core.PlanCache):
 
     def _forget(self) -> None:
         self.clear()
+        self._choices.clear()
         self._plans.clear()
 
     def _chosen(self, key: _Key, num_bytes: int, compression: int) -> tuple[Algorithm, _core.Plan]:
@@ -170,8 +173,12 @@ class PlanCache(_core.PlanCache):
             + f", {Compression(compression).name.lower()} between nodes" * compressed
             + f"; {why}",
         )
-        header = Plan(collective, algorithm, self._rank, count_ranks(self._nodes), root)
-        return entry, self._written(entry, header, compressed)
+        plan = self._plans.get((collective, entry, root, compressed))
+        if plan is None:
+            header = Plan(collective, algorithm, self._rank, count_ranks(self._nodes), root)
+            plan = self._written(entry, header, compressed)
+            self._plans[collective, entry, root, compressed] = plan
+        return entry, plan
 
     def _written(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
         name = header.collective, header.algorithm
