@@ -20,10 +20,10 @@ BUDGET = {
     "transport/bootstrap": 3_010,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_270,
-    "transport/csrc": 10_210,
+    "transport/csrc": 10_240,
     "hccl_py/communicator.py": 370,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_060,
-    "hccl_py/*": 3_200,
+    "hccl_py/*": 3_210,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
     "hccl_py/csrc": 11_240,
@@ -33,8 +33,8 @@ BUDGET = {
     "hccl_py/bench": 5_580,
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
-    "benchmarks": 3_990,
-    "tests": 60_060,
+    "benchmarks": 4_070,
+    "tests": 60_080,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

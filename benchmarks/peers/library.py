@@ -105,9 +105,10 @@ def open_mpi() -> Library:
     def bind(op: str, input: Array, output: Array) -> Call:
         # With a type, so that mpi4py does not look it up in each call.
         data, result = [input, mpi.FLOAT], [output, mpi.FLOAT]
-        reduced = (mpi.IN_PLACE, data) if rank == ROOT else (data, None)
+        into = (mpi.IN_PLACE, data) if output is input else (data, result)
+        reduced = into if rank == ROOT else (data, None)
         calls: dict[str, Call] = {
-            "all_reduce": partial(world.Allreduce, mpi.IN_PLACE, data),
+            "all_reduce": partial(world.Allreduce, *into),
             "broadcast": partial(world.Bcast, data, ROOT),
             "reduce": partial(world.Reduce, *reduced, mpi.SUM, ROOT),
             "all_gather": partial(world.Allgather, data, result),

@@ -4,8 +4,8 @@ A contender's own Python runs this file by its path. The environment of an MPI h
 but not hccl-py, so this file imports only numpy, `library`, and the modules of its contender.
 
 The argument is JSON: `api` (a name of LIBRARIES), `op`, `seconds` for all sizes together, `sizes`
-as [bytes, input count, output count], and `result`, the file that rank 0 writes: an object for each
-size.
+as [bytes, input count, output count], `rewritten` (write new values into the input before each
+call), and `result`, the file that rank 0 writes: an object for each size.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _NUM_BLOCKS = 10
 _MIN_CALLS, _MAX_CALLS = 3, 10_000
 # A library's own threads may compute during the first calls, which differ from later ones then.
 _NUM_WARMUPS, _MAX_WARMUP = 3, 1_000
+_NUM_FIRST = 100
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
     library = LIBRARIES[task["api"]]()
     seconds = task["seconds"] / len(task["sizes"])
     results = [
-        {"bytes": size, **_measure(library, task["op"], counts, seconds)}
+        {"bytes": size, **_measure(library, task["op"], counts, seconds, task["rewritten"])}
         for size, *counts in task["sizes"]
     ]
     if library.rank == ROOT:
@@ -59,24 +60,33 @@ def main() -> None:
     library.close()
 
 
-def _measure(library: Library, op: str, counts: list[int], seconds: float) -> dict[str, object]:
-    """Check one size and time it.
+def _measure(
+    library: Library, op: str, counts: list[int], seconds: float, rewritten: bool
+) -> dict[str, object]:
+    """Time the first calls of one size, check it, and time later ones.
 
-    A barrier precedes each block of calls; inside a block calls are back to back. The time of a
-    block is that of its slowest rank. Single calls are timed too, but a rank may run ahead (the
-    root of a broadcast) and find the next calls done: their median means little if ranks share
-    cores.
+    A barrier precedes each block of calls; inside a block calls are back to back, but for the
+    writes into the input. The time of a block is that of its slowest rank. Single calls are timed
+    too, but a rank may run ahead (the root of a broadcast) and find the next calls done: their
+    median means little if ranks share cores.
     """
     input = library.zeros(counts[0])
     output = library.zeros(counts[1]) if counts[1] else input
+    input.fill(0)
+    output.fill(0)  # its pages exist before the first call
     call = library.bind(op, input, output)
+    change = partial(input.fill, 1) if rewritten else None
+    first_ns = _time(library, call, 1, change)
+    call_s = _slowest_s(library, first_ns)
+    num_more = int(min(_NUM_FIRST - 1, max(1, seconds / call_s)))
+    first_s = _slowest_s(library, first_ns + _time(library, call, num_more, change))
     _check(library, op, call, input, output)
-    call_s = _call_s(library, call, 2)
     for _ in range(_NUM_WARMUPS):
-        call_s = _call_s(library, call, int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s))))
+        count = int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s)))
+        call_s = _slowest_s(library, _time(library, call, count, change))
     num_calls = int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
     num_blocks = min(_NUM_BLOCKS, num_calls)
-    times = [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)]
+    times = [_time(library, call, num_calls // num_blocks, change) for _ in range(num_blocks)]
     mine_us = np.array(times, np.float64) / 1e3
     every_us = np.zeros((library.world_size, *mine_us.shape))
     every_us[library.rank] = mine_us
@@ -84,26 +94,29 @@ def _measure(library: Library, op: str, counts: list[int], seconds: float) -> di
     blocks_us = every_us.mean(axis=2).max(axis=0)
     return {
         "time_us": float(np.median(blocks_us)),
+        "first_us": first_s * 1e6,
         "blocks_us": blocks_us.tolist(),
         "median_call_us": float(np.median(every_us.max(axis=0))),
         "calls": mine_us.size,
     }
 
 
-def _call_s(library: Library, call: Call, count: int) -> float:
-    """Return the mean of `count` calls on the slowest rank, the same on all ranks."""
-    slowest = np.array([max(100.0, float(np.mean(_time(library, call, count))))])
+def _slowest_s(library: Library, times_ns: list[int]) -> float:
+    """Return the mean of calls on the slowest rank, the same on all ranks."""
+    slowest = np.array([max(100.0, float(np.mean(times_ns)))])
     library.slowest(slowest)
     return float(slowest[0]) / 1e9
 
 
-def _time(library: Library, call: Call, count: int) -> list[int]:
-    """Return the nanoseconds of each of `count` calls on this rank."""
+def _time(library: Library, call: Call, count: int, change: Call | None) -> list[int]:
+    """Return the nanoseconds of each of `count` calls on this rank, with a change before each."""
     times: list[int] = []
     clock = time.perf_counter_ns
     library.barrier()
     gc.disable()
     for _ in range(count):
+        if change is not None:
+            change()
         begin = clock()
         call()
         times.append(clock() - begin)
