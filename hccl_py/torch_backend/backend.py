@@ -66,6 +66,10 @@ def is_wanted(config: str) -> bool:
     return IS_SUPPORTED and asked
 
 
+_wrapped: set[HcclBackend] = set()
+"""Until they shut down: torch wraps these in C++, which does not keep the half in Python."""
+
+
 class HcclBackend(TorchCollectives, _TorchBackend):
     """The backend of one device, or of several, of a torch process group."""
 
@@ -83,6 +87,8 @@ class HcclBackend(TorchCollectives, _TorchBackend):
         super().__init__(communicator, store, global_ranks, name)
         self.backends = Backends()  # tensors of other devices go to their backends
         self._abort_hooks: dict[int, Callable[[], None]] = {}
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            _wrapped.add(self)
 
     def _set_group_uid(self, uid: str) -> None:
         """Have the flight recorder hook the calls: the group has just got all of its backends."""
@@ -95,6 +101,7 @@ class HcclBackend(TorchCollectives, _TorchBackend):
     def shutdown(self) -> None:
         """Leave the group regularly: see `Communicator.close`. Later calls fail."""
         recorder, self.recorder = self.recorder, None
+        _wrapped.discard(self)
         if recorder is not None:
             recorder.remove()  # it holds the group, which holds this backend
         super().shutdown()

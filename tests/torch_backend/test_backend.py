@@ -227,6 +227,17 @@ def test_record_comm_names_calls_to_the_profiler() -> None:
     assert run_ranks(named, 2, backend=MIXED) == [mixed] * 2
 
 
+def gathered_in_detail(rank: int, world_size: int) -> list[int]:
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    found = [-1] * world_size
+    dist.all_gather_object(found, rank, group=dist.new_group())
+    return found
+
+
+def test_backend_outlives_the_wrapper_of_the_debug_level_detail() -> None:
+    assert run_ranks(gathered_in_detail, 2, backend=MIXED) == [[0, 1]] * 2
+
+
 def with_nan(rank: int, world_size: int) -> None:
     dist.init_process_group("hccl")
     with pytest.raises(RuntimeError, match="NaN"):

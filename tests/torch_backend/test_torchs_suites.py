@@ -60,10 +60,6 @@ REMAIN = {
         (f"{IN_WHEEL}.BackendTest.test_monitored_barrier_gloo_rank_0_timeout", _OWN_WORDS),
         (f"{IN_WHEEL}.BackendTest.test_monitored_barrier_gloo_subgroup", _OWN_WORDS),
     )
-} | {
-    f"backend/{IN_WHEEL}.BackendTest.test_all_gather_object_subgroup": (
-        "at the debug level DETAIL torch's wrapper loses the half of a backend that is in Python"
-    )
 }
 """Tests that hccl does not pass, and why: `kind/suite.Class.test`. One that passes is an error."""
 
