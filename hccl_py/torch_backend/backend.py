@@ -87,7 +87,7 @@ class HcclBackend(TorchCollectives, _TorchBackend):
         super().__init__(communicator, store, global_ranks, name)
         self.backends = Backends()  # tensors of other devices go to their backends
         self._abort_hooks: dict[int, Callable[[], None]] = {}
-        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
             _wrapped.add(self)
 
     def _set_group_uid(self, uid: str) -> None:

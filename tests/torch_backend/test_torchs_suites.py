@@ -170,7 +170,7 @@ _NEEDS_CHECKOUT = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("kind", "suite"),
     [
-        pytest.param("alone", IN_WHEEL, marks=_NEEDS_BACKENDS),
+        ("alone", IN_WHEEL),
         pytest.param("backend", IN_WHEEL, marks=_NEEDS_BACKENDS),
         *(
             pytest.param(kind, suite, marks=(_NEEDS_BACKENDS, _NEEDS_CHECKOUT))
