@@ -20,7 +20,7 @@ BUDGET = {
     "transport/bootstrap": 3_010,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_270,
-    "transport/csrc": 10_240,
+    "transport/csrc": 10_250,
     "hccl_py/communicator.py": 370,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_060,
     "hccl_py/*": 3_210,
