@@ -239,7 +239,7 @@ def test_a_wrong_entry_of_the_cache_is_reported(
         plans = comm._state.plans
         # Python would write another plan now, of which the cache is not told.
         plans._environ, plans._given = {"HCCL_ALGORITHM": "ring"}, {}
-        plans._plans.clear()
+        plans._choices.clear()
         with pytest.raises(
             RuntimeError, match="HCCL_VERIFY: the plan cache has another all_reduce"
         ):
