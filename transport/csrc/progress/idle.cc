@@ -1,5 +1,6 @@
 #include "progress/idle.h"
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -52,6 +53,18 @@ void shorten_slice() {
   if (attributes.policy != SCHED_OTHER || attributes.runtime <= slice_ns) return;
   attributes.runtime = slice_ns;
   syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+long count_preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
+
+bool was_preempted() {
+  thread_local long before = count_preemptions();
+  long now = count_preemptions();
+  return std::exchange(before, now) != now;
 }
 
 int usable_cores() {

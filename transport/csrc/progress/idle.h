@@ -23,6 +23,11 @@ int usable_cores();
 // sets half a millisecond, if it has more.
 void shorten_slice();
 
+// How often another thread has taken the core from this one; its yields count too.
+long count_preemptions();
+// Whether one has since the last question of this thread.
+bool was_preempted();
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -86,7 +91,8 @@ class Idle {
     if (spins_in_vain_ && Clock::now() - began_ <= 2 * spin_time) spins_->fail();
     if (spinning_) {
       spins_->succeed();
-      if (count_ > 63) note_loss(Clock::now());  // a clock is a small part of such a wait
+      // A clock is a small part of such a wait. The turn that moved may have taken long itself.
+      if (count_ > 63 && has_lasted() && was_preempted()) spins_->lose_core();
     }
     spinning_ = spins_in_vain_ = false;
     yields_ = spins_ == nullptr;
@@ -152,13 +158,11 @@ class Idle {
     if ((count_ & 15) != 15 || !exceeds(spin_time, 15)) return false;
     spinning_ = false;
     spins_in_vain_ = true;
-    note_loss(Clock::now());
+    if (has_lasted()) spins_->lose_core();
     return true;
   }
 
-  void note_loss(Clock::time_point now) {
-    if (now - began_ > longest_spin) spins_->lose_core();
-  }
+  bool has_lasted() const { return Clock::now() - began_ > longest_spin; }
 
   // Whether more than `limit` has passed since turn `first`; if so, it gives up.
   bool exceeds(Clock::duration limit, int first) {

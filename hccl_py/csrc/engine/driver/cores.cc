@@ -1,7 +1,6 @@
 #include "engine/driver/cores.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,12 +15,6 @@ namespace {
 constexpr unsigned waits_between_looks = 16;
 constexpr auto move_check = std::chrono::milliseconds(10);
 constexpr long preemptions_by_others = 2;  // in a check; each is a time slice of some ms
-
-long count_preemptions() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nivcsw;
-}
 
 // Moves this thread to `core` at once; its affinity is unchanged.
 void move_to(int core) {

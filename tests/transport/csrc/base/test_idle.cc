@@ -1,8 +1,10 @@
 // Waiting while nothing moves: when it is time to sleep.
 #include "progress/idle.h"
 
+#include <sched.h>
+
+#include <atomic>
 #include <thread>
-#include <utility>
 
 #include "check.h"
 
@@ -72,34 +74,75 @@ HCCL_TEST(a_long_wait_is_no_reason_to_sleep_at_once) {
   }
 }
 
-// Loses the core in a wait; false if another program took it before that.
-bool lose_core(Idle& idle, bool yields, bool arrives) {
-  if (yields) idle.yield_instead();
-  for (int turn = 0; turn < (yields ? 1 : 64); ++turn) {
-    if (!idle.turn()) return false;
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(3));
-  if (!arrives) CHECK(turns_awake(idle) < 64);
-  idle.reset();
-  return true;
+bool spin(Idle& idle) {
+  int turns = 0;
+  while (turns < 64 && idle.turn()) ++turns;
+  return turns == 64;  // else another program took the core
 }
 
-// The message may be there when this thread gets its core back, or not yet.
+void check_sleeps_at_once(Idle& idle, SpinRecord& record) {
+  CHECK(!idle.turn());
+  int num_asleep = 0;
+  for (; record.must_sleep(); ++num_asleep) record.succeed();
+  CHECK(num_asleep > 8);
+  idle.reset();
+  CHECK(idle.turn());
+}
+
 HCCL_TEST(who_lost_its_core_sleeps_at_once_in_the_next_waits) {
-  for (auto [yields, arrives] : {std::pair{false, false}, {false, true}, {true, false}}) {
+  for (bool yields : {false, true}) {
     for (bool has_lost = false; !has_lost;) {
       SpinRecord record;
       Idle idle(&record, num_yields);
-      has_lost = lose_core(idle, yields, arrives);
+      if (yields) idle.yield_instead();
+      has_lost = yields ? idle.turn() : spin(idle);
       if (!has_lost) continue;
-      CHECK(!idle.turn());
-      int num_asleep = 0;
-      for (; record.must_sleep(); ++num_asleep) record.succeed();
-      CHECK(num_asleep > 8);
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      CHECK(turns_awake(idle) < 64);
       idle.reset();
-      CHECK(idle.turn());
+      check_sleeps_at_once(idle, record);
     }
   }
+}
+
+// The message is there when this thread gets its core back. A thread that moved a long message had
+// its core all the time.
+HCCL_TEST(a_message_after_a_loss_is_told_from_a_long_one) {
+  cpu_set_t usable, one;
+  sched_getaffinity(0, sizeof usable, &usable);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  for (bool is_lost : {true, false}) {
+    std::atomic<bool> ends{false};
+    std::thread other([&] {  // on this core
+      while (is_lost && !ends.load()) {
+      }
+    });
+    // A busy machine may never leave this thread its core for so long.
+    bool is_done = false;
+    for (int tries = 0; !is_done && (is_lost || tries < 100); ++tries) {
+      SpinRecord record;
+      Idle idle(&record, num_yields);
+      was_preempted();
+      long before = count_preemptions();
+      if (!spin(idle)) continue;
+      auto end = std::chrono::steady_clock::now() + longest_spin * 6 / 5;
+      while (std::chrono::steady_clock::now() < end || (is_lost && count_preemptions() == before)) {
+      }
+      idle.reset();
+      is_done = (count_preemptions() != before) == is_lost;
+      if (!is_done) continue;
+      if (is_lost) {
+        check_sleeps_at_once(idle, record);
+      } else {
+        CHECK(!record.must_sleep() && idle.turn());
+      }
+    }
+    ends.store(true);
+    other.join();
+  }
+  sched_setaffinity(0, sizeof usable, &usable);
 }
 
 }  // namespace
