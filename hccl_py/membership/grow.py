@@ -15,7 +15,7 @@ import numpy as np
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.environment import report
-from hccl_py.membership.subset import Connect, Made, failure_of, trouble_of
+from hccl_py.membership.subset import Connect, Made, ended_members, failure_of, trouble_of
 from hccl_py.membership.unique_id import UniqueId, store_of_unique_id
 from hccl_py.transport.arguments import whole_number
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
@@ -95,6 +95,7 @@ def _connect(
         with store_of_unique_id(
             unique_id, *member, timeout_s, hopeless=lambda: trouble_of(old, members)
         ) as store:
+            store.ended = lambda: ended_members(old, members).keys()
             return connect(store, *member)
     except BootstrapError as error:
         failure = failure_of(old, members, error)

@@ -102,22 +102,27 @@ def trouble_of(
     parent: CommunicatorState, members: Sequence[int], leaving_counts: bool = True
 ) -> str:
     """Return why waiting for the members is hopeless; "" if it is not."""
+    ended = ended_members(parent, members)
+    if parent.require_engine().failed():
+        return f"the communicator {parent.name} failed"
+    for rank, cause in ended.items():
+        if leaving_counts or cause != Cause.LEFT:
+            parent.reporter.report_ended(rank)
+            return f"rank {rank} {_ENDED} {parent.name} ended"
+    return ""
+
+
+def ended_members(parent: CommunicatorState, members: Sequence[int]) -> dict[int, Cause]:
+    """Return the members that ended, and how."""
     core = parent.require_engine()
     core.poll()
-    if core.failed():
-        return f"the communicator {parent.name} failed"
-    for one in core.ended_peers():
-        if one.rank in members and (leaving_counts or one.cause != Cause.LEFT):
-            parent.reporter.report_ended(one.rank)
-            return f"rank {one.rank} {_ENDED} {parent.name} ended"
-    return ""
+    return {one.rank: one.cause for one in core.ended_peers() if one.rank in members}
 
 
 def _why_one_left(parent: CommunicatorState, members: Sequence[int], key: str) -> str:
     """Return why a member that left could not connect, if it reported that."""
     assert parent.coordination is not None
-    ended = parent.require_engine().ended_peers()
-    if not any(one.rank in members and one.cause == Cause.LEFT for one in ended):
+    if Cause.LEFT not in ended_members(parent, members).values():
         return ""
     store = SealedStore(parent.coordination.store(f"{key}/", DIAGNOSIS_TIMEOUT_S), read_secret())
     return SharedFailure(store, members.index(parent.rank), len(members)).first()

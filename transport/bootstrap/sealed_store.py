@@ -5,7 +5,7 @@
 
 import hmac
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ class Store(Protocol):
     errors name no missing ranks. `hopeless() -> str` returns the reason to stop waiting for other
     ranks, or ""; `hopeless_to_connect() -> str` does so after the rendezvous. `problem` is the
     reason why the rendezvous failed. `stays`: it can be read after rank 0 has failed to connect.
+    `ended() -> set[int]` returns the ranks that are known to have ended.
     """
 
     def set(self, key: str, value: Any, /) -> Any:
@@ -167,6 +168,10 @@ class SealedStore:
             return False
         with _explained("the store ended"):
             return bool(self._check([key]))
+
+    def ended(self) -> Set[int]:
+        """See `Store`."""
+        return frozenset(getattr(self._store, "ended", frozenset)())
 
     def _seal(self, key: str, content: bytes) -> bytes:
         return hmac.digest(self._key, key.encode() + b"\0" + content, "sha256") + content

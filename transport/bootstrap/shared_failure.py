@@ -116,7 +116,8 @@ class SharedFailure:
     def _leave(self) -> None:
         """Wait until the others have read the store, which may end with the process of rank 0.
 
-        Rank 0 waits for the ranks that arrived, or for all if it failed before it set its own info.
+        Rank 0 waits for ranks that arrived, or for all if it failed before it set its own info, as
+        long as they live.
         """
         with contextlib.suppress(BootstrapError):
             if self._store_ended or self._store.stays:
@@ -128,6 +129,6 @@ class SharedFailure:
             if self._store.has("member/0"):
                 waiting = {rank for rank in waiting if self._store.has(f"member/{rank}")}
             until_s = time.monotonic() + _READERS_S
-            while waiting and time.monotonic() < until_s:
+            while (waiting := waiting - self._store.ended()) and time.monotonic() < until_s:
                 waiting = {rank for rank in waiting if not self._store.has(f"listening/{rank}")}
                 pause(_READERS_PERIOD_S)

@@ -28,7 +28,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -323,10 +323,11 @@ class UniqueIdClient(StoreClient):
     Attributes:
         problem: why the rendezvous failed; "" if it has not.
         rejected: the connections that the server rejected, for an error; "" if none.
-        stays: see `sealed_store.Store`.
+        stays, ended: see `sealed_store.Store`.
     """
 
     stays = False
+    ended: Callable[[], Set[int]] = staticmethod(frozenset)
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
         """Start to dial; `timeout_s` is for all requests together."""

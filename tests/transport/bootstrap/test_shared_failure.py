@@ -18,7 +18,7 @@ from bootstrapped import (
 )
 from quiet_clock import Moment
 
-from hccl_py.transport.bootstrap import mesh
+from hccl_py.transport.bootstrap import mesh, shared_failure
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.errors import BootstrapError
@@ -121,6 +121,33 @@ def test_failure_under_another_secret_hides_no_other() -> None:
             raise BootstrapError(f"rank {rank} saw something")
         errors.append(str(raised.value).partition(": ")[2])
     assert errors[1:] == ["cannot connect: rank 0 saw something"] * 2
+
+
+def test_rank_0_waits_for_no_rank_that_ended() -> None:
+    class MembersStore(WaitingStore):
+        ends: frozenset[int] = frozenset()
+
+        def ended(self) -> frozenset[int]:
+            return self.ends
+
+        def check(self, keys: Any) -> bool:
+            if keys == ["listening/2"]:  # rank 0 waits for it, and it is killed meanwhile
+                self.ends = frozenset([1, 2])
+            assert keys != ["listening/1"]
+            return super().check(keys)
+
+    store = MembersStore()
+    store.ends = frozenset([1])
+    for rank in range(3):
+        store.set(f"member/{rank}", b"")
+    waits = []
+    failure = SharedFailure(SealedStore(store, b"secret"), 0, 3)
+    failure.has_met = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_failure, "pause", waits.append)
+        with pytest.raises(BootstrapError, match="rank 1 ended"), failure.sharing():
+            raise BootstrapError("rank 1 ended")
+    assert len(waits) == 1
 
 
 def test_store_that_ended_is_asked_once_and_named() -> None:
