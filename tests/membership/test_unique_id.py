@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -45,6 +46,11 @@ def join(uid: Any, rank: int, world_size: int, timeout_s: float = TIMEOUT_S) -> 
 
 def num_open() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def refuses(uid: UniqueId) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", uid.address.port)) == errno.ECONNREFUSED
 
 
 def attempts(
@@ -276,8 +282,7 @@ def test_id_to_which_no_rank_comes_is_freed_after_its_timeout() -> None:
     first = num_open()
     ids = [get_unique_id(timeout_s=0.3) for _ in range(10)]
     wait_until(lambda: num_open() <= first, "descriptors go")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", ids[0].address.port))
+    assert any(map(refuses, ids))  # of ten ports another program may have taken some by now
     assert join(kept, 0, 1) == [1.0] * 5
 
 
