@@ -6,6 +6,7 @@ their plans, and `transport/bootstrap/mesh.py` connects the ranks.
 
 import contextlib
 import os
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from hccl_py.membership.grow import open_grown
 from hccl_py.membership.settings import Wanted, wait_of
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
+from hccl_py.memory.buffers import learn_common
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import path, seconds, text, wrong
@@ -133,6 +135,8 @@ class Communicator(Collectives[None]):
         self._lifetime = Lifetime(state, connected)
         if wanted.own:
             self._agree_on(wanted.own, of_rank_0.algorithms)
+        state.plans.prepare_ahead()
+        learn_common(sys.modules.get("torch"))
 
     def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
         from hccl_py.own_algorithms import agree

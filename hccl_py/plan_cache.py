@@ -2,7 +2,9 @@
 
 import logging
 import os
+import time
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.choice.tuner import (
@@ -19,8 +21,9 @@ from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, wr
 from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op
-from hccl_py.memory.element_types import ElementType
+from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
 from hccl_py.plan.compress import compress_scale_out
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm
 
 logger = logging.getLogger("hccl_py")
+
+_USUAL_COUNTS = 1, 1 << 18
+_AHEAD_S = 0.005
+"""Time for plans that may never be used; those of the largest jobs take longer."""
 
 _Key = tuple[str, int, int | None, bool, bool, bool]
 """Collective, size class, root, whether in one step, whether compressed, whether blocks are
@@ -122,6 +129,21 @@ class PlanCache(_core.PlanCache):
             plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
         )
 
+    def prepare_ahead(self) -> None:
+        """Prepare usual first calls, small and large, for as long as a start may take.
+
+        Else each collective's first call takes as long as a hundred later ones. Choices that are
+        logged are logged when they are made: at a call.
+        """
+        until_s = time.monotonic() + _AHEAD_S
+        kind, world_size = ELEMENT_TYPES[DType.FLOAT32], count_ranks(self._nodes)
+        for (name, contract), per_rank in product(COLLECTIVES.items(), _USUAL_COUNTS):
+            if self._verify or logger.isEnabledFor(_level()) or time.monotonic() > until_s:
+                return
+            root = 0 if contract.rooted else None
+            count = per_rank * world_size
+            self.find(name, kind, ReduceOp.SUM, count, root, True, self._compression)
+
     def serve(self, custom: "tuple[CustomAlgorithm, ...]") -> None:
         """Use the first of these algorithms that fits a call; they are proved for these nodes."""
         self._custom = custom
@@ -163,11 +185,8 @@ class PlanCache(_core.PlanCache):
                 tuning=self._tuning,
             )
             entry = ALGORITHMS[collective, algorithm]
-        # A warning is printed even if the program has not set up logging.
-        asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
-        level = logging.WARNING if asked else logging.INFO
         logger.log(
-            logging.DEBUG if self._rank else level,
+            logging.DEBUG if self._rank else _level(),
             f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
             f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}"
             + f", {Compression(compression).name.lower()} between nodes" * compressed
@@ -198,3 +217,9 @@ class PlanCache(_core.PlanCache):
             rank=header.rank,
             world_size=header.world_size,
         )
+
+
+def _level() -> int:
+    # A warning is printed even if the program has not set up logging.
+    asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
+    return logging.WARNING if asked else logging.INFO

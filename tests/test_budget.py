@@ -22,8 +22,8 @@ BUDGET = {
     "transport/network transport/providers transport/verbs transport/*": 4_270,
     "transport/csrc": 10_260,
     "hccl_py/communicator.py": 370,
-    "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_060,
-    "hccl_py/*": 3_210,
+    "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_080,
+    "hccl_py/*": 3_240,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
     "hccl_py/csrc": 11_240,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_660,
     "hccl_py/horovod": 3_090,
     "benchmarks": 4_070,
-    "tests": 60_260,
+    "tests": 60_280,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -6,6 +6,8 @@ because a caller with a tensor has imported it. Other objects go through `export
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +18,7 @@ from hccl_py.memory.exporters import span_of_exporter
 from hccl_py.memory.tensor_kinds import has_storage, without_elements, without_span
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.types import DType
 
 # Names of this module are found faster than attributes of others, and every call runs this.
 _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
@@ -47,6 +50,18 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     if span is None:
         raise _not_memory(buffer, name)
     return span
+
+
+@cache
+def learn_common(torch: Any) -> None:
+    """Learn numpy's elements that can be reduced, and torch's, before a first call has some."""
+    for dtype in DType:
+        name = dtype.name.lower()
+        if hasattr(np, name):
+            span_of(np.empty(1, name))
+        if hasattr(torch, name):
+            with suppress(InvalidArgumentError):  # a mode of torch may make other tensors
+                span_of(torch.empty(1, dtype=getattr(torch, name), device="cpu"))
 
 
 def require_elements(buffer: Any, name: str) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from node_shapes import nodes_by, one_node
+from quiet_clock import HANG_S
 from tiers import by_night
 
+from hccl_py import plan_cache
 from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
@@ -27,6 +29,30 @@ def test_same_call_is_prepared_once() -> None:
     cache = PlanCache(0, one_node(2))
     first = cache.find("all_reduce", FLOAT, SUM, 10, None, *USUAL)
     assert cache.find("all_reduce", FLOAT, SUM, 10, None, *USUAL) is first
+
+
+@pytest.mark.parametrize("nodes", [one_node(2), one_node(4), nodes_by([0, 0, 1, 1])])
+def test_plans_of_first_calls_are_there_before_them(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, world_size = PlanCache(0, nodes), sum(map(len, nodes))
+    monkeypatch.setattr(plan_cache, "_AHEAD_S", HANG_S)
+    cache.prepare_ahead()
+    monkeypatch.setattr(cache, "_written", None)
+    for name, contract in COLLECTIVES.items():
+        root = 0 if contract.rooted else None
+        for count in (1, 2, 100, 1 << 20, 1 << 24):
+            assert cache.find(name, FLOAT, SUM, count * world_size, root, *USUAL)
+
+
+@pytest.mark.parametrize("variable", ["HCCL_DEBUG", "HCCL_VERIFY"])
+def test_what_is_printed_or_proved_of_a_call_is_so_at_the_call(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    cache = PlanCache(0, one_node(2))
+    monkeypatch.setattr(cache, "write", None)
+    cache.prepare_ahead()
 
 
 def test_sizes_that_never_come_back_are_forgotten() -> None:
