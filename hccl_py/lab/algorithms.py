@@ -10,6 +10,9 @@ from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
+MOST_RANKS = 1 << 18
+"""Most ranks of a command or a simulation."""
+
 
 def algorithm_named(text: str) -> CustomAlgorithm:
     """Return the algorithm of `all_reduce=ring` (of the table), `mine.py:ring` or `plan:FILE`.

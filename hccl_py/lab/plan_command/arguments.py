@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.lab.algorithms import algorithm_named, nodes_of
+from hccl_py.lab.algorithms import MOST_RANKS, algorithm_named, nodes_of
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
+
+NODES = "ranks of each node, such as 4,4, or 512x8 for 512 nodes of 8"
 
 
 class PlannedWorld(NamedTuple):
@@ -34,7 +36,7 @@ def add_algorithm(parser: argparse.ArgumentParser) -> None:
 
 def add_nodes(parser: argparse.ArgumentParser) -> None:
     """Add the options for the ranks of an algorithm."""
-    about = "ranks of each node, such as 4,4 (one node of 8 ranks, or of those of a plan file)"
+    about = f"{NODES} (one node of 8 ranks, or of those of a plan file)"
     parser.add_argument("--nodes", metavar="LIST", help=about)
     parser.add_argument("--root", type=int, default=0, help="root of a rooted collective (0)")
 
@@ -50,17 +52,17 @@ def add_costs(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def parsed_nodes(text: str) -> Nodes:
-    """Read `4,4`: the number of ranks of each node, ranks in order.
+    """Read `4,4`, the number of ranks of each node, ranks in order, or `512x8` for 512 nodes of 8.
 
     Raises:
         InvalidArgumentError: the text is anything else.
     """
-    sizes = text.split(",")
-    if not all(re.fullmatch(r"0*[1-9]\d{0,4}", size, re.ASCII) for size in sizes):
-        raise InvalidArgumentError(
-            f"expected ranks of each node such as 4,4, up to 99999; got {text!r}"
-        )
-    return nodes_of(map(int, sizes))
+    number = r"0*([1-9]\d{0,4})"
+    parts = [re.fullmatch(f"(?:{number}x)?{number}", part, re.ASCII) for part in text.split(",")]
+    pairs = [(int(found[1] or 1), int(found[2])) for found in parts if found]
+    if not all(parts) or sum(nodes * ranks for nodes, ranks in pairs) > MOST_RANKS:
+        raise InvalidArgumentError(f"--nodes: expected {NODES}, up to {MOST_RANKS}; got {text!r}")
+    return nodes_of(ranks for nodes, ranks in pairs for _ in range(nodes))
 
 
 def chosen(given: argparse.Namespace) -> tuple[CustomAlgorithm, PlannedWorld]:

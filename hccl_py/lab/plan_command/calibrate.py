@@ -26,7 +26,7 @@ EPILOG = """\
 examples:
   hccl-bench -g 4 --tune node.json; hccl-bench -g 2 --nnodes 2 --veth 1 --tune nodes.json
   hccl-plan calibrate node.json nodes.json --out costs.json
-  hccl-plan predict --costs costs.json --nodes 16 --ranks-per-node 4 --what-if network=10Gbit"""
+  hccl-plan predict --costs costs.json --nodes 16x4 --what-if network=10Gbit"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

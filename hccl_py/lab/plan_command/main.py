@@ -10,7 +10,7 @@ from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS
 from hccl_py.command_line import Parser, until_reader_ends, wrapped
 from hccl_py.lab.algorithms import algorithm_named
-from hccl_py.lab.plan_command.arguments import add_algorithm, add_nodes, chosen, parsed_nodes
+from hccl_py.lab.plan_command.arguments import NODES, add_algorithm, add_nodes, chosen, parsed_nodes
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -51,7 +51,7 @@ def _parser(chosen: str) -> Parser:
     one = commands.add_parser("check", help=about, description=about)
     one.set_defaults(run=_check)
     add_algorithm(one)
-    about = "only for nodes of these ranks, such as 4,4 (many)"
+    about = f"only for nodes of these sizes (many): {NODES}"
     one.add_argument("--nodes", action="append", metavar="LIST", help=about)
     about = "print the plan of a rank, or of all"
     one = commands.add_parser("show", help=about, description=about)

@@ -7,15 +7,15 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from hccl_py.algorithms.loading import loaded
+from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import names_for
 from hccl_py.command_line import (
     parse_picture,
-    parse_positive,
     parse_size,
     parse_sizes,
     wrapped,
 )
-from hccl_py.lab.plan_command.arguments import add_costs
+from hccl_py.lab.plan_command.arguments import NODES, add_costs, parsed_nodes
 from hccl_py.lab.plan_command.prediction_report import (
     Predicted,
     chart_lines,
@@ -35,28 +35,29 @@ from hccl_py.transport.errors import InvalidArgumentError
 _FACTOR = 4
 _COLLECTIVE, _SIZES = "all_reduce", "1M:64M"
 _MANY_RANKS, _TOO_SLOW = 1024, 200.0
+_CALLS_OF_BURSTS = 4
+_MOST_PROVED = 128  # ranks: a second or so
 _OF_A_TABLE = ("collective", "size", "plot")
 EPILOG = """\
 examples:
-  hccl-plan predict --nodes 512 --preset gaudi2 --size 1M:1G --plot gaudi2.png
-  hccl-plan predict --nodes 16 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
-  hccl-plan predict --costs tuning.json --nodes 4 --ranks-per-node 2 --what-if network=1Gbit
-  hccl-plan predict --trace traces --nodes 32 --preset cloud25    a recorded job elsewhere
+  hccl-plan predict --nodes 512x8 --preset gaudi2 --size 1M:1G --plot gaudi2.png
+  hccl-plan predict --nodes 16x4 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
+  hccl-plan predict --costs tuning.json --nodes 4x2 --what-if network=1Gbit,burst=125KB
+  hccl-plan predict --trace traces --nodes 32x4 --preset cloud25    a recorded job elsewhere
   hccl-plan predict --trace traces --preset cloud25 --algorithm ring    with another algorithm"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("--nodes", type=parse_positive, metavar="N", help="number of nodes (1)")
-    about = "ranks on each node (the preset's number, or 1)"
-    add("--ranks-per-node", type=parse_positive, metavar="N", help=about)
+    about = f"{NODES} (one node of the preset's ranks, or those of the recorded job)"
+    add("--nodes", metavar="LIST", help=about)
     add_costs(parser, required=True)
     add("--collective", choices=COLLECTIVES, help=f"collective ({_COLLECTIVE})")
     about = "only these, with commas between them; with --trace a collective without any takes all"
     add("--algorithm", metavar="LIST", help=about)
     add("--size", type=_sizes, metavar="SIZES", help=f"sizes, such as 1M:1G or 64K,1M ({_SIZES})")
-    about = "straggler=17:2ms,link=3-4:10Gbit,network=1Gbit"
+    about = "straggler=17:2ms,link=3-4:10Gbit,network=1Gbit,burst=125KB"
     add("--what-if", default="", metavar="CHANGES", help=about)
     about = "draw time and busbw as a picture too (PNG or SVG; needs matplotlib)"
     add("--plot", type=parse_picture, metavar="FILE", help=about)
@@ -85,14 +86,15 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology, Costs]:
     """Return the requested ranks; by default as many as the recorded job, or those of one node."""
-    per_node, nodes = given.ranks_per_node or RANKS_PER_NODE.get(given.preset, 1), given.nodes or 1
-    if given.nodes is None and world_size is not None:
-        per_node = min(per_node, world_size)
-        nodes = -(-world_size // per_node)
-    if nodes * per_node < 2:
-        raise InvalidArgumentError("expected two ranks or more: give --nodes or --ranks-per-node")
-    costs = costs_of(given.preset or given.costs)
-    return changed(given.what_if, Topology.even(nodes, per_node), costs)
+    per_node = RANKS_PER_NODE.get(given.preset, 1)
+    ranks = world_size or per_node
+    per_node = min(per_node, ranks)
+    topology = Topology.even(-(-ranks // per_node), per_node)
+    if given.nodes:
+        topology = Topology(parsed_nodes(given.nodes))
+    if topology.world_size < 2:
+        raise InvalidArgumentError("--nodes: expected two ranks or more, such as 4 or 2x4")
+    return changed(given.what_if, topology, costs_of(given.preset or given.costs))
 
 
 def _names(given: argparse.Namespace, collectives: Set[str]) -> dict[str, list[str]]:
@@ -117,6 +119,7 @@ def _predict(given: argparse.Namespace) -> int:
     names, found = _names(given, {collective})[collective], []
     title = _world_line(given, topology)
     print(wrapped(f"# {title}"))
+    _prove(collective, names, topology)
     if topology.world_size > _MANY_RANKS and not topology.is_uniform:
         print(f"# each of {topology.world_size} ranks is simulated, because not all are alike;")
         print("# this takes minutes for large sizes; --algorithm and --size reduce the work")
@@ -141,6 +144,21 @@ def _predict(given: argparse.Namespace) -> int:
     return 0
 
 
+def _prove(collective: str, names: Sequence[str], topology: Topology) -> None:
+    """Prove a user's algorithms; WrongAlgorithmError: one is wrong, and so is its time."""
+    nodes = topology.nodes
+    while len(nodes) > 2 and count_ranks(nodes) > _MOST_PROVED:
+        nodes = nodes[: len(nodes) // 2]
+    for own in (loaded(name, collective) for name in names if ":" in name):
+        if own.world_size is None and nodes != topology.nodes:
+            print(wrapped(f"# {own} was proved for the first {count_ranks(nodes)} ranks only"))
+        own.verify(topology.nodes if own.world_size else nodes, _root(own.collective))
+
+
+def _root(collective: str) -> int | None:
+    return 0 if COLLECTIVES[collective].rooted else None
+
+
 def _each(
     collective: str, names: Sequence[str], topology: Topology, costs: Costs, size: int
 ) -> Predicted:
@@ -150,7 +168,8 @@ def _each(
         if name in missing:
             continue
         try:
-            done = simulate(f"{collective}={name}", topology, costs, size)
+            what = f"{collective}={name}"
+            done = simulate(what, topology, costs, size, num_calls=_num_calls(costs))
         except (InvalidArgumentError, PlanError) as error:
             missing[name] = str(error)
             continue
@@ -158,6 +177,11 @@ def _each(
         if done.error_us:
             predicted.errors[name] = done.error_us / done.us
     return predicted
+
+
+def _num_calls(costs: Costs) -> int:
+    """Return the calls of a simulation: several use up the burst that an idle wire takes."""
+    return _CALLS_OF_BURSTS if costs.scale_out.burst_bytes else 1
 
 
 def _too_slow(
@@ -191,6 +215,8 @@ def _replay(given: argparse.Namespace) -> int:
     print(f"# {given.trace}: a job of {world_size} ranks")
     print(wrapped(f"# {_world_line(given, topology)}"))
     names = _names(given, {one.collective for one in recorded})
+    for each, own in names.items():
+        _prove(each, own, topology)
     predicted = []
     for one in recorded:
         size = one.bytes
@@ -204,6 +230,6 @@ def _replay(given: argparse.Namespace) -> int:
 
 def _world_line(given: argparse.Namespace, topology: Topology) -> str:
     source = given.preset or given.costs
-    per_node = len(topology.nodes[0])
-    line = f"{topology.world_size} ranks: {len(topology.nodes)} nodes of {per_node}, {source}"
+    sizes = " and ".join(map(str, sorted({len(node) for node in topology.nodes})))
+    line = f"{topology.world_size} ranks: {len(topology.nodes)} nodes of {sizes}, {source}"
     return line + (f", {given.what_if}" if given.what_if else "")

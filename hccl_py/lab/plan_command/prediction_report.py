@@ -116,9 +116,10 @@ def _chart(
     yield f"# {'':>7}  {text(least)}{text(most):>{_WIDTH - len(text(least))}}"
     for num_bytes, row in rows:
         line = ""
-        for letter, value in sorted(row.items(), key=lambda one: one[1]):
+        for at, (letter, value) in enumerate(sorted(row.items(), key=lambda one: one[1])):
             share = math.log(value / least) / math.log(most / least) if most > least else 0.0
-            line = line.ljust(round(share * (_WIDTH - 1))) + letter
+            last = _WIDTH - len(row) + at  # leaves room for the letters after it
+            line = line.ljust(min(round(share * (_WIDTH - 1)), last)) + letter
         yield f"# {size_text(num_bytes):>7}  {line}"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.table import ALGORITHMS
+from hccl_py.algorithms.table import ALGORITHMS, write_plan
 from hccl_py.lab.algorithms import algorithm_named
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan
@@ -47,7 +47,12 @@ def plan_source_of(what: What, nodes: Nodes, root: int | None) -> PlanSource:
         named, root = what, (root or 0) if COLLECTIVES[what.collective].rooted else None
         if (entry := ALGORITHMS.get((named.collective, named.name))) is not None:
             span, is_long = entry.max_span(nodes), entry.long_messages(nodes)
-            return PlanSource(str(named), span, lambda me: named.plan(me, nodes, root), is_long)
+            head = Plan(named.collective, named.name, 0, n, root)
+
+            def write(me: int) -> Plan:
+                return write_plan(entry, replace(head, rank=me), nodes)
+
+            return PlanSource(str(named), span, write, is_long)
         what = named.plans(nodes, root)
     if not isinstance(what, list | tuple) or not all(isinstance(one, Plan) for one in what):
         raise wrong("what", "an algorithm, its name or the plans of all ranks", what)

@@ -24,6 +24,7 @@ _TCP_CAPACITY, _SHM_CAPACITY = 64, 8
 # Spaces, as in `Programs` in C++, whose chunks an op may overwrite before a send has left.
 _NO_SPACE, _SCRATCH = 0, 3
 _SPACES = {Buffer.DATA: 1, Buffer.OUTPUT: 2, Buffer.INPUT: _NO_SPACE}
+_MOST_KEPT = 1_000_000  # messages of the plans that a fold keeps
 _MOST_MESSAGES = 64_000_000  # of a tile: about a minute and 4 GB
 
 Numbers = npt.NDArray[np.int32]
@@ -98,6 +99,8 @@ def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -
         plan = fold.plans.get(rank) or source.write(rank)
         ops, peers = _flat(plan, lengths)
         num_messages += len(peers) // 2  # sent and received
+        if num_messages <= _MOST_KEPT:  # for the next size
+            fold.plans[rank] = plan
         expected = num_messages * simulated // (at + 1)
         if expected > _MOST_MESSAGES:
             raise InvalidArgumentError(

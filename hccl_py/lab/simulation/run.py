@@ -14,8 +14,9 @@ from hccl_py.lab.simulation.plan_source import PlanSource, What, plan_source_of
 from hccl_py.lab.simulation.programs import averaged, programs_of, world_of
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.plan.language import Buffer, Nodes, PlanError
-from hccl_py.plan.tiles import Cut
+from hccl_py.plan.tiles import Cut, slot_bytes
 from hccl_py.transport.arguments import flag, whole_number, wrong
+from hccl_py.transport.errors import InvalidArgumentError
 
 _MANY_RANKS = 256
 _EXACT_MESSAGES = 24_000_000  # some ten seconds
@@ -94,6 +95,9 @@ def simulate(
     shorten = flag("shorten", shorten)
     source = _plan_source(what, topology.nodes, root)
     first = source.write(0)
+    if source.span > (most := slot_bytes(topology.world_size) // item_bytes):
+        problem = f"an op names {source.span} chunks; among {topology.world_size} ranks expected"
+        raise InvalidArgumentError(f"{source.name}: {problem} at most {most}")
     elements = num_bytes // item_bytes
     if not first.shape[Buffer.DATA]:  # of a block
         elements = -(-elements // topology.world_size)

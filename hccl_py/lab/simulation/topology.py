@@ -10,7 +10,7 @@ from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import Costs, wire_us_per_mib
 from hccl_py.plan.language import Nodes
-from hccl_py.quantities import RATE, TIME, Kind, read_quantity
+from hccl_py.quantities import RATE, SIZE, TIME, Kind, read_quantity
 from hccl_py.transport.arguments import (
     items,
     measure,
@@ -22,7 +22,8 @@ from hccl_py.transport.arguments import (
 from hccl_py.transport.errors import InvalidArgumentError
 
 _EXPECTED = (
-    "expected straggler=RANK:TIME (17:2ms), link=NODE-NODE:RATE (3-4:10Gbit) or network=RATE"
+    "expected straggler=RANK:TIME (17:2ms), link=NODE-NODE:RATE (3-4:10Gbit), network=RATE "
+    "or burst=SIZE (125KB)"
 )
 
 _MOST_RANKS = 1 << 16  # of a node, and nodes
@@ -118,6 +119,9 @@ def changed(text: str, topology: Topology, costs: Costs) -> tuple[Topology, Cost
         elif name == "network":
             wire_us = wire_us_per_mib(_quantity(part, value, RATE) / 1e9)
             costs = replace(costs, scale_out=replace(costs.scale_out, wire_us_per_mib=wire_us))
+        elif name == "burst":
+            burst = _quantity(part, value, SIZE)
+            costs = replace(costs, scale_out=replace(costs.scale_out, burst_bytes=burst))
         else:
             raise InvalidArgumentError(f"what-if {part!r}: {_EXPECTED}")
     return replace(topology, late_us=late_us, links_gbit=links_gbit), costs
