@@ -46,6 +46,10 @@ COMMANDS = {
     "thread": ".ci/sanitize thread && .ci/sanitize python",
     "fuzz": ".ci/sanitize fuzz",
     "aarch64": ".ci/aarch64",
+    "protocols": (
+        "cmake -S . -B build/cpp && cmake --build build/cpp --target check_protocols && "
+        "HCCL_CHECK_DEPTH=2 build/cpp/check_protocols"
+    ),
 }
 """The nightly tier: what each section runs, from the root of the tree."""
 

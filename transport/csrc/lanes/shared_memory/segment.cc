@@ -154,7 +154,7 @@ uint32_t Segment::note_core() {
 }
 
 void Doorbell::ring() {
-  uint32_t sleep = theirs_->header().sleeps.load(std::memory_order_seq_cst);
+  uint32_t sleep = theirs_->header().sleeps.load(std::memory_order_relaxed);
   if (rung_.exchange(sleep, std::memory_order_relaxed) == sleep) return;
   statistics_.doorbells.add(1);
   signal_event(event_);

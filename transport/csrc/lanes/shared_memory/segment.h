@@ -92,7 +92,8 @@ struct alignas(64) SegmentHeader {
   // the lanes. Pairs with RingEntry::sequence, and where `starved` says so with
   // ConsumedCounter::count.
   std::atomic<uint32_t> sleepers;
-  // Counts sleeps; stored before `sleepers`, loaded after it. One wake-up per sleep is enough.
+  // Counts sleeps: one wake-up per sleep is enough. This and `starved` are stored before `sleepers`
+  // is raised and loaded after it, which orders them: relaxed.
   std::atomic<uint32_t> sleeps;
   // Whether a sleeper also waits for its readers to free slots.
   std::atomic<uint32_t> starved;
@@ -117,12 +118,13 @@ class Segment final : public SleepFlag {
   const SegmentShape& shape() const { return shape_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   // Before a sleep of the owner; `starved`: a message of the owner waits for space.
-  void note_starved(bool starved) { header().starved.store(starved, std::memory_order_seq_cst); }
+  void note_starved(bool starved) { header().starved.store(starved, std::memory_order_relaxed); }
   void raise(Sleeper) override {
-    header().sleeps.fetch_add(1, std::memory_order_seq_cst);
+    header().sleeps.fetch_add(1, std::memory_order_relaxed);
     header().sleepers.fetch_add(1, std::memory_order_seq_cst);
   }
-  void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  // Seen late, it costs a wake-up too many.
+  void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_relaxed); }
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
@@ -157,7 +159,7 @@ class Doorbell {
   void space_freed() {
     const SegmentHeader& header = theirs_->header();
     if (header.sleepers.load(std::memory_order_seq_cst) != 0 &&
-        header.starved.load(std::memory_order_seq_cst) != 0) {
+        header.starved.load(std::memory_order_relaxed) != 0) {
       ring();
     }
   }
