@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccl_py.algorithms.choice.shared import Shared
+from hccl_py.algorithms.choice.shared import Reproducible, Shared
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
@@ -70,7 +70,7 @@ class Communicator(Collectives[None]):
         identity: Identity | None = None,
         compression: str | None = None,
         algorithms: "Sequence[CustomAlgorithm]" = (),
-        reproducible: bool | None = None,
+        reproducible: Reproducible | None = None,
         wait: str | None = None,
     ) -> None:
         """Find the other ranks and connect to all of them.
@@ -90,8 +90,9 @@ class Communicator(Collectives[None]):
             algorithms: your own (see docs/internals/algorithms.md), for the calls that each serves;
                 the same on all ranks. They are proved for these ranks.
             reproducible: the bits of a reduction depend only on the data, the type and the number
-                of ranks (see docs/api/reproducible.md). Rank 0 decides for all; a rank that
-                requests it against rank 0 raises. None: from HCCL_REPRODUCIBLE.
+                of ranks (see docs/api/reproducible.md); "exact": sums of floats are rounded once.
+                Rank 0 decides for all; a rank that requests another kind raises. None: from
+                HCCL_REPRODUCIBLE.
             wait: `spin`, `balanced` or `idle`, the way in which this rank waits for others (see
                 docs/speed/performance.md). None: from HCCL_WAIT, else balanced.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from hccl_py.algorithms.choice.shared import Reproducible
 from hccl_py.algorithms.choice.tuner import (
     UNKNOWN_CORES,
     VARIABLE,
@@ -28,7 +29,7 @@ from hccl_py.plan.language import Nodes, Plan
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import IN_ONE_STEP, Compression, DType, ReduceOp
+from hccl_py.transport.types import EXACT, IN_ONE_STEP, Compression, DType, ReduceOp
 
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm
@@ -60,13 +61,14 @@ class PlanCache(_core.PlanCache):
         tuning: Tuning | None = None,
         *,
         compression: Compression = Compression.NONE,
-        reproducible: bool = False,
+        reproducible: Reproducible = False,
         cores: Cores = UNKNOWN_CORES,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is rank 0's. `compression` is the default of compressible calls. `reproducible`:
-        results are reduced in rank order, for all sizes and nodes. `cores` is as in `choose`.
+        results are reduced in rank order, for all sizes and nodes; "exact": sums of floats are
+        rounded once. `cores` is as in `choose`.
         """
         super().__init__(compression)
         self._tuning = tuning
@@ -111,8 +113,10 @@ class PlanCache(_core.PlanCache):
             check_op(op, kind)
             assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
-        reduces_in_order = self._reproducible and collective in REDUCING
-        in_one_step = dtype in IN_ONE_STEP or reduces_in_order
+            if self._reproducible == "exact" and kind.can_reduce(exact := EXACT.get(op, op)):
+                op = exact
+        reduces_in_order = bool(self._reproducible) and collective in REDUCING
+        in_one_step = dtype in IN_ONE_STEP or reduces_in_order or op in EXACT.values()
         if len(self._nodes) == 1 or not is_compressible(collective, kind, op, num_bytes):
             compression = Compression.NONE
         key = (collective, size_class(num_bytes), root, in_one_step, compression != 0, even)

@@ -19,14 +19,14 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 3_010,
     "transport/control": 1_800,
-    "transport/network transport/providers transport/verbs transport/*": 4_270,
-    "transport/csrc": 10_262,
+    "transport/network transport/providers transport/verbs transport/*": 4_280,
+    "transport/csrc": 10_270,
     "hccl_py/communicator.py": 370,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_080,
     "hccl_py/*": 3_240,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
-    "hccl_py/csrc": 11_240,
+    "hccl_py/csrc": 11_700,
     "hccl_py/torch_backend": 5_450,
     "hccl_py/schedulers hccl_py/integrations": 3_730,
     "launcher": 9_160,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 6_720,
     "hccl_py/horovod": 3_090,
     "benchmarks": 4_070,
-    "tests": 62_280,
+    "tests": 62_590,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

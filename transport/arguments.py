@@ -75,11 +75,11 @@ def text(name: str, value: object) -> str:
     raise wrong(name, "a string of whole characters", value)
 
 
-def flag(name: str, value: object) -> bool:
+def flag(name: str, value: object, expected: str = "True or False") -> bool:
     """Return a bool, numpy's included."""
     if value is True or value is False or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
-    raise wrong(name, "True or False", value)
+    raise wrong(name, expected, value)
 
 
 def path(name: str, value: Any) -> "str | os.PathLike[str]":

@@ -27,7 +27,10 @@ class DType(IntEnum):
 
 
 class ReduceOp(IntEnum):
-    """Reductions. `AVG` is the sum, divided once at the end; integers truncate towards zero."""
+    """Reductions. `AVG` is the sum, divided once at the end; integers truncate towards zero.
+
+    `EXACT_SUM` and `EXACT_AVG` of floats round once: docs/api/reproducible.md.
+    """
 
     SUM = 0
     PRODUCT = 1
@@ -37,6 +40,12 @@ class ReduceOp(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+    EXACT_SUM = 8
+    EXACT_AVG = 9
+
+
+EXACT: dict[int, ReduceOp] = {ReduceOp.SUM: ReduceOp.EXACT_SUM, ReduceOp.AVG: ReduceOp.EXACT_AVG}
+"""By a reduction, the exact one of floats."""
 
 
 class Compression(IntEnum):

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hccl_py.algorithms.choice.shared import REPRODUCIBLE, Shared, is_reproducible
+from hccl_py.algorithms.choice.shared import REPRODUCIBLE, Reproducible, Shared, is_reproducible
 from hccl_py.algorithms.choice.tuner import VARIABLE as ALGORITHM
 from hccl_py.algorithms.choice.tuner import items, names_a_file, overrides
 from hccl_py.algorithms.choice.tuning import VARIABLE as TUNING
@@ -52,7 +52,7 @@ class Wanted:
         encoding: compression, from the arguments and, once read, the environment.
         given_algorithms: algorithms from the caller.
         own: users' algorithms, including the environment's.
-        is_reproducible: whether this rank requests it.
+        is_reproducible: whether this rank requests it, and how.
         wait: how this rank waits for its peers.
     """
 
@@ -60,7 +60,7 @@ class Wanted:
         self,
         compression: str | None,
         algorithms: "Sequence[CustomAlgorithm]",
-        reproducible: bool | None,
+        reproducible: Reproducible | None,
         wait: str | None,
         member: tuple[int, int],
     ) -> None:
@@ -68,7 +68,7 @@ class Wanted:
         self.encoding = Compression.NONE
         self.given_algorithms: tuple[CustomAlgorithm, ...] = ()
         self.own: tuple[CustomAlgorithm, ...] = ()
-        self.is_reproducible = False
+        self.is_reproducible: Reproducible = False
         self.wait = Wait.BALANCED
         self._given = compression, algorithms, reproducible, wait
         self._rank, self._world_size = member
@@ -84,7 +84,9 @@ class Wanted:
         self.encoding = default_compression(compression)
         if reproducible is None:
             reproducible = is_reproducible()
-        self.is_reproducible = arguments.flag("reproducible", reproducible)
+        if reproducible != "exact":
+            reproducible = arguments.flag("reproducible", reproducible, "True, False or 'exact'")
+        self.is_reproducible = reproducible
         if self.is_reproducible and self.encoding is not Compression.NONE:
             raise InvalidArgumentError(
                 f"reproducible: expected no compression with it, got {self.encoding.name.lower()}; "
@@ -103,7 +105,7 @@ class Wanted:
             ALGORITHM: _with_files(os.environ.get(ALGORITHM, "")),
             "algorithms": names,
             COMPRESSION: self.encoding.name.lower(),
-            REPRODUCIBLE: "1" * self.is_reproducible,
+            REPRODUCIBLE: {False: "", True: "1", "exact": "exact"}[self.is_reproducible],
             TUNING: f"a file of digest {_digest(tuning)}" if tuning else "",
         }
         return Terms(settings, Shared(names, self.is_reproducible, tuning).packed())

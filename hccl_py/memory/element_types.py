@@ -13,7 +13,9 @@ import numpy as np
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import ITEM_SIZE, DType, ReduceOp
+from hccl_py.transport.types import EXACT, ITEM_SIZE, DType, ReduceOp
+
+_OF_COMPLEX = {*EXACT, *EXACT.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class ElementType:
 
     def can_reduce(self, op: int) -> bool:
         """Return whether the ReduceOp is defined for these elements."""
-        if self.part_type is None or (self.parts == 2 and op not in (ReduceOp.SUM, ReduceOp.AVG)):
+        if self.part_type is None or (self.parts == 2 and op not in _OF_COMPLEX):
             return False
         return op in range(len(ReduceOp)) and _core.reduce_supported(self.part_type, op)
 

@@ -134,7 +134,7 @@ def test_settings_of_rank_0_are_packed_beside_the_tuning() -> None:
     assert Shared.parse(Shared(reproducible=True, tuning=b"{}").packed()) == ("", True, b"{}")
     assert Shared.parse(Shared(tuning=b"{}").packed()) == ("", False, b"{}")
     assert [is_reproducible({"HCCL_REPRODUCIBLE": text}) for text in ("", "0", "1")] == [0, 0, 1]
-    with pytest.raises(InvalidArgumentError, match="HCCL_REPRODUCIBLE: expected 0 or 1, got 'no'"):
+    with pytest.raises(InvalidArgumentError, match="expected 0, 1 or exact, got 'no'"):
         is_reproducible({"HCCL_REPRODUCIBLE": "no"})
 
 

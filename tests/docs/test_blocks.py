@@ -80,6 +80,9 @@ HERE = {
         "done",
     ),
     ("api/communicator.md", 2): Surroundings("--nproc-per-node 2", NUMPY, "window [1. 1. 1.]"),
+    ("api/exact.md", 0): Surroundings(
+        "--nproc-per-node 2", NUMPY + "gradients = np.ones(9, np.float32)\n", "done"
+    ),
     ("api/registered.md", 0): Surroundings(
         "--nproc-per-node 2",
         TORCH + "ddp_model = DistributedDataParallel(torch.nn.Linear(3, 1))\n"

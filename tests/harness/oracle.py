@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hccl_py import ReduceOp
+from hccl_py.transport.types import EXACT
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -73,6 +74,8 @@ def _numbers(rank: int, count: int, dtype: str) -> Array:
 _REDUCTIONS: dict[ReduceOp, Callable[..., Array]] = {
     ReduceOp.SUM: np.add.reduce,
     ReduceOp.AVG: np.add.reduce,
+    ReduceOp.EXACT_SUM: np.add.reduce,
+    ReduceOp.EXACT_AVG: np.add.reduce,
     ReduceOp.PRODUCT: np.multiply.reduce,
     ReduceOp.MIN: np.minimum.reduce,
     ReduceOp.MAX: np.maximum.reduce,
@@ -87,8 +90,9 @@ def ops_of(dtype: str) -> list[ReduceOp]:
     if dtype not in REDUCIBLE and dtype not in COMPLEX:
         return []
     if dtype in COMPLEX:
-        return [ReduceOp.SUM, ReduceOp.AVG]
-    without = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR} if dtype in FLOATS else set()
+        return [ReduceOp.SUM, ReduceOp.AVG, *EXACT.values()]
+    bitwise = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR}
+    without = bitwise if dtype in FLOATS else set(EXACT.values())
     return [op for op in ReduceOp if op not in without and (op, dtype) != (ReduceOp.AVG, "bool")]
 
 
@@ -98,7 +102,7 @@ def reduced(contributions: Sequence[Array], dtype: str, op: ReduceOp) -> Array:
     wide = np.complex128 if dtype in COMPLEX else wide
     result = _REDUCTIONS[op](np.stack(contributions).astype(wide), axis=0, dtype=wide)
     n = len(contributions)
-    if op is not ReduceOp.AVG:
+    if op not in (ReduceOp.AVG, ReduceOp.EXACT_AVG):
         return result
     if dtype in EPSILON:
         return np.asarray(result / n)

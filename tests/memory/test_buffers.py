@@ -10,10 +10,11 @@ import torch
 
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import Span
-from hccl_py.transport.types import IN_ONE_STEP, ITEM_SIZE, DType, ReduceOp
+from hccl_py.transport.types import EXACT, IN_ONE_STEP, ITEM_SIZE, DType, ReduceOp
 
 BITWISE = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR}
-UNDEFINED = {"bool": {ReduceOp.AVG}}
+OF_FLOATS = set(EXACT.values())
+UNDEFINED = {"bool": {ReduceOp.AVG, *OF_FLOATS}}
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -26,7 +27,7 @@ def test_every_dtype_from_torch_and_numpy(dtype: DType) -> None:
         address, count, kind = span_of(buffer)
         found = (count, kind.name, kind.part_type, kind.parts, kind.item_bytes)
         assert found == (5, name, dtype, 1, ITEM_SIZE[dtype])
-        wanted = set(ReduceOp) - UNDEFINED.get(name, BITWISE if "float" in name else set())
+        wanted = set(ReduceOp) - UNDEFINED.get(name, BITWISE if "float" in name else OF_FLOATS)
         assert {op for op in ReduceOp if kind.can_reduce(op)} == wanted
         where = buffer.data_ptr() if isinstance(buffer, torch.Tensor) else buffer.ctypes.data
         assert address == where
@@ -39,7 +40,7 @@ def test_complex_numbers_are_two_floats(name: str, part: int) -> None:
         assert (span.count, span.kind.part_type, span.kind.parts) == (3, part, 2)
         assert span.num_bytes == buffer.nbytes
         reducible = {op for op in ReduceOp if span.kind.can_reduce(op)}
-        assert reducible == {ReduceOp.SUM, ReduceOp.AVG}
+        assert reducible == {ReduceOp.SUM, ReduceOp.AVG, *OF_FLOATS}
 
 
 @pytest.mark.parametrize(

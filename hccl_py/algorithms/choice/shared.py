@@ -3,18 +3,21 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hccl_py.transport.errors import InvalidArgumentError
 
 REPRODUCIBLE = "HCCL_REPRODUCIBLE"
+
+Reproducible = bool | Literal["exact"]
+"""Whether bits depend on the operands in rank order; or on their exact sum alone."""
 
 
 class Shared(NamedTuple):
     """Settings of rank 0; the defaults are for a rank that is alone."""
 
     algorithms: str = ""  # the names of users' algorithms, for messages
-    reproducible: bool = False
+    reproducible: Reproducible = False
     tuning: bytes = b""  # a file of `tuning.py`, without line breaks
 
     def packed(self) -> bytes:
@@ -33,12 +36,14 @@ class Shared(NamedTuple):
         return cls(algorithms, reproducible, tuning)
 
 
-def is_reproducible(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether `HCCL_REPRODUCIBLE` requires the same bits for every layout.
+def is_reproducible(environ: Mapping[str, str] = os.environ) -> Reproducible:
+    """Return whether `HCCL_REPRODUCIBLE` requires the same bits for every layout, and how.
 
-    Raise InvalidArgumentError for anything but 0 and 1.
+    Raise InvalidArgumentError for anything but 0, 1 and exact.
     """
     text = environ.get(REPRODUCIBLE) or "0"
+    if text == "exact":
+        return "exact"
     if text not in ("0", "1"):
-        raise InvalidArgumentError(f"{REPRODUCIBLE}: expected 0 or 1, got {text!r}")
+        raise InvalidArgumentError(f"{REPRODUCIBLE}: expected 0, 1 or exact, got {text!r}")
     return text == "1"

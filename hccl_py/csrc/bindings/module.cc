@@ -186,6 +186,15 @@ NB_MODULE(_core, module) {
   module.def("give_up_in_children", &give_up_in_children);
   module.def("keep_in_children", &keep_in_children);
   module.def("reduce_instruction_set", &reduce_instruction_set);
+  module.def(
+      "reduce_exactly",
+      [](int dtype, uint64_t to, const std::vector<uint64_t>& sources, size_t count,
+         size_t divisor) {
+        std::vector<const std::byte*> from;
+        for (uint64_t source : sources) from.push_back(pointer(source));
+        return reduce_exactly(static_cast<DType>(dtype), pointer(to), from, count, divisor);
+      },
+      Released());
   module.def("reduce_supported", [](int dtype, int op) {
     return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
   });

@@ -67,6 +67,13 @@ size_t reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byt
   return reduce_with(best, dtype, op, dst, srcs, count);
 }
 
+bool reduce_exactly(DType dtype, std::byte* dst, std::span<const std::byte* const> srcs,
+                    size_t count, size_t divisor) {
+  const ExactKernel kernel = best.exact[static_cast<size_t>(dtype)];
+  if (kernel != nullptr) kernel(dst, srcs.data(), srcs.size(), count, divisor);
+  return kernel != nullptr;
+}
+
 void scale(DType dtype, std::byte* data, size_t count, double divisor) {
   assert(divisor > 0 && dtype != DType::boolean);
   if (reduces_in_one_step(dtype)) return;

@@ -24,6 +24,11 @@ bool reduce_supported(DType dtype, ReduceOp op);
 [[nodiscard]] size_t reduce(DType dtype, ReduceOp op, std::byte* dst,
                             std::span<const std::byte* const> srcs, size_t count);
 
+// The exact sum of floats / `divisor`, which is below 2^25, rounded once: it does not depend on the
+// order of the sources. Zero is -0 only if all sources are. False, without effect, for integers.
+bool reduce_exactly(DType dtype, std::byte* dst, std::span<const std::byte* const> srcs,
+                    size_t count, size_t divisor);
+
 // Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero, and
 // their divisor is an integer; 8-bit floats stay as they are. Finite floats stay finite: a quotient
 // beyond the largest number, possible only by rounding, becomes that number.

@@ -22,6 +22,7 @@
 #endif
 
 #include "base/types.h"
+#include "reduce/exact_sum.h"
 #include "reduce/reduce.h"
 
 namespace hccl {
@@ -34,6 +35,10 @@ using ReduceKernel = size_t (*)(std::byte* dst, const std::byte* const* srcs, si
 // divisors.
 using OperandKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double operand);
 
+// Of num_srcs >= 1 sources, as reduce_exactly() does.
+using ExactKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
+                             size_t count, size_t divisor);
+
 // Encodes and decodes float32 elements; `residual` may be null.
 using EncodeKernel = void (*)(std::byte* to, const std::byte* from, std::byte* residual,
                               size_t count);
@@ -43,6 +48,7 @@ using DecodeKernel = void (*)(std::byte* to, const std::byte* from, size_t count
 struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
+  ExactKernel exact[num_dtypes] = {};
   OperandKernel scale[num_dtypes] = {};
   OperandKernel multiply[num_dtypes] = {};
   EncodeKernel encode[num_compressions] = {};

@@ -67,6 +67,7 @@ HCCL_INLINE Vector<int32_t, lanes> widen(Vector<uint16_t, lanes> value) {
 #endif
 #if HCCL_VECTOR_BYTES >= 32
   if constexpr (lanes == 8) return (I)_mm256_cvtepu16_epi32((__m128i)value);
+  if constexpr (lanes == 4) return (I)_mm_cvtepu16_epi32(_mm_set_epi64x(0, (int64_t)value));
 #endif
   return __builtin_convertvector(value, I);
 }

@@ -271,6 +271,7 @@ void divide_integers(std::byte* to, const std::byte* from, size_t count, double 
 }
 
 #include "reduce/reduce_encodings.h"
+#include "reduce/reduce_exact.h"
 
 struct TableBuilder {
   ReduceTable table;
@@ -292,6 +293,9 @@ struct TableBuilder {
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
     const auto i = static_cast<size_t>(dtype);
+    table.reduce[i][static_cast<size_t>(ReduceOp::exact_sum)] = exact_reduction<Format, false>;
+    table.reduce[i][static_cast<size_t>(ReduceOp::exact_avg)] = exact_reduction<Format, true>;
+    table.exact[i] = exact_kernel<Format>;
     if constexpr (!one_step) table.scale[i] = apply_to_floats<Format, Quotient>;
     table.multiply[i] = apply_to_floats<Format, Product>;
   }

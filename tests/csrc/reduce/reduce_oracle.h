@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "reduce/exact_sum.h"
 
 namespace hccl::oracle {
 
@@ -198,6 +199,22 @@ void with_codec(DType dtype, Work work) {
   }
 }
 
+// The exact sum, rounded to odd on the way: ExactSum has tests of its own, in Python.
+template <class Codec>
+typename Codec::Number exact(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs, size_t i) {
+  using Number = typename Codec::Number;
+  ExactSum sum;
+  for (const Bytes& src : srcs) sum.add(Codec::decode(src.data(), i));
+  const uint32_t divisor = op == ReduceOp::exact_avg ? static_cast<uint32_t>(srcs.size()) : 1;
+  const double value = sum.rounded(divisor, size_of(dtype) < 8);
+  Number number = static_cast<Number>(value);
+  if (size_of(dtype) >= 4 || std::isnan(value) || number == value) return number;
+  uint32_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  const auto towards = static_cast<Number>(value > number ? HUGE_VAL : -HUGE_VAL);
+  return bits % 2 == 1 ? number : std::nextafter(number, towards);
+}
+
 // The reduction of equally long sources; a single one is copied, bit by bit.
 inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
   Bytes result = srcs[0];
@@ -211,6 +228,9 @@ inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
       if constexpr (std::is_same_v<decltype(total), float>) {
         const bool averages = reduces_in_one_step(dtype) && op == ReduceOp::avg;
         if (averages) total /= static_cast<float>(srcs.size());
+      }
+      if constexpr (std::is_floating_point_v<decltype(total)>) {
+        if (op >= ReduceOp::exact_sum) total = exact<Codec>(dtype, op, srcs, i);
       }
       Codec::encode(result.data(), i, total);
     }

@@ -277,8 +277,9 @@ HCCL_TEST(reduce_supported_follows_the_contract) {
       const DType dtype{static_cast<uint8_t>(d)};
       const ReduceOp op{static_cast<uint8_t>(o)};
       const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+      const bool exact = op == ReduceOp::exact_sum || op == ReduceOp::exact_avg;
       const bool expected =
-          !(is_float(dtype) && bitwise) && !(dtype == DType::boolean && op == ReduceOp::avg);
+          !(is_float(dtype) ? bitwise : exact) && !(dtype == DType::boolean && op == ReduceOp::avg);
       CHECK(reduce_supported(dtype, op) == expected, "dtype %d op %d", d, o);
       for (const ReduceTable* table : usable_reduce_tables()) {
         CHECK((table->reduce[d][o] != nullptr) == expected, "dtype %d op %d %s", d, o, table->name);

@@ -39,8 +39,10 @@ enum class ReduceOp : uint8_t {
   band = 5,
   bor = 6,
   bxor = 7,
+  exact_sum = 8,  // of floats, with all operands as its sources: the exact sum, rounded once
+  exact_avg = 9,
 };
-inline constexpr int num_reduce_ops = 8;
+inline constexpr int num_reduce_ops = 10;
 
 // The encoding of float32 on a plan's compressed edges, see reduce/reduce.h. The values are used in
 // Python (transport/types.py) and in fingerprints: append only.
