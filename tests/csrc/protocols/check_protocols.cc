@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "board.h"
 #include "lanes.h"
 #include "litmus.h"
 #include "redundant.h"
@@ -23,12 +24,13 @@ double seconds_since(Clock::time_point began) {
 }
 
 // Returns false if one has a fault.
-bool explore_all(const std::vector<Case>& cases) {
+bool explore_all(std::vector<Case>& cases) {
   uint64_t total = 0;
-  for (const Case& one : cases) {
+  for (Case& one : cases) {
     Clock::time_point began = Clock::now();
     Outcome outcome = explore(one.program);
     total += outcome.executions;
+    one.sites = outcome.sites;
     std::printf("%10lu executions %6.2f s  %s\n", static_cast<unsigned long>(outcome.executions),
                 seconds_since(began), one.name.c_str());
     std::fflush(stdout);
@@ -58,6 +60,7 @@ const Case* killer_of(const std::vector<Case>& cases, const std::string& name, i
   weaken(name, order);
   const Case* killer = nullptr;
   for (const Case& one : cases) {
+    if (!one.sites.contains(name)) continue;
     outcome = explore(one.program);
     if (!outcome.fault.empty()) killer = &one;
     if (killer != nullptr) break;
@@ -125,7 +128,9 @@ int main(int argc, char** argv) {
   const char* setting = std::getenv("HCCL_CHECK_DEPTH");
   if (!passes_litmus_tests()) return 1;
   make_segments();
-  std::vector<Case> cases = lane_cases(setting != nullptr ? std::atoi(setting) : 1);
+  int depth = setting != nullptr ? std::atoi(setting) : 1;
+  std::vector<Case> cases = lane_cases(depth);
+  for (Case& one : board_cases(depth)) cases.push_back(std::move(one));
   if (!explore_all(cases)) return 1;
   if (argc == 4 && std::strcmp(argv[1], "--trace") == 0) return trace(cases, argv[2], argv[3]);
   return weaken_each(cases) > 0 ? 1 : 0;

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,11 +39,12 @@ struct Limits {
 };
 
 struct Outcome {
-  uint64_t executions = 0;  // that ran to their end
-  uint64_t pruned = 0;      // that were given up, because they only repeat others
-  bool complete = false;    // whether there are no more
-  std::string fault;        // of the last execution; empty: none
-  std::string trace;        // what led to it
+  uint64_t executions = 0;      // that ran to their end
+  uint64_t pruned = 0;          // that were given up, because they only repeat others
+  bool complete = false;        // whether there are no more
+  std::string fault;            // of the last execution; empty: none
+  std::string trace;            // what led to it
+  std::set<std::string> sites;  // see below
 };
 Outcome explore(const Program& program, const Limits& limits = {});
 

@@ -162,9 +162,11 @@ std::vector<Case> lane_cases(int depth) {
   std::vector<Case> cases;
   for (Way way : {Way::spins, Way::sleeps}) {
     std::string how = way == Way::spins ? ", ranks spin" : ", ranks sleep";
-    bool is_short = way == Way::sleeps;
-    cases.push_back(stream("messages in entries" + how, depth + 2 - is_short, tiny, way));
-    cases.push_back(stream("messages in slots" + how, depth + 2, slotted, way));
+    bool spins = way == Way::spins;
+    cases.push_back(stream("messages in entries" + how, depth + 1 + spins, tiny, way));
+    cases.push_back(stream("messages in slots" + how, depth + spins, slotted, way));
+    cases.push_back(stream("messages in slots, all full" + how, depth + 1, slotted, way,
+                           shape.num_slots, shape.num_slots));
     cases.push_back(stream("a full ring" + how, depth + 1, tiny, way, ring_entries, ring_entries));
   }
   cases.push_back(two_threads_ring(depth));

@@ -178,6 +178,18 @@ Threads mixed_orders() {
           }};
 }
 
+// The relaxed chain orders nothing: the last load may read the value before the first store.
+Threads order_against_a_chain(std::memory_order link) {
+  return {[=] {
+            x.store(1, all);
+            y.store(1, link);
+          },
+          [=] {
+            keep(0, y.load(acq));
+            keep(1, x.load(all));
+          }};
+}
+
 Threads deadlock() {
   return {[] {
             x.store(1, none);
@@ -217,6 +229,8 @@ bool passes_litmus_tests() {
   passes &= holds("no release sequence", release_sequence(none, false), {}, {}, "a data race");
   passes &= holds("spinning", spins(), {"101", "111"}, {});
   passes &= holds("mixed orders", mixed_orders(), {"00000", "21101"}, {});
+  passes &= holds("a chain", order_against_a_chain(rel), {"11"}, {"10"});
+  passes &= holds("a relaxed chain", order_against_a_chain(none), {"10", "11"}, {});
   passes &= holds("deadlock", deadlock(), {}, {}, "all threads wait");
   passes &= holds("livelock", livelock(), {}, {}, "the execution does not end");
   return passes;

@@ -3,8 +3,11 @@
 //
 // A load may read any store that is not older than one that happens before it, or than one that
 // this thread or a thread before it has read (coherence). Release and acquire, fences and release
-// sequences follow C++20. The modification order is the order of execution, and so is the total
-// order of seq_cst accesses.
+// sequences follow C++20. The modification order is the order of execution.
+//
+// The total order of seq_cst accesses is any that C++20 allows: a load may read past a seq_cst
+// store that ran earlier, unless what happens before, and what was read, puts the store first.
+// Fences are ordered as they run.
 #pragma once
 
 #include <algorithm>
@@ -46,6 +49,7 @@ struct Clock {
 struct Store {
   uint64_t value;
   Clock releases;        // what a thread that acquires it learns
+  size_t step = 0;       // of the execution
   uint32_t total_order;  // among seq_cst accesses; 0: it is none
 };
 
@@ -71,6 +75,21 @@ struct View {
   uint32_t fenced_at = 0;  // in the total order
 };
 
+// A seq_cst access to a location. `place`: stores are at twice their index, loads right after the
+// store that they read, so those of one location are ordered by place.
+struct Ordered {
+  const Location* location;
+  int thread;
+  uint32_t time;
+  uint32_t place;
+  Clock clock;
+
+  bool comes_before(const Ordered& other) const {
+    if (time <= other.clock[thread]) return true;
+    return location == other.location && place < other.place;
+  }
+};
+
 class Memory {
  public:
   void reset(int num_threads) {
@@ -79,14 +98,17 @@ class Memory {
     for (int i = 0; i < num_threads; ++i) tick(i);  // time 0 is before all threads
     fences_ = {};
     total_order_ = 0;
+    ordered_.clear();
   }
   View& view(int thread) { return views_[static_cast<size_t>(thread)]; }
 
-  // The oldest store that the thread may read.
-  uint32_t oldest(const Location& location, int thread, int order) const {
-    const View& view = views_[static_cast<size_t>(thread)];
-    Clock known = view.clock;
-    known.join(view.fenced);
+  // The oldest store that the thread may read. `follows(step)`: whether this access depends on that
+  // step. Where it does not, another execution has them in the other order.
+  template <class Follows>
+  uint32_t oldest(const Location& location, int thread, int order, Follows follows) {
+    const View& mine = view(thread);
+    Clock known = mine.clock;
+    known.join(mine.fenced);
     if (order == seq_cst) known.join(fences_);
     uint32_t found = 0;
     for (int other = 0; other < num_threads_; ++other) {
@@ -97,10 +119,12 @@ class Memory {
         break;
       }
     }
-    uint32_t limit = order == seq_cst ? UINT32_MAX : view.fenced_at;
     for (uint32_t i = location.last(); i > found; --i) {
-      uint32_t at = location.stores[i].total_order;
-      if (at != 0 && at <= limit) return i;
+      const Store& store = location.stores[i];
+      bool is_fenced = store.total_order != 0 && store.total_order <= mine.fenced_at;
+      bool is_ordered = order == seq_cst && store.total_order != 0 &&
+                        (!follows(store.step) || !may_come_before(location, thread, i));
+      if (is_fenced || is_ordered) return i;
     }
     return found;
   }
@@ -112,19 +136,22 @@ class Memory {
   uint64_t load(Location& location, int thread, int order, uint32_t index) {
     tick(thread);
     see(location, thread, index);
+    note_ordered(location, thread, order, 2 * index + 1);
     const Store& store = location.stores[index];
     View& mine = view(thread);
     (acquires(order) ? mine.clock : mine.pending).join(store.releases);
     return store.value;
   }
 
-  void store(Location& location, int thread, int order, uint64_t value, bool is_update = false) {
+  void store(Location& location, int thread, int order, uint64_t value, size_t step,
+             bool is_update = false) {
     tick(thread);
     View& mine = view(thread);
-    Store next{value, releases(order) ? mine.clock : mine.released, 0};
+    Store next{value, releases(order) ? mine.clock : mine.released, step, 0};
     if (is_update) next.releases.join(location.stores.back().releases);
     if (order == seq_cst) next.total_order = ++total_order_;
     location.stores.push_back(next);
+    note_ordered(location, thread, order, 2 * location.last());
     see(location, thread, location.last());
     tick(thread);
   }
@@ -145,10 +172,35 @@ class Memory {
   void tick(int thread) { ++view(thread).clock[thread]; }
 
  private:
+  void note_ordered(const Location& location, int thread, int order, uint32_t place) {
+    const Clock& clock = view(thread).clock;
+    if (order == seq_cst) ordered_.push_back({&location, thread, clock[thread], place, clock});
+  }
+
+  // Whether a seq_cst load that reads a store before `index` contradicts no total order: it then
+  // comes before that store and its readers.
+  bool may_come_before(const Location& location, int thread, uint32_t index) {
+    Clock clock = view(thread).clock;
+    List<Ordered> left{{&location, thread, clock[thread] + 1, 2 * index - 1, clock}};
+    List<char> is_reached(ordered_.size());
+    while (!left.empty()) {
+      Ordered later = left.back();
+      left.pop_back();
+      for (size_t i = 0; i < ordered_.size(); ++i) {
+        if (is_reached[i] || !ordered_[i].comes_before(later)) continue;
+        if (ordered_[i].location == &location && ordered_[i].place >= 2 * index) return false;
+        is_reached[i] = 1;
+        left.push_back(ordered_[i]);
+      }
+    }
+    return true;
+  }
+
   int num_threads_ = 0;
   std::array<View, max_threads> views_{};
   Clock fences_;
   uint32_t total_order_ = 0;
+  List<Ordered> ordered_;
 };
 
 }  // namespace hccl::check

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ enum class Way { spins, sleeps };
 struct Case {
   std::string name;
   Program program;
+  std::set<std::string> sites{};  // once it was explored
 };
 
 inline const SegmentShape shape{3, 1, 2, 4096};

@@ -101,6 +101,7 @@ struct Run {
     int order;
     bool loads, stores;
     int weakened = -1;
+    bool is_used = false;  // in this exploration
   };
   std::vector<Seen> sites;
   std::map<uintptr_t, std::string> names;
@@ -114,6 +115,7 @@ int site_at(void* caller, int order, bool loads, bool stores) {
   uintptr_t at = reinterpret_cast<uintptr_t>(caller) - 1;
   auto [found, is_new] = run.site_of.try_emplace(at, static_cast<int>(run.sites.size()));
   if (is_new) run.sites.push_back({at, order, loads, stores});
+  run.sites[static_cast<size_t>(found->second)].is_used = true;
   return found->second;
 }
 
@@ -311,7 +313,7 @@ int make_location(uintptr_t address, int num_bytes) {
   location.num_bytes = num_bytes;
   location.stores.clear();
   for (auto& seen : location.seen) seen.clear();
-  location.stores.push_back({num_bytes ? raw_load(address, num_bytes) : 0, {}, 0});
+  location.stores.push_back({num_bytes ? raw_load(address, num_bytes) : 0, {}, 0, 0});
   return static_cast<int>(run.num_locations++);
 }
 
@@ -414,7 +416,8 @@ uint32_t choices_of(int thread) {
   if (access.kind == Kind::choose) return static_cast<uint32_t>(access.value);
   if (access.kind == Kind::load) {
     const Location& location = location_at(location_of(access.address, access.num_bytes));
-    return location.last() - run.memory.oldest(location, thread, access.order) + 1;
+    auto follows = [thread](size_t step) { return run.schedule->follows(thread, step); };
+    return location.last() - run.memory.oldest(location, thread, access.order, follows) + 1;
   }
   if (access.kind != Kind::wait) return 1;
   const auto& loaded = fiber_of(thread).loaded;
@@ -436,7 +439,7 @@ uint64_t update(int thread, const Access& access) {
   uint64_t before = memory.load(location, thread, access.order, location.last());
   if (access.update == '=' && before != access.expected) return before;
   uint64_t next = masked(updated(access, before), access.num_bytes);
-  memory.store(location, thread, access.order, next, true);
+  memory.store(location, thread, access.order, next, run.steps.size(), true);
   if (is_event) {
     run.events[access.address].count = next;
   } else {
@@ -460,7 +463,7 @@ uint64_t perform(int thread, const Access& access, uint32_t choice) {
     case Kind::store: {
       Location& location = location_at(location_of(access.address, access.num_bytes));
       note_atomic(access.address, access.num_bytes, false, true);
-      memory.store(location, thread, access.order, access.value);
+      memory.store(location, thread, access.order, access.value, run.steps.size());
       raw_store(access.address, access.num_bytes, access.value);
       return 0;
     }
@@ -668,6 +671,7 @@ Outcome explore(const Program& program, const Limits& limits) {
   Schedule schedule(limits.reduces);
   run.program = &program;
   run.schedule = &schedule;
+  for (auto& site : run.sites) site.is_used = false;
   Outcome outcome;
   do {
     ++(execute(limits) ? outcome.executions : outcome.pruned);
@@ -675,6 +679,10 @@ Outcome explore(const Program& program, const Limits& limits) {
     outcome.complete = !schedule.backtrack();
   } while (!outcome.complete && outcome.executions + outcome.pruned < limits.executions);
   outcome.fault = run.fault;
+  name_sites();
+  for (const auto& site : run.sites) {
+    if (site.is_used) outcome.sites.insert(run.names[site.at]);
+  }
   if (!run.fault.empty()) outcome.trace = trace();
   return outcome;
 }

@@ -98,6 +98,11 @@ class Schedule {
     ++depth_;
   }
 
+  // Whether the thread's next access comes after a step.
+  bool follows(int thread, size_t step) const {
+    return comes_after(clocks_[static_cast<size_t>(thread)], nodes_[step]);
+  }
+
   // Goes to the next execution. False: there is none.
   bool backtrack() {
     nodes_.resize(depth_);

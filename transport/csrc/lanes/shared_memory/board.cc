@@ -130,15 +130,15 @@ Board::Posted Board::post() {
 }
 
 // Ranks that make different calls may never read each other's messages, so a rank that reads again
-// checks earlier steps.
+// checks earlier steps. It has seen the post of this step, and so all earlier ones: relaxed.
 bool Board::find_passed_over(Peer& peer) const {
   uint64_t oldest = step_ >= post_entries ? step_ - post_entries + 1 : 1;
   for (uint64_t step = std::max(peer.peeked + 1, oldest); step < step_; ++step) {
     RingEntry& entry = peer.segment->posts()[step % post_entries];
-    if (entry.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step)) continue;
+    if (entry.sequence.load(std::memory_order_relaxed) != static_cast<uint32_t>(step)) continue;
     uint64_t said = said_in(entry).load(std::memory_order_acquire);
     if (said == fingerprints_[step % post_entries]) continue;
-    uint64_t ended = peer.segment->steps_ended().load(std::memory_order_seq_cst);
+    uint64_t ended = peer.segment->steps_ended().load(std::memory_order_relaxed);
     if (ended + 1 >= step + post_entries) continue;  // it may belong to a later step
     peer.header = {.fingerprint = said};
     peer.payload = entry.payload;  // it was not sent by lane
