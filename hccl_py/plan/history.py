@@ -4,7 +4,7 @@ The run is the proof's, `simulate.py`. Explanations of wrong plans and drawings 
 this record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,14 +16,6 @@ from hccl_py.plan.simulate import Simulation, _Message
 RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 OpName = tuple[int, int]
 """A rank and the index of its op."""
-
-Duration = Callable[[Plan, Op, int | None], float]
-"""Time of an op of a rank: of its message to a peer, or (None) of its copy or reduction."""
-
-
-def in_steps(_plan: Plan, _op: Op, peer: int | None) -> float:
-    """Count messages that wait for one another."""
-    return 0.0 if peer is None else 1.0
 
 
 class Event(NamedTuple):
@@ -43,7 +35,8 @@ class Event(NamedTuple):
 class History(Simulation):
     """A run of the plans that records each op.
 
-    A message starts when it is posted, after earlier ones in its lane. Lanes are independent.
+    A message takes 1 step. It starts when it is posted, after earlier ones in its lane. Lanes are
+    independent.
     """
 
     def __init__(
@@ -51,7 +44,6 @@ class History(Simulation):
         plans: Sequence[Plan],
         contract: Contract,
         in_place: bool = False,
-        duration: Duration = in_steps,
     ) -> None:
         super().__init__(plans, contract, in_place)
         self.events: list[Event] = []
@@ -60,7 +52,6 @@ class History(Simulation):
         self.failed: Event | None = None
         self.stands_still = False
         self._in_step = False
-        self._duration = duration
         self._now = [0.0] * len(plans)
         # Arrival times of an op's messages.
         self.arrives: dict[tuple[OpName, int], float] = {}
@@ -114,7 +105,7 @@ class History(Simulation):
             return False
         for peer in op.peers if op.kind is OpKind.SEND else ():
             begin = max(self._now[rank], self._lane_free.get((rank, peer), 0.0))
-            end = begin + self._duration(self._plans[rank], op, peer)
+            end = begin + 1.0
             self.arrives[(rank, index), peer] = self._lane_free[rank, peer] = end
         chunk = op.dst or op.src
         assert chunk is not None
@@ -129,8 +120,6 @@ class History(Simulation):
         assert chunk is not None
         received = tuple(sent for sent, _ in self._taken)
         end = max([self._now[rank], *(self.arrives[sent, rank] for sent in received)])
-        if op.kind is not OpKind.SEND:
-            end += self._duration(self._plans[rank], op, None)
         read = self._read(rank, op)
         return Event(rank, index, self._now[rank], end, chunk, values, read, received)
 

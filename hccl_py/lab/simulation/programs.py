@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hccl_py.lab._lab import LinkTimes, Programs, World
-from hccl_py.lab.simulation.costs import Costs, LinkCosts, wire_us_per_mib
+from hccl_py.lab.simulation.costs import US_PER_MIB_AT_1_GBIT, Costs, LinkCosts, wire_us_per_mib
 from hccl_py.lab.simulation.folding import Fold
 from hccl_py.lab.simulation.plan_source import PlanSource
 from hccl_py.lab.simulation.topology import Topology
@@ -68,6 +68,12 @@ def world_of(topology: Topology, costs: Costs, num_bytes: int) -> World:
         for pair, gbit in topology.links_gbit.items()
         for ends in (pair, pair[::-1])
     ]
+    if (network := topology.network) is not None:
+        number_of = {arc: at for at, arc in enumerate(network.kbit_per_s)}
+        rates = network.kbit_per_s.values()
+        world.link_us_per_mib = [US_PER_MIB_AT_1_GBIT * 1e6 / kbit for kbit in rates]
+        ways = network.routes.items()
+        world.routes = {pair: [number_of[arc] for arc in way] for pair, way in ways}
     world.reduce_us_per_mib = costs.reduce_us_per_mib * share.warm + share.cold_us_per_mib
     world.result_us_per_mib = costs.result_us_per_mib * share.warm
     world.memory_us_per_mib = costs.memory_us_per_mib if uses_memory else 0.0
@@ -86,7 +92,9 @@ def _link(link: LinkCosts, share: _Share, capacity: int) -> LinkTimes:
     )
 
 
-def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -> Programs:
+def programs_of(
+    source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int, topology: Topology
+) -> Programs:
     """Write the kept plans: those of the first group, or of all ranks.
 
     Raises:
@@ -97,6 +105,7 @@ def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -
     num_messages, simulated = 0, len(fold.simulated)
     for at, rank in enumerate(fold.written):
         plan = fold.plans.get(rank) or source.write(rank)
+        _check_routes(plan, topology)
         ops, peers = _flat(plan, lengths)
         num_messages += len(peers) // 2  # sent and received
         if num_messages <= _MOST_KEPT:  # for the next size
@@ -113,6 +122,16 @@ def programs_of(source: PlanSource, fold: Fold, tiles: Tiles, item_bytes: int) -
         rank, op, peer = unmatched
         raise PlanError(rank, op, f"sends to rank {peer}, which receives nothing from it")
     return programs
+
+
+def _check_routes(plan: Plan, topology: Topology) -> None:
+    if topology.network is None:
+        return
+    for index, op in enumerate(plan.ops):
+        for peer in op.peers if op.src else ():
+            if (plan.rank, peer) not in topology.network.routes:
+                problem = f"sends to rank {peer}, to which the network has no route"
+                raise PlanError(plan.rank, index, problem)
 
 
 class _Lengths:

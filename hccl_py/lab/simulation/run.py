@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from hccl_py.algorithms.choice.tuner import min_message_bytes
 from hccl_py.lab._lab import Move, VirtualTime
 from hccl_py.lab.simulation.costs import Costs, costs_of
+from hccl_py.lab.simulation.events import Events, events_of
 from hccl_py.lab.simulation.folding import fold_of, whole
 from hccl_py.lab.simulation.plan_source import PlanSource, What, plan_source_of
 from hccl_py.lab.simulation.programs import averaged, programs_of, world_of
@@ -36,6 +37,7 @@ class Simulated:
         messages: by simulated rank, the messages that it sent in the tiles that were run.
         error_us: estimated error of `us`, because the extrapolated tiles did not repeat
             themselves exactly.
+        events: all work and messages, if they were wanted.
     """
 
     algorithm: str
@@ -45,6 +47,7 @@ class Simulated:
     num_left_out: int
     messages: dict[int, int]
     error_us: float = 0.0
+    events: Events | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -62,6 +65,7 @@ def simulate(
     item_bytes: int = 4,
     num_calls: int = 1,
     shorten: bool = True,
+    events: bool = False,
 ) -> Simulated:
     """Run a collective in virtual time, with the engine's tiles, channels and rules.
 
@@ -77,6 +81,7 @@ def simulate(
         num_calls: calls back to back; with several, the bursts of wires are used up.
         shorten: simulate one node for all if nodes are alike, and stop when tiles repeat
             themselves. The result is the same, up to `Simulated.error_us`.
+        events: return what every rank and link did too, without shortening.
 
     Raises:
         InvalidArgumentError: an argument is wrong, or there are too many ranks that differ.
@@ -92,7 +97,7 @@ def simulate(
     if root is not None:
         among = f"a rank of 0..{topology.world_size - 1}", range(topology.world_size)
         root = whole_number("root", root, *among)
-    shorten = flag("shorten", shorten)
+    shorten = flag("shorten", shorten) and not flag("events", events)
     source = _plan_source(what, topology.nodes, root)
     first = source.write(0)
     if source.span > (most := slot_bytes(topology.world_size) // item_bytes):
@@ -113,10 +118,12 @@ def simulate(
     fold = _fold(source, nodes, topology.is_uniform) if can_fold else whole(nodes)
     if fold.move is not Move.NONE:
         tiles = averaged(tiles)
-    programs = programs_of(source, fold, tiles, item_bytes)
+    programs = programs_of(source, fold, tiles, item_bytes, topology)
     world = world_of(topology, costs, num_bytes)
     exact = _EXACT_MESSAGES if shorten else 0
     run = VirtualTime(world, programs, fold.simulated, num_calls, tiles.number, exact)
+    if events:
+        run.record()
     if stuck := run.run():
         rank, op, others = stuck
         more = f"waits for ever, as do {others} more ranks"
@@ -127,7 +134,11 @@ def simulate(
     if num_calls > 1:
         us = (max(ends[-1] for ends in ended_us) - us) / (num_calls - 1)
     messages = dict(zip(fold.simulated, run.num_messages(), strict=True))
-    return Simulated(source.name, us, firsts, tiles.number, num_left_out, messages, error_us)
+    done = Simulated(source.name, us, firsts, tiles.number, num_left_out, messages, error_us)
+    if not events:
+        return done
+    plans = [source.write(rank) for rank in range(topology.world_size)]
+    return replace(done, events=events_of(run.happened(), plans, topology))
 
 
 def _plan_source(what: What, nodes: Nodes, root: int | None) -> PlanSource:

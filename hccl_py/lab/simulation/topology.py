@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.lab.algorithms import nodes_of
 from hccl_py.lab.simulation.costs import Costs, wire_us_per_mib
+from hccl_py.lab.synthesis.network import Network
+from hccl_py.lab.synthesis.network_file import read_network
 from hccl_py.plan.language import Nodes
 from hccl_py.quantities import RATE, SIZE, TIME, Kind, read_quantity
 from hccl_py.transport.arguments import (
@@ -40,12 +43,14 @@ class Topology:
         late_us: delay of some ranks at each call, by rank.
         links_gbit: rate of links between two nodes in each direction, by pair, lower node first,
             where it is not that of the costs.
+        network: the links that messages between ranks cross, instead of the wires of the costs.
     """
 
     nodes: Nodes
     machines: tuple[int, ...] = ()
     late_us: Mapping[int, float] = field(default_factory=dict)
     links_gbit: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    network: Network | None = None
 
     def __post_init__(self) -> None:
         what = "the ranks of each node, such as ((0, 1), (2, 3))"
@@ -89,6 +94,13 @@ class Topology:
             whole_number(name, size, f"a whole number of 1 to {_MOST_RANKS}", sizes)
         return cls(nodes_of([ranks_per_node] * num_nodes))
 
+    @classmethod
+    def of_network(cls, network: Network | str | Path) -> Topology:
+        """Make the ranks of a network, or of a file as `hccl-plan synthesize` reads it."""
+        if not isinstance(network, Network):
+            network = read_network(Path(network))
+        return cls(network.nodes, network=network)
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""
@@ -99,7 +111,7 @@ class Topology:
         """Whether nodes are alike: equal sizes, own machines, no stragglers, no slow links."""
         even = len({len(node) for node in self.nodes}) == 1
         has_own_machines = len(set(self.machines)) == len(self.machines)
-        return even and has_own_machines and not (self.late_us or self.links_gbit)
+        return even and has_own_machines and not (self.late_us or self.links_gbit or self.network)
 
 
 def changed(text: str, topology: Topology, costs: Costs) -> tuple[Topology, Costs]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -44,7 +46,53 @@ def test_name_in_svg_gets_a_picture_with_a_line_for_each_message(tmp_path: Path)
     assert len(root.findall("{*}circle")) == 3 * 4
     texts = [one.text for one in root.findall("{*}text")]
     assert {"all_reduce=ring", "rank 0", "rank 2", "4 steps"} <= set(texts)
-    assert main(["draw", "all_reduce=ring", "-o", str(tmp_path / "x.png")]) == 2
+    assert main(["draw", "all_reduce=ring", "-o", str(tmp_path / "x.gif")]) == 2
+
+
+def test_name_in_png_gets_the_same_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "ring.png"
+    assert main(["draw", "all_reduce=ring", "--nodes", "3", "-o", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_page_ends_when_predict_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--nodes", "4,4", "--preset", "cloud25", "--size", "1M"]
+    content = content_of(page_of(tmp_path, "all_reduce=hierarchical", *options))
+    capsys.readouterr()
+    assert main(["predict", "--algorithm", "hierarchical", *options]) == 0
+    assert f" {content['end']:.0f} us " in capsys.readouterr().out
+    assert max(one["end"] for one in content["messages"]) < content["end"]
+    shares = dict(content["links"])
+    assert 0.5 < shares["node 0 > node 1"] <= 1 and shares["rank 0 > rank 1"] == 0
+    # Each part of the critical path begins no earlier than the one before it.
+    spans = [
+        (content["messages"][at]["begin"], content["messages"][at]["end"])
+        if what == "message"
+        else tuple(content["works"][at][3:])
+        for what, at in content["critical"]
+    ]
+    assert spans == sorted(spans) and spans[0][0] == 0
+    assert spans[-1][1] == pytest.approx(content["end"])
+
+
+def test_name_in_json_gets_a_timeline_with_an_arrow_for_each_message(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    options = ["--nodes", "3", "--preset", "office1", "--size", "4K"]
+    assert main(["draw", "all_reduce=ring", *options, "-o", str(path)]) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    phases = Counter(one["ph"] for one in events)
+    assert phases["s"] == phases["f"] == 3 * 4 and phases["X"] >= 3 * 4 * 3
+    for rank in range(3):
+        spans = sorted(
+            (x["ts"], x["dur"])
+            for x in events
+            if (x["ph"], x["pid"]) == ("X", 0) and x["tid"] == rank
+        )
+        assert all(a + b <= c + 1e-6 for (a, b), (c, _) in itertools.pairwise(spans))
+    assert {"rank 0", "rank 0 > rank 1"} <= {
+        x["args"].get("name") for x in events if x["ph"] == "M"
+    }
 
 
 def test_page_is_whole_and_knows_where_each_value_came_from(tmp_path: Path) -> None:
@@ -111,10 +159,13 @@ def test_times_are_those_of_a_preset(tmp_path: Path) -> None:
     options = ["--nodes", "1,1", "--preset", "office1", "--size", "1M"]
     content = content_of(page_of(tmp_path, "all_reduce=one_shot", *options))
     out = PRESETS["office1"].scale_out
-    message_us = out.latency_us + 2 * (out.message_us + out.us_per_mib) + out.wire_us_per_mib
-    assert content["unit"] == "us" and "by office1." in content["about"]
-    assert {one["end"] - one["begin"] for one in content["messages"]} == {message_us}
-    assert content["end"] == pytest.approx(message_us + PRESETS["office1"].reduce_us_per_mib)
+    assert content["unit"] == "us" and "with office1," in content["about"]
+    size = 1 / (1 + max(one["tile"] for one in content["messages"]))
+    link_us = out.latency_us + out.wire_us_per_mib * size
+    assert {round(one["end"] - one["begin"], 3) for one in content["messages"]} == {
+        round(link_us, 3)
+    }
+    assert content["end"] > out.wire_us_per_mib
 
 
 ACTS = """
@@ -183,8 +234,8 @@ class TestInABrowser:
         found = re.search(r'data-seen="(.*?)"', dom(page))
         assert found is not None
         assert json.loads(html.unescape(found[1])) == [
-            "data[2] of rank 1 at 6",
-            *("rank 0 to rank 1, from 0 to 1", 0),
+            "data[2] of rank 1 at 0",
+            *("rank 0 to rank 1, from 0 to 1", 4 * 6),
             4 * 4,  # of 24 messages, after two of six steps
             *("data[3] of rank 0 at 2", 1),
             *("data[3] of rank 0 at 3", 4 * 3),
@@ -219,6 +270,6 @@ class TestInABrowser:
             return max(float(y) + float(height) for y, height in bars) - 12
 
         for state, expected in (({}, ratio), ({"scale": "own"}, 1.0)):
-            shown = dom(page, **state)
+            shown = dom(page, step=1 << 20, **state)
             found = bottom("measured", shown) / bottom("cursor", shown)
             assert found == pytest.approx(expected, rel=0.01)

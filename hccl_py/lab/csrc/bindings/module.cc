@@ -49,6 +49,8 @@ void bind_simulation(nb::module_& module) {
       .def_rw("scale_up", &World::scale_up)
       .def_rw("scale_out", &World::scale_out)
       .def_rw("node_links", &World::node_links)
+      .def_rw("link_us_per_mib", &World::link_us_per_mib)
+      .def_rw("routes", &World::routes)
       .def_rw("reduce_us_per_mib", &World::reduce_us_per_mib)
       .def_rw("result_us_per_mib", &World::result_us_per_mib)
       .def_rw("memory_us_per_mib", &World::memory_us_per_mib);
@@ -72,6 +74,8 @@ void bind_simulation(nb::module_& module) {
             });
           },
           Released())
+      .def("record", &VirtualTime::record)
+      .def("happened", &VirtualTime::happened)
       .def("ended_us", &VirtualTime::ended_us)
       .def("num_messages", &VirtualTime::num_messages)
       .def("left_out", [](const VirtualTime& self) {

@@ -11,9 +11,11 @@ void VirtualTime::enter(VirtualLane& lane, const SentMessage& sent) {
   int peer = programs_.peer(sender.number, sent.message);
   bool local = is_local(sender.number, peer);
   bool has_wire = link(local).wire_us_per_mib > 0;
-  if (has_wire || (!local && has_node_link_[world_.node_of[sender.number]])) {
+  if (has_wire || !links_clear_.empty() ||
+      (!local && has_node_link_[world_.node_of[sender.number]])) {
     sent_now_.push_back(sent);
   } else {
+    note(sent, sent.at, sent.at, sent.at + link(local).latency_us, -1);
     arrive(sent, sent.at + link(local).latency_us);
   }
 }
@@ -52,12 +54,32 @@ double VirtualTime::pass(double& clear_at, double busy_us, double burst_us, doub
   return std::max(begin, out - busy_us);
 }
 
+// Takes a message over the links of its route, each of which begins when the one before it does.
+double VirtualTime::cross(const SentMessage& sent, int peer, double now) {
+  const VirtualRank& sender = ranks_[sent.rank];
+  double size = mib(sender.program->ops[sender.program->op_of[sent.message]], sent.is_last);
+  double begin = now, end = now;
+  size_t first = happened_.size();
+  for (int link : world_.routes.at({sender.number, peer})) {
+    begin = pass(links_clear_[link], world_.link_us_per_mib[link] * size, 0.0, begin, end);
+    note(sent, begin, links_clear_[link], end, link);
+  }
+  double arrives = end + link(is_local(sender.number, peer)).latency_us;
+  for (; first < happened_.size(); ++first) std::get<2>(happened_[first]) = arrives;
+  return arrives;
+}
+
 void VirtualTime::leave(int leaving, double now) {
   SentMessage sent = leaving_[leaving].messages[leaving_[leaving].next++];
   const VirtualRank& sender = ranks_[sent.rank];
   const SimulatedOp& op = sender.program->ops[sender.program->op_of[sent.message]];
   int peer = programs_.peer(sender.number, sent.message);
   VirtualRank& receiver = standing_for(peer);
+  if (!links_clear_.empty()) {
+    arrive(sent, cross(sent, peer, now));
+    push_next(leaving);
+    return;
+  }
   bool local = is_local(sender.number, peer);
   const LinkTimes& of = link(local);
   double size = mib(op, sent.is_last), begin = now, end = now;
@@ -83,6 +105,7 @@ void VirtualTime::leave(int leaving, double now) {
       pass(clear_at, us_per_mib * size, 0.0, begin, end);
     }
   }
+  note(sent, begin, end, end + of.latency_us, -1);
   arrive(sent, end + of.latency_us);
   push_next(leaving);
 }

@@ -102,6 +102,7 @@ double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, d
   int index = static_cast<int>(&rank - ranks_.data());
   double size = mib(op, channel.is_last);
   bool is_written = false;
+  double began = at;
   rank.num_messages += op.num_peers;
   num_sent_ += op.num_peers;
   for (int message = op.first; message < op.first + op.num_peers; ++message) {
@@ -114,7 +115,8 @@ double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, d
                {way.message_us + way.us_per_mib * moved, world_.memory_us_per_mib * moved});
     size_t place = lane_of(standing_for(peer), rank.program->slot_of[message], number);
     VirtualLane& lane = lanes_[place];
-    SentMessage sent{at, index, message, static_cast<uint8_t>(number), channel.is_last};
+    SentMessage sent{
+        at, index, message, channel.tile, static_cast<uint8_t>(number), channel.is_last};
     if (lane.in_flight < way.capacity && !lane.has_waiting) {
       enter(lane, sent);
     } else {
@@ -123,6 +125,7 @@ double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, d
       ++channel.unsent[channel.at];
     }
   }
+  note(rank, number, channel.at, began, at);
   ++channel.at;
   return at;
 }
@@ -133,6 +136,7 @@ std::optional<double> VirtualTime::take(VirtualRank& rank, int number, const Sim
   if (!channel.unsent.empty() && overwrites_unsent(rank, channel, channel.at)) return std::nullopt;
   if (channel.missing == no_message) await(rank, number, op);
   int before = channel.missing;
+  double began = at;
   auto& arrived = channel.arrived;
   while (channel.missing > 0 && !arrived.empty() && arrived.front().at <= at) {
     std::pop_heap(arrived.begin(), arrived.end(), comes_later);
@@ -141,7 +145,10 @@ std::optional<double> VirtualTime::take(VirtualRank& rank, int number, const Sim
     at = spend(rank, at, {next.thread_us, next.memory_us});
     --channel.missing;
   }
-  if (channel.missing > 0) return channel.missing < before ? std::optional(at) : std::nullopt;
+  if (channel.missing > 0) {
+    note(rank, number, channel.at, began, at);
+    return channel.missing < before ? std::optional(at) : std::nullopt;
+  }
   double size = mib(op, channel.is_last), reduced = size * op.num_peers;
   if (op.kind == SimulatedOpKind::copy) {
     at = spend(rank, at, {world_.reduce_us_per_mib * size, world_.memory_us_per_mib * size});
@@ -149,6 +156,7 @@ std::optional<double> VirtualTime::take(VirtualRank& rank, int number, const Sim
     double thread_us = world_.reduce_us_per_mib * reduced + world_.result_us_per_mib * size;
     at = spend(rank, at, {thread_us, world_.memory_us_per_mib * reduced});
   }
+  note(rank, number, channel.at, began, at);
   ++channel.at;
   channel.missing = no_message;
   for (int message = op.first; message < op.first + op.num_peers; ++message) {

@@ -59,6 +59,7 @@ VirtualTime::VirtualTime(World world, Programs programs, std::vector<int> simula
     wires_[local].out.assign(count, is_used ? of.burst_us : 0.0);
     if (!is_pair) wires_[local].in = wires_[local].out;
   }
+  links_clear_.resize(world_.link_us_per_mib.size());
   has_node_link_.resize(num_nodes);
   for (const auto& [from, to, us_per_mib] : world_.node_links) {
     node_links_[key_of(from, to)] = {us_per_mib, 0.0};

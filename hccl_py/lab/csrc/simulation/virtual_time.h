@@ -19,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <queue>
 #include <tuple>
@@ -58,9 +59,17 @@ struct World {
   std::vector<int> cores;       // by machine; 0: a core for each rank
   LinkTimes scale_up, scale_out;
   std::vector<NodeLink> node_links;
+  // Of a network of links, us for each MiB on each, and by sender and receiver the links that a
+  // message crosses. They replace wires and node links.
+  std::vector<double> link_us_per_mib;
+  std::map<std::pair<int, int>, std::vector<int>> routes;
   // For each MiB of a message that is reduced, of a result, and of data that a thread moves.
   double reduce_us_per_mib = 0, result_us_per_mib = 0, memory_us_per_mib = 0;
 };
+
+// What happened: begin, end, arrival, rank, op, tile, peer, link. A row with a peer is a message on
+// a link of the network (-1: on other wires), one without is work of the rank's thread.
+using Happening = std::tuple<double, double, double, int, int, int, int, int>;
 
 // A rank that waits for ever, its op (-1: none), and the number of others that do.
 using Stuck = std::tuple<int, int, int>;
@@ -81,6 +90,9 @@ class VirtualTime {
   std::vector<std::vector<double>> ended_us() const;
   std::vector<int64_t> num_messages() const;
   const Steadiness& steadiness() const { return steadiness_; }
+  // Keeps all that happens, for `happened`.
+  void record() { records_ = true; }
+  const std::vector<Happening>& happened() const { return happened_; }
 
  private:
   static constexpr int num_channels = 2;
@@ -127,7 +139,7 @@ class VirtualTime {
   // A message of a simulated rank on a channel.
   struct SentMessage {
     double at;
-    int rank, message;
+    int rank, message, tile;
     uint8_t channel, is_last;
   };
   // Messages that leave one after the other: one event at a time keeps the heap small.
@@ -181,6 +193,18 @@ class VirtualTime {
   void leave(int leaving, double now);
   void make_room(size_t lane, double at);
   void arrive(const SentMessage& sent, double at);
+  double cross(const SentMessage& sent, int peer, double now);
+  void note(const VirtualRank& rank, int number, int op, double begin, double end) {
+    if (records_ && end > begin) {
+      happened_.push_back({begin, end, end, rank.number, op, rank.channels[number].tile, -1, -1});
+    }
+  }
+  void note(const SentMessage& sent, double begin, double end, double arrives, int link) {
+    if (!records_) return;
+    const VirtualRank& sender = ranks_[sent.rank];
+    happened_.push_back({begin, end, arrives, sender.number, sender.program->op_of[sent.message],
+                         sent.tile, programs_.peer(sender.number, sent.message), link});
+  }
   double pass(double& clear_at, double busy_us, double burst_us, double begin, double& end);
   static int64_t key_of(int from, int to) { return (static_cast<int64_t>(from) << 32) | to; }
   size_t lane_of(const VirtualRank& receiver, int slot, int channel) const {
@@ -213,6 +237,9 @@ class VirtualTime {
   Wires wires_[2];
   std::unordered_map<int64_t, std::pair<double, double>> node_links_;  // us per MiB, clear at
   std::vector<bool> has_node_link_;                                    // by node
+  std::vector<double> links_clear_;                                    // of a network
+  bool records_ = false;
+  std::vector<Happening> happened_;
   std::priority_queue<VirtualEvent> events_;
   uint64_t num_events_ = 0;
   int64_t num_sent_ = 0;
