@@ -20,7 +20,7 @@ BUDGET = {
     "transport/bootstrap": 3_010,
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_280,
-    "transport/csrc": 10_270,
+    "transport/csrc": 10_272,
     "hccl_py/communicator.py": 370,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_080,
     "hccl_py/*": 3_240,
@@ -34,7 +34,7 @@ BUDGET = {
     "hccl_py/lab": 7_210,
     "hccl_py/horovod": 3_090,
     "benchmarks": 4_070,
-    "tests": 63_100,
+    "tests": 63_440,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

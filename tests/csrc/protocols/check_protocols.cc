@@ -12,6 +12,7 @@
 #include "lanes.h"
 #include "litmus.h"
 #include "redundant.h"
+#include "rendezvous.h"
 
 namespace hccl::check {
 
@@ -131,6 +132,7 @@ int main(int argc, char** argv) {
   int depth = setting != nullptr ? std::atoi(setting) : 1;
   std::vector<Case> cases = lane_cases(depth);
   for (Case& one : board_cases(depth)) cases.push_back(std::move(one));
+  for (Case& one : rendezvous_cases(depth)) cases.push_back(std::move(one));
   if (!explore_all(cases)) return 1;
   if (argc == 4 && std::strcmp(argv[1], "--trace") == 0) return trace(cases, argv[2], argv[3]);
   return weaken_each(cases) > 0 ? 1 : 0;

@@ -58,6 +58,8 @@ void wait();
 void moved();
 // Ends the exploration with this fault unless it holds.
 void require(bool condition, const char* what);
+// Runs what makes objects that outlive the execution.
+void lasting(const std::function<void()>& make);
 // The descriptor of a modelled eventfd: write(), read() and poll() of it are modelled. Poll has no
 // timeout, so a wake-up that only a timeout repairs is lost.
 int new_event();

@@ -714,6 +714,11 @@ void require(bool condition, const char* what) {
   fail(what);
 }
 
+void lasting(const std::function<void()>& make) {
+  Outside outside;
+  make();
+}
+
 int new_event() {
   Outside outside;
   run.events.push_back({});

@@ -17,7 +17,7 @@ std::optional<RemoteMemory> RemoteMemory::open(pid_t process, const Segment& the
   RemoteMemory memory(process);
   // The right process has the same value there as in the segment.
   const SegmentHeader& header = theirs.header();
-  uint64_t address = header.owner_address.load(std::memory_order_acquire), found = 0;
+  uint64_t address = header.owner_address.load(std::memory_order_relaxed), found = 0;
   if (!memory.read(address, reinterpret_cast<std::byte*>(&found), sizeof found)) {
     return std::nullopt;
   }

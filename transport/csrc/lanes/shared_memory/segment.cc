@@ -83,7 +83,7 @@ std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
   std::shared_ptr<Segment> segment(
       new Segment(fd, shape, PROT_READ | PROT_WRITE, std::move(memory)));
   auto& address = segment->header().owner_address;
-  address.store(reinterpret_cast<uint64_t>(&address), std::memory_order_release);
+  address.store(reinterpret_cast<uint64_t>(&address), std::memory_order_relaxed);
 #ifdef __SANITIZE_THREAD__
   mappings().add(segment);
 #endif

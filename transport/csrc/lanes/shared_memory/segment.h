@@ -60,9 +60,10 @@ static_assert(sizeof(RingEntry) == 128);
 struct alignas(64) ConsumedCounter {
   // Stored by the receiver after it is done with a payload; pairs with the load in reclaim().
   std::atomic<uint64_t> count;
-  // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once.
+  // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once,
+  // as the next one; relaxed: only the receiver uses what it mapped.
   std::atomic<uint32_t> maps_arena;
-  // Whether the receiver can read the sender's whole memory. Stored once.
+  // Whether the receiver can read the sender's whole memory.
   std::atomic<uint32_t> reads_process;
   // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst
   // before it looks at SegmentHeader::withdrawn, and after it has written. A sender whose call
@@ -103,7 +104,8 @@ struct alignas(64) SegmentHeader {
   // Stored seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of
   // it, and with ConsumedCounter::writes_reply.
   std::atomic<uint32_t> withdrawn;
-  // Address of this word in the owner, for peers that can read its memory. Stored once.
+  // Address of this word in the owner, for peers that can read its memory. Stored before a peer
+  // maps it.
   std::atomic<uint64_t> owner_address;
 };
 
@@ -127,7 +129,11 @@ class Segment final : public SleepFlag {
   void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_relaxed); }
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
-  void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
+  // The fence keeps later changes of announced memory after the store.
+  void withdraw() {
+    header().withdrawn.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
   JointEntry& joint_entry(int local_rank, int channel) const;

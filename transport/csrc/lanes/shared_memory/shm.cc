@@ -57,12 +57,12 @@ void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindo
   min_announced_bytes_ = min_announced_bytes;
   if (mine && mine->window()) arena_ = std::move(mine);
   their_arena_ = std::move(theirs);
-  if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_release);
+  if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_relaxed);
 }
 
 bool ShmLane::read_from(pid_t process) {
   their_memory_ = RemoteMemory::open(process, *ends_.theirs);
-  if (their_memory_) my_consumed_.reads_process.store(1, std::memory_order_release);
+  if (their_memory_) my_consumed_.reads_process.store(1, std::memory_order_relaxed);
   return their_memory_.has_value();
 }
 
@@ -112,8 +112,10 @@ bool ShmLane::abandon() {
   return joint_reader_.abandon() && !is_written_;
 }
 
-// Announced memory may have any contents once a call of its owner failed.
+// Announced memory may have any contents once a call of its owner failed. The fence keeps what was
+// read of it before the check; it pairs with Segment::withdraw().
 void ShmLane::check_valid() const {
+  std::atomic_thread_fence(std::memory_order_acquire);
   if (ends_.theirs->is_withdrawn()) {
     throw LaneError(peer(), "its call failed while its memory was in use");
   }
@@ -122,7 +124,7 @@ void ShmLane::check_valid() const {
 // The payload's offset in the arena, if it is to be announced.
 std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte* payload) const {
   if (header.length < min_announced_bytes_ || header.kind == always_copied || !arena_ ||
-      their_consumed_.maps_arena.load(std::memory_order_acquire) == 0) {
+      their_consumed_.maps_arena.load(std::memory_order_relaxed) == 0) {
     return std::nullopt;
   }
   return arena_->offset_of(payload, header.length);
@@ -151,7 +153,7 @@ bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
 bool ShmLane::stays_in_place(const Header& header) const {
   return header.copy_mode == CopyMode::single && header.length >= min_single_bytes &&
          header.kind != always_copied && !is_detached() &&
-         their_consumed_.reads_process.load(std::memory_order_acquire) != 0;
+         their_consumed_.reads_process.load(std::memory_order_relaxed) != 0;
 }
 
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
@@ -183,7 +185,7 @@ bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
   bool is_written =
       !ends_.theirs->is_withdrawn() &&
       their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
-  my_consumed_.writes_reply.store(0, std::memory_order_seq_cst);
+  my_consumed_.writes_reply.store(0, std::memory_order_release);
   if (!is_written) check_valid();
   return is_written;
 }
