@@ -11,6 +11,7 @@
 #include "board.h"
 #include "lanes.h"
 #include "litmus.h"
+#include "published.h"
 #include "redundant.h"
 #include "rendezvous.h"
 
@@ -127,7 +128,7 @@ int trace(const std::vector<Case>& cases, const std::string& part, const char* o
 int main(int argc, char** argv) {
   using namespace hccl::check;
   const char* setting = std::getenv("HCCL_CHECK_DEPTH");
-  if (!passes_litmus_tests()) return 1;
+  if (!passes_litmus_tests() || !finds_published_faults()) return 1;
   make_segments();
   int depth = setting != nullptr ? std::atoi(setting) : 1;
   std::vector<Case> cases = lane_cases(depth);
