@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hccl_py.memory.scaled import premul_sum as premul_sum
     from hccl_py.torch_backend.compression_hook import CompressionState as CompressionState
     from hccl_py.torch_backend.compression_hook import compression_hook as compression_hook
+    from hccl_py.torch_backend.exact import ExactAccumulator as ExactAccumulator
+    from hccl_py.torch_backend.exact import exact_hook as exact_hook
     from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
     from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
@@ -53,6 +55,7 @@ _NAMES = {
     "graphs.capture": ("capture",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),
+    "torch_backend.exact": ("ExactAccumulator", "exact_hook"),
     "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
     "compression": ("ErrorFeedback",),

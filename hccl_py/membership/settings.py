@@ -84,7 +84,7 @@ class Wanted:
         self.encoding = default_compression(compression)
         if reproducible is None:
             reproducible = is_reproducible()
-        if reproducible != "exact":
+        if not (isinstance(reproducible, str) and reproducible == "exact"):
             reproducible = arguments.flag("reproducible", reproducible, "True, False or 'exact'")
         self.is_reproducible = reproducible
         if self.is_reproducible and self.encoding is not Compression.NONE:

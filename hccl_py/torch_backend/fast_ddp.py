@@ -34,8 +34,9 @@ from torch.autograd import Variable
 from hccl_py.memory.registered import empty
 from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.collectives import TorchCollectives
+from hccl_py.torch_backend.exact import ExactAccumulator
 from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
-from hccl_py.transport.arguments import shown
+from hccl_py.transport.arguments import flag, shown
 from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ _backward_of_thread = torch._C._current_graph_task_id
 """Returns a unique number of the backward pass, -1 outside of one."""
 
 
-def fast_ddp(model: Model, process_group: dist.ProcessGroup | None = None) -> Model:
+def fast_ddp(
+    model: Model, process_group: dist.ProcessGroup | None = None, *, exact: bool = False
+) -> Model:
     """Average the gradients of `model` over all ranks at the end of every backward pass.
 
     Rank 0's parameters and buffers are broadcast first. From then on train as in one process, each
@@ -60,6 +63,8 @@ def fast_ddp(model: Model, process_group: dist.ProcessGroup | None = None) -> Mo
     Args:
         model: on the CPU, with dense parameters, the same on all ranks; freeze parameters first.
         process_group: of the backend hccl; None: the default group.
+        exact: average as an ExactAccumulator does, over all backward passes of all ranks, those
+            inside `no_sync` included. These leave no gradients.
 
     Returns:
         `model`, the same object, with a new method `no_sync`.
@@ -78,7 +83,7 @@ def fast_ddp(model: Model, process_group: dist.ProcessGroup | None = None) -> Mo
     _check_alike(_described(parameters, buffers), group)
     for _, tensor in (*parameters, *buffers):
         dist.broadcast(tensor.detach(), group=group, group_src=0)
-    reducer = _Reducer(parameters, group)
+    reducer = _Reducer(parameters, group, flag("exact", exact))
     model.no_sync = _NoSync(reducer)  # type: ignore[assignment]
     return model
 
@@ -125,6 +130,12 @@ class _Gradient:
         if parameter is not None:
             parameter.grad = self._view
 
+    def give_up(self) -> None:
+        """Leave the parameter without a gradient."""
+        parameter = self._parameter()
+        if parameter is not None:
+            parameter.grad = None
+
     def remove(self) -> None:
         """Take no more gradients."""
         self._handle.remove()
@@ -163,18 +174,27 @@ class _Buffer:
     gradients: list[_Gradient]
     flat: Tensor
     flags: Tensor
+    exact: ExactAccumulator | None
 
-    def average(self, group: dist.ProcessGroup) -> None:
-        """Average the gradients; one that no rank has stays None."""
+    def average(self, group: dist.ProcessGroup, is_on: bool) -> None:
+        """Average the gradients; one that no rank has stays None. Unless it is on, add them up."""
         self.flags.fill_(1)
         unused = [it for it in enumerate(self.gradients) if not it[1].collect()]
         for index, _ in unused:
             self.flags[index] = 0
         gradients = self.flat
-        if cast(TorchCollectives, backend_of(group)).communicator.compression != "none":
+        if self.exact is not None:
+            self.exact.add([gradients])
+            if not is_on:
+                for gradient in self.gradients:
+                    gradient.give_up()
+                return
+            self.exact.average([gradients])
+        elif cast(TorchCollectives, backend_of(group)).communicator.compression != "none":
             gradients = gradients[: -len(self.flags)]
             dist.all_reduce(self.flags, dist.ReduceOp.MAX, group=group)
-        dist.all_reduce(gradients, dist.ReduceOp.AVG, group=group)
+        if self.exact is None:
+            dist.all_reduce(gradients, dist.ReduceOp.AVG, group=group)
         for index, gradient in unused:
             if self.flags[index] != 0:
                 gradient.hand_out()
@@ -184,9 +204,10 @@ class _Reducer:
     """The gradients of one model; alive as long as its parameters or `no_sync`."""
 
     def __init__(
-        self, parameters: Sequence[tuple[str, Parameter]], group: dist.ProcessGroup
+        self, parameters: Sequence[tuple[str, Parameter]], group: dist.ProcessGroup, exact: bool
     ) -> None:
         self.is_on = True
+        self._exact = exact
         self._group = group
         self._backwards: set[int] = set()
         self._frozen = [pair for pair in parameters if not pair[1].requires_grad]
@@ -203,7 +224,8 @@ class _Reducer:
         flat = _zeros(sum(counts) + len(counts), dtype)
         *parts, flags = flat.tensor_split(list(itertools.accumulate(counts)))
         pairs = zip(parameters, parts, strict=True)
-        return _Buffer([_Gradient(self, *pair, part) for pair, part in pairs], flat, flags)
+        exact = ExactAccumulator(self._group) if self._exact else None
+        return _Buffer([_Gradient(self, *pair, part) for pair, part in pairs], flat, flags, exact)
 
     def remove(self) -> None:
         """Take no more gradients."""
@@ -213,7 +235,7 @@ class _Reducer:
 
     def expect_end_of_backward(self) -> None:
         """Average at the end of this thread's backward pass."""
-        if self.is_on:
+        if self.is_on or self._exact:
             # Not a flag: a backward pass that raises never reaches its end.
             backward = _backward_of_thread()
             if backward not in self._backwards:
@@ -230,7 +252,7 @@ class _Reducer:
                     "requires_grad of all parameters before fast_ddp"
                 )
         for buffer in self._buffers:
-            buffer.average(self._group)
+            buffer.average(self._group, self.is_on)
 
 
 class _NoSync:

@@ -38,7 +38,7 @@ def test_parse_algorithm_is_a_contender_beside_hccl(tmp_path: Path) -> None:
 
 def test_parse_reproducible_is_a_contender_beside_hccl() -> None:
     options = _parse("--reproducible")[0]
-    assert (_names(options), options.api) == (("hccl", "reproducible"), "communicator")
+    assert (_names(options), options.api) == (("hccl", "reproducible", "exact"), "communicator")
 
 
 def test_parse_compressions_are_contenders_beside_hccl() -> None:

@@ -129,6 +129,9 @@ CALLS: dict[str, Callable[[Communicator, Any], object]] = {
     "algorithm: when": lambda _, v: hccl_py.algorithm("reduce", when=v),
     "algorithm: algorithm": lambda _, v: hccl_py.algorithm("reduce")(v),
     "CompressionState: process_group": lambda _, v: hccl_py.CompressionState("int8", v),
+    "ExactAccumulator: process_group": lambda _, v: hccl_py.ExactAccumulator(v),
+    "ExactAccumulator: micro_batches": lambda _, v: hccl_py.ExactAccumulator(micro_batches=v),
+    "exact_hook: state": lambda _, v: hccl_py.exact_hook(v, v),
     "compression_hook: state": lambda _, v: hccl_py.compression_hook(v, v),
 }
 

@@ -36,7 +36,7 @@ def exactly(given: Sequence[torch.Tensor], divisor: int = 1) -> torch.Tensor:
     result = torch.empty_like(given[0])
     dtype = int(DType[str(result.dtype).removeprefix("torch.").upper()])
     addresses = [one.data_ptr() for one in given]
-    assert _core.reduce_exactly(dtype, result.data_ptr(), addresses, result.numel(), divisor)
+    assert _core.reduce_exactly(dtype, dtype, result.data_ptr(), addresses, result.numel(), divisor)
     return result
 
 

@@ -83,6 +83,13 @@ HERE = {
     ("api/exact.md", 0): Surroundings(
         "--nproc-per-node 2", NUMPY + "gradients = np.ones(9, np.float32)\n", "done"
     ),
+    ("api/exact.md", 1): Surroundings(
+        "--nproc-per-node 2",
+        TORCH
+        + "micro_batches = torch.ones(2, 4, 3)\n"
+        + "optimizer = torch.optim.SGD(model.parameters())\n",
+        "done",
+    ),
     ("api/registered.md", 0): Surroundings(
         "--nproc-per-node 2",
         TORCH + "ddp_model = DistributedDataParallel(torch.nn.Linear(3, 1))\n"

@@ -109,5 +109,6 @@ def contenders_of(options: Options) -> dict[str, Open]:
     found |= {one: replace(hccl, variable=(COMPRESSION, one)) for one in options.compressions}
     if options.reproducible:
         found["reproducible"] = replace(hccl, variable=(REPRODUCIBLE, "1"))
+        found["exact"] = replace(hccl, variable=(REPRODUCIBLE, "exact"))
     found |= {Path(one).name: with_algorithm(options.api, one) for one in options.algorithms}
     return found | {name: Api(name) for name in options.compare}

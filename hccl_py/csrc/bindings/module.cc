@@ -188,11 +188,18 @@ NB_MODULE(_core, module) {
   module.def("reduce_instruction_set", &reduce_instruction_set);
   module.def(
       "reduce_exactly",
-      [](int dtype, uint64_t to, const std::vector<uint64_t>& sources, size_t count,
-         size_t divisor) {
+      [](int from_type, int to_type, uint64_t to, const std::vector<uint64_t>& sources,
+         size_t count, size_t divisor) {
         std::vector<const std::byte*> from;
         for (uint64_t source : sources) from.push_back(pointer(source));
-        return reduce_exactly(static_cast<DType>(dtype), pointer(to), from, count, divisor);
+        return reduce_exactly(static_cast<DType>(from_type), static_cast<DType>(to_type),
+                              pointer(to), from, count, divisor);
+      },
+      Released());
+  module.def(
+      "split_sum",
+      [](int dtype, uint64_t sum, uint64_t addend, size_t count) {
+        return split_sum(static_cast<DType>(dtype), pointer(sum), pointer(addend), count);
       },
       Released());
   module.def("reduce_supported", [](int dtype, int op) {

@@ -67,11 +67,18 @@ size_t reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byt
   return reduce_with(best, dtype, op, dst, srcs, count);
 }
 
-bool reduce_exactly(DType dtype, std::byte* dst, std::span<const std::byte* const> srcs,
+bool reduce_exactly(DType from, DType to, std::byte* dst, std::span<const std::byte* const> srcs,
                     size_t count, size_t divisor) {
-  const ExactKernel kernel = best.exact[static_cast<size_t>(dtype)];
+  const auto i = static_cast<size_t>(to);
+  const ExactKernel kernel = from == to               ? best.exact[i]
+                             : from == DType::float32 ? best.exact_of_floats[i]
+                                                      : nullptr;
   if (kernel != nullptr) kernel(dst, srcs.data(), srcs.size(), count, divisor);
   return kernel != nullptr;
+}
+
+bool split_sum(DType dtype, std::byte* sum, std::byte* addend, size_t count) {
+  return best.split[static_cast<size_t>(dtype)](sum, addend, count);
 }
 
 void scale(DType dtype, std::byte* data, size_t count, double divisor) {

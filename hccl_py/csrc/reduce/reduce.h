@@ -25,9 +25,15 @@ bool reduce_supported(DType dtype, ReduceOp op);
                             std::span<const std::byte* const> srcs, size_t count);
 
 // The exact sum of floats / `divisor`, which is below 2^25, rounded once: it does not depend on the
-// order of the sources. Zero is -0 only if all sources are. False, without effect, for integers.
-bool reduce_exactly(DType dtype, std::byte* dst, std::span<const std::byte* const> srcs,
+// order of the sources. Zero is -0 only if all sources are. Sources of float32 may be rounded to 16
+// bits. False, without effect, for other types.
+bool reduce_exactly(DType from, DType to, std::byte* dst, std::span<const std::byte* const> srcs,
                     size_t count, size_t divisor);
+
+// Of float32 and float64: makes `sum` the rounded sum of both, and `addend` what that lost, or -0,
+// which changes no later sum. Where the sum is no number, both stay. Returns whether `addend` is
+// left with anything but zeros.
+bool split_sum(DType dtype, std::byte* sum, std::byte* addend, size_t count);
 
 // Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero, and
 // their divisor is an integer; 8-bit floats stay as they are. Finite floats stay finite: a quotient

@@ -38,6 +38,8 @@ using OperandKernel = void (*)(std::byte* to, const std::byte* from, size_t coun
 // Of num_srcs >= 1 sources, as reduce_exactly() does.
 using ExactKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
                              size_t count, size_t divisor);
+// As split_sum() does.
+using SplitKernel = bool (*)(std::byte* sum, std::byte* addend, size_t count);
 
 // Encodes and decodes float32 elements; `residual` may be null.
 using EncodeKernel = void (*)(std::byte* to, const std::byte* from, std::byte* residual,
@@ -49,6 +51,8 @@ struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
   ExactKernel exact[num_dtypes] = {};
+  ExactKernel exact_of_floats[num_dtypes] = {};  // of float32, rounded to 16 bits
+  SplitKernel split[num_dtypes] = {};
   OperandKernel scale[num_dtypes] = {};
   OperandKernel multiply[num_dtypes] = {};
   EncodeKernel encode[num_compressions] = {};

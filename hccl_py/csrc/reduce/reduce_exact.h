@@ -224,15 +224,17 @@ HCCL_INLINE void finish_block(std::byte* dst, const double* sums, size_t count, 
 }
 
 // A block is stored once its sources were read: dst may be any of them.
-template <class Format>
+template <class Format, class To = Format>
 void exact_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count,
                   size_t divisor) {
   FloatingPoint processor;
   // Two numbers add up to the nearest one; on the way, a float has more than twice the bits of
   // narrower ones, which is enough (Figueroa).
-  if (num_srcs == 2 && divisor == 1) {
-    reduce_kernel<Format, Sum>(dst, srcs, num_srcs, count);
-    return;
+  if constexpr (std::is_same_v<Format, To>) {
+    if (num_srcs == 2 && divisor == 1) {
+      reduce_kernel<Format, Sum>(dst, srcs, num_srcs, count);
+      return;
+    }
   }
   alignas(64) double sums[exact_block] = {};
   for (size_t begin = 0; begin < count; begin += exact_block) {
@@ -254,7 +256,7 @@ void exact_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
         store_bytes(at, odd_quotient<double_lanes>(sum, divisor));
       }
     }
-    finish_block<Format>(dst + begin * Format::element_bytes, sums, length, divisor > 1);
+    finish_block<To>(dst + begin * To::element_bytes, sums, length, divisor > 1);
   }
 }
 
@@ -263,4 +265,31 @@ size_t exact_reduction(std::byte* dst, const std::byte* const* srcs, size_t num_
                        size_t count) {
   exact_kernel<Format>(dst, srcs, num_srcs, count, average ? num_srcs : 1);
   return count;
+}
+
+template <class T, size_t lanes>
+HCCL_INLINE size_t split_vectors(std::byte* sum, std::byte* addend, size_t begin, size_t count,
+                                 bool& is_left) {
+  using V = Vector<T, lanes>;
+  size_t i = begin;
+  for (; count - i >= lanes; i += lanes) {
+    const V a = load_bytes<V>(sum + i * sizeof(T)), b = load_bytes<V>(addend + i * sizeof(T));
+    V error;
+    const V total = two_sum(a, b, error);
+    const auto is_number = is_finite(total) & is_finite(error);
+    const V rest = is_number ? (error == 0 ? -V{} : error) : b;
+    store_bytes(sum + i * sizeof(T), is_number ? total : a);
+    store_bytes(addend + i * sizeof(T), rest);
+    is_left |= any(rest != 0);
+  }
+  return i;
+}
+
+template <class T>
+bool split_kernel(std::byte* sum, std::byte* addend, size_t count) {
+  FloatingPoint processor;
+  bool is_left = false;
+  const size_t i = split_vectors<T, vector_bytes / sizeof(T)>(sum, addend, 0, count, is_left);
+  split_vectors<T, 1>(sum, addend, i, count, is_left);
+  return is_left;
 }

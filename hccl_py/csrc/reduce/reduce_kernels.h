@@ -296,6 +296,12 @@ struct TableBuilder {
     table.reduce[i][static_cast<size_t>(ReduceOp::exact_sum)] = exact_reduction<Format, false>;
     table.reduce[i][static_cast<size_t>(ReduceOp::exact_avg)] = exact_reduction<Format, true>;
     table.exact[i] = exact_kernel<Format>;
+    if constexpr (Format::element_bytes == 2) {
+      table.exact_of_floats[i] = exact_kernel<Plain<float>, Format>;
+    }
+    if constexpr (Format::element_bytes >= 4) {
+      table.split[i] = split_kernel<typename Format::Compute>;
+    }
     if constexpr (!one_step) table.scale[i] = apply_to_floats<Format, Quotient>;
     table.multiply[i] = apply_to_floats<Format, Product>;
   }

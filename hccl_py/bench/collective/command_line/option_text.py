@@ -72,8 +72,8 @@ how it is measured
   --compression LIST
     measure hccl with this compression between nodes beside hccl: bf16, int8 or both
   --reproducible
-    measure hccl with HCCL_REPRODUCIBLE=1 beside hccl; implies --api communicator
-    (docs/api/reproducible.md)
+    measure hccl with HCCL_REPRODUCIBLE=1, and with exact, beside hccl; implies --api communicator
+    (docs/api/reproducible.md, exact.md)
   --algorithm FILE:FUNCTION
     measure hccl with this algorithm of your own beside hccl (docs/internals/algorithms.md); several
     with commas between them
