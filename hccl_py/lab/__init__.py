@@ -3,6 +3,7 @@
 plan_command   `hccl-plan`, the command
 simulation     collectives in virtual time
 synthesis      plans for an uneven network
+interchange    plans of other programs, and for them
 algorithms     finds an algorithm by its name
 emulation      `hccl-launch --emulate`: nodes and links from a file, on this machine
 

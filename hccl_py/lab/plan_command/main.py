@@ -20,9 +20,12 @@ _IN_FILES = {
     "draw": "write a page that shows a plan: its messages, and the data of each rank",
     "predict": "predict the time of collectives by running their plans in virtual time",
     "calibrate": "find costs with which simulated times match measured ones",
+    "export": "write plans, or a recorded job, for other programs",
+    "import": "prove plans of MSCCL, and write them as a plan file",
     "synthesize": "make proved plans for a network, and compare them with its bound",
 }
 """Commands with a file each, which has `EPILOG`, `add_options` and `run`."""
+_MODULES = {"import": "importing"}  # `import` is a word of Python
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(chosen: str) -> Parser:
     """Return the parser; imports the file of the chosen command only."""
-    about = "List, prove, print, draw, predict and make the plans of collectives."
+    about = "List, prove, print, draw, predict, make and exchange the plans of collectives."
     parser = Parser(prog="hccl-plan", description=about)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "list the algorithms of the table, with their cost"
@@ -63,7 +66,7 @@ def _parser(chosen: str) -> Parser:
     for name, about in _IN_FILES.items():
         one = commands.add_parser(name, help=about, description=about, formatter_class=raw)
         if name == chosen:
-            module = import_module(f"hccl_py.lab.plan_command.{name}")
+            module = import_module(f"hccl_py.lab.plan_command.{_MODULES.get(name, name)}")
             one.epilog = module.EPILOG
             one.set_defaults(run=module.run)
             module.add_options(one)

@@ -78,6 +78,23 @@ def recorded_in(folder: Path) -> tuple[int, list[RecordedCalls]]:
     return largest.world_size, sorted(found, key=lambda one: -one.us)
 
 
+def calls_by_rank(folder: Path) -> dict[int, list[_Entry]]:
+    """Return the calls of each rank of a job's largest communicator, in order.
+
+    Raises:
+        InvalidArgumentError: there are no flight recorders of all its ranks.
+    """
+    entries = list(_entries(folder))
+    largest = max(entries, key=lambda one: one.world_size, default=None)
+    ranks: defaultdict[int, list[_Entry]] = defaultdict(list)
+    for one in entries:
+        if largest is not None and one.communicator == largest.communicator:
+            ranks[one.rank].append(one)
+    if largest is None or len(ranks) < largest.world_size:
+        raise InvalidArgumentError(f"--trace: expected calls of all ranks in {folder}")
+    return {rank: sorted(ranks[rank], key=lambda one: one.began_ns) for rank in sorted(ranks)}
+
+
 def measured(folder: Path, collective: str, n: int, number: int | None) -> MeasuredCall:
     """Find a call among n ranks in the flight recorders of a folder: the last one, or by number.
 
