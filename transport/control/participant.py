@@ -208,9 +208,10 @@ class Participant:
             case "beat-back" if sender == self._current:
                 sent_ns, theirs_ns = body
                 self.probe.add(sent_ns, theirs_ns, time.time_ns())
-            case "ack" if self._acknowledged_by is None and self._reported_s is not None:
+            case "ack" if self._acknowledged_by is None:
+                # Also of a rank that was only asked: it tells a higher one that this one collects.
                 self._acknowledged_by = sender
-                self._reported_s = now_s
+                self._reported_s = None if self._reported_s is None else now_s
             case "ask":
                 self._on_ask(sender, now_s)
             case "diagnosis":

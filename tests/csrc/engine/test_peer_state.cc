@@ -104,5 +104,31 @@ HCCL_TEST(a_state_that_passes_by_itself_has_a_deadline_from_its_beginning) {
   }
 }
 
+// Every sequence of events of this length, from every state that it reaches.
+uint64_t check_all_sequences(const PeerState& before, int num_events, int num_reports) {
+  CHECK(!before.is_unsettled() || before.deadline() < Deadline::max());
+  CHECK(!before.holds_traffic() || before.is_unsettled());
+  PeerState later = before;
+  for (int i = 0; i < 3 && later.is_unsettled(); ++i) later.on(time, later.deadline());
+  CHECK(!later.is_unsettled(), "time alone does not settle state %d", before.state());
+  if (num_events == 0) return 1;
+  uint64_t num_sequences = 0;
+  for (PeerState::Event event : all_events) {
+    PeerState peer = before;
+    std::optional<PeerState::Action> action = peer.on(event, Deadline() + seconds(1));
+    CHECK(peer.has_ended() || !before.has_ended(), "event %d brings a peer back", event);
+    CHECK(action || peer.state() == before.state());
+    int reports = num_reports + (action == report_end);
+    CHECK(reports <= 1 && (action != report_end || peer.has_ended()));
+    num_sequences += check_all_sequences(peer, num_events - 1, reports);
+  }
+  return num_sequences;
+}
+
+HCCL_TEST(every_sequence_of_events_reports_one_end_and_settles_by_time) {
+  std::printf("%lu sequences\n",
+              static_cast<unsigned long>(check_all_sequences(PeerState(), 6, 0)));
+}
+
 }  // namespace
 }  // namespace hccl::test
