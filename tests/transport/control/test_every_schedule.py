@@ -14,7 +14,7 @@ def made(world_size: int, failing: tuple[int, ...], faults: Faults) -> World:
 
 
 ONE_FAULT = [Faults(), Faults(deaths=1), Faults(losses=1), Faults(delays=1)]
-# Of one kind, or one of two. More kinds at once can leave two diagnoses: docs/internals/protocols.md.
+# More kinds at once can leave two diagnoses: docs/internals/protocols.md.
 SEVERAL_FAULTS = [Faults(deaths=3), Faults(losses=3), Faults(1, 1), Faults(delays=1)]
 FAILING = [(0,), (2,), (1, 2)]
 
