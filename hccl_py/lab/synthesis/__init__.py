@@ -4,6 +4,7 @@ network       ranks, switches and link rates; network_file reads a matrix or a t
 bound         the least time of a collective, and the share of it that plans reach
 arborescence  the cheapest tree from a root
 packing       trees that load all links evenly
+symmetry      one tree, moved to all roots, where a network looks alike from each rank
 order         trees as plans: which rank sends which chunk when
 synthesize    the best of packed trees and the algorithms of the table
 """

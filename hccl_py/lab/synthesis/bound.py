@@ -32,6 +32,7 @@ from hccl_py.plan.language import OpKind, Plan
 Vertex = TypeVar("Vertex", bound=Hashable)
 
 _MOST_FOR_ALL_GROUPINGS = 8
+MOST_SEARCHED = 64  # ranks; beyond, only networks that look alike from each rank
 _LARGE_BYTES = 256 << 20
 _FREE = LinkCosts(0.0, 0.0, 0.0)
 _ONLY_LINKS = Costs(_FREE, _FREE, reduce_us_per_mib=0.0)
@@ -48,6 +49,8 @@ class Bound(NamedTuple):
 def bound_of(collective: str, network: Network, root: int | None = None) -> Bound:
     """Return the bound of a collective; `root` is that of a broadcast."""
     network = network.taken
+    if network.world_size > MOST_SEARCHED:
+        return _of_one_rank(collective, network)
     if collective == "broadcast":
         assert root is not None
         return _broadcast(network, root)
@@ -56,6 +59,16 @@ def bound_of(collective: str, network: Network, root: int | None = None) -> Boun
     if collective == "reduce_scatter":
         return _all_gather(network.reversed, is_reversed=True)
     return _all_reduce(network)
+
+
+def _of_one_rank(collective: str, network: Network) -> Bound:
+    """Return a bound that needs no search: what must leave, or reach, a single rank."""
+    n, rates = network.world_size, network.kbit_per_s.items()
+    out = min(sum(rate for (tail, _), rate in rates if tail == rank) for rank in range(n))
+    into = min(sum(rate for (_, head), rate in rates if head == rank) for rank in range(n))
+    all_reduce = collective == "all_reduce"
+    time = Fraction((n - 1) * (2 if all_reduce else 1), n * min(out, into))
+    return Bound(time, f"a rank, with links of {min(out, into) / 1000:g} Mbit/s")
 
 
 def _broadcast(network: Network, root: int) -> Bound:

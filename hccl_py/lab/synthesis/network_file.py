@@ -21,7 +21,7 @@ from hccl_py.lab.synthesis.network import Arc, Network
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
-_MOST_RANKS = 64
+_MOST_RANKS = 1024
 _KBIT_PER_GB_PER_S = 8e6
 _LEAST_SHARE = 0.95
 """Rates that differ by less count as equal, as in `--validate`."""

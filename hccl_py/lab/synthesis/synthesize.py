@@ -9,10 +9,18 @@ from dataclasses import dataclass
 
 from hccl_py.algorithms.plan_file import PlansOfRoots
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
-from hccl_py.lab.synthesis.bound import Bound, Certificate, bound_of, certify, simulated_time
+from hccl_py.lab.synthesis.bound import (
+    MOST_SEARCHED,
+    Bound,
+    Certificate,
+    bound_of,
+    certify,
+    simulated_time,
+)
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.order import makespan, plans_of
 from hccl_py.lab.synthesis.packing import Tree, TreeTask, pack, time_of
+from hccl_py.lab.synthesis.symmetry import MOVED, moved_plans, moved_tree
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Plan
 from hccl_py.plan.verify import verify
@@ -89,7 +97,16 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
     by_time = sorted(table, key=lambda one: total[one])
     name, best = _NAME, _least(bounds)
     if not by_time or total[by_time[0]] > best * _WORTH_A_CHANGE:
-        packed = [
+        tree = moved_tree(network) if collective in MOVED else None
+        packed: list[PlansOfRoots] = []
+        if tree is not None:
+            packed.append({None: moved_plans(collective, name, network, tree)})
+        elif network.world_size > MOST_SEARCHED:
+            raise InvalidArgumentError(
+                f"among more than {MOST_SEARCHED} ranks expected one of {', '.join(MOVED)}, on a "
+                "ring, torus or hypercube without switches"
+            )
+        packed += [
             {root: plans_of(collective, name, network, trees, root) for root, trees in each.items()}
             for each in _trees(collective, network, bounds, most_chunks)
         ]
@@ -143,6 +160,8 @@ class _Packed:
 def _trees(
     collective: str, network: Network, bounds: Bounds, most_chunks: int
 ) -> list[dict[int | None, list[Tree]]]:
+    if network.world_size > MOST_SEARCHED:
+        return []
     if COLLECTIVES[collective].blocks is not None:
         num = [network.world_size]  # blocks are never cut
     else:

@@ -99,8 +99,8 @@ def test_noise_of_a_matrix_is_taken_off(tmp_path: Path) -> None:
         ({"links": [between(0, 1, float("nan"))]}, r"links\[0\]: expected"),
         ({"links": [{"between": [0, 1], "mbit": "5"}]}, r"links\[0\]: expected"),
         ({"links": [{"between": [0, 1], "mbit": 5, "gbit": 5}]}, r"links\[0\]: expected"),
-        ({"links": [between(0, 2, 5)]}, r"2 to 64 ranks 0, 1, ...; got \[0, 2\]"),
-        ({"links": [between("a", "b", 5)]}, r"2 to 64 ranks 0, 1, ...; got \[\]"),
+        ({"links": [between(0, 2, 5)]}, r"2 to 1024 ranks 0, 1, ...; got \[0, 2\]"),
+        ({"links": [between("a", "b", 5)]}, r"2 to 1024 ranks 0, 1, ...; got \[\]"),
         (
             {"links": [between(0, 1, 5), between(2, 3, 5)]},
             "expected a route between all ranks; rank 2 and 0 have none",
