@@ -26,7 +26,7 @@ BUDGET = {
     "hccl_py/*": 3_240,
     "hccl_py/plan hccl_py/algorithms": 3_980,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
-    "hccl_py/csrc": 11_750,
+    "hccl_py/csrc": 11_780,
     "hccl_py/torch_backend": 5_670,
     "hccl_py/schedulers hccl_py/integrations": 3_730,
     "launcher": 9_160,
