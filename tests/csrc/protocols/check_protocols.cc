@@ -21,6 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr uint64_t most_executions = 1'000'000;  // of one program; only deep ones have more
+
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
@@ -30,18 +32,18 @@ bool explore_all(std::vector<Case>& cases) {
   uint64_t total = 0;
   for (Case& one : cases) {
     Clock::time_point began = Clock::now();
-    Outcome outcome = explore(one.program);
+    Outcome outcome = explore(one.program, {.executions = most_executions});
     total += outcome.executions;
     one.sites = outcome.sites;
     std::printf("%10lu executions %6.2f s  %s\n", static_cast<unsigned long>(outcome.executions),
                 seconds_since(began), one.name.c_str());
+    if (outcome.fault.empty() && !outcome.complete) std::printf("%43s\n", "and more");
     std::fflush(stdout);
     if (outcome.fault.empty()) continue;
     std::printf("%s\n%s", outcome.fault.c_str(), outcome.trace.c_str());
     return false;
   }
-  std::printf("%10lu executions in all: every one of these programs\n\n",
-              static_cast<unsigned long>(total));
+  std::printf("%10lu executions in all\n\n", static_cast<unsigned long>(total));
   return true;
 }
 
@@ -136,5 +138,5 @@ int main(int argc, char** argv) {
   for (Case& one : rendezvous_cases(depth)) cases.push_back(std::move(one));
   if (!explore_all(cases)) return 1;
   if (argc == 4 && std::strcmp(argv[1], "--trace") == 0) return trace(cases, argv[2], argv[3]);
-  return weaken_each(cases) > 0 ? 1 : 0;
+  return depth == 1 && weaken_each(cases) > 0 ? 1 : 0;
 }
