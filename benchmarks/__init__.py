@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers --install-into ~/peers
 
-peers/        Communicator beside MPIs and UCC, torch's groups beside gloo and DeepSpeed
+peers/        Communicator beside MPIs, oneCCL and UCC, torch's groups beside gloo and DeepSpeed
 overlap/      communication time of training steps: DDP over gloo, DDP over hccl, fast_ddp
 serving/      tokens per second and CPU time per token of vLLM's engines on gloo and on hccl
 startup/      how fast ranks connect, and the descriptors, threads and memory of each

@@ -39,12 +39,12 @@ from hccl_py.command_line import (
 
 _APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
 _DESCRIPTION = """\
-Measure hccl_py.Communicator beside MPICH, Open MPI, Intel MPI and UCC, and torch.distributed on
-hccl beside gloo and DeepSpeed's shared memory, which only sums, on this machine. Every contender is
-started afresh many times, in turns; a start measures all sizes of one collective, in or out of
-place, with one kind of buffers. The MPIs run in environments of their own, with mpi4py. --hosts 2
-measures between two hosts: network namespaces of this machine, joined by a veth link (needs
-root)."""
+Measure hccl_py.Communicator beside MPICH, Open MPI, Intel MPI, oneCCL and UCC, and
+torch.distributed on hccl beside gloo and DeepSpeed's shared memory, which only sums, on this
+machine. Every contender is started afresh many times, in turns; a start measures all sizes of one
+collective, in or out of place, with one kind of buffers. The MPIs and oneCCL run in environments of
+their own, with mpi4py. --hosts 2 measures between two hosts: network namespaces of this machine,
+joined by a veth link (needs root)."""
 _EPILOG = """\
 examples:
   python -m benchmarks.peers --install-into ~/peers --json peers.json

@@ -40,14 +40,17 @@ MPIS = {
 }
 """The MPIs by name: how their version texts begin, and their names on PyPI."""
 
-UCC, DEEPSPEED = "ucc", "deepspeed"
-_TITLES = {name: title for name, (title, _) in MPIS.items()} | {UCC: "UCC"}
+UCC, ONECCL, DEEPSPEED = "ucc", "oneccl", "deepspeed"
+_TITLES = {name: title for name, (title, _) in MPIS.items()} | {UCC: "UCC", ONECCL: "oneCCL"}
 PEERS = {COMMUNICATOR: _TITLES, TORCH: {DEEPSPEED: "DeepSpeed"}}
 """The peers from other environments, titles by the names of their options."""
 
 _MIN_COPY = 64 << 10
 """The least bytes of a limit, of a rank's block or between hosts: below, calls cost more than
 copies."""
+
+_PIP_ONECCL = "pip install oneccl-cpu==2021.15.2 oneccl-cpu-devel==2021.15.2 there"
+"""Later wheels lack libccl.so.2, which their libraries need."""
 
 _BUILD_S = 600.0
 _PROGRAM = Path(__file__).with_name("program.py")
@@ -143,6 +146,7 @@ def add_environments(group: argparse._ActionsContainer) -> None:
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
     add("--impi", type=_path, metavar="PYTHON", help="the same with Intel MPI")
     add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add("--oneccl", type=_path, metavar="PYTHON", help="as --impi, with oneCCL")
     add("--deepspeed", type=_path, metavar="PYTHON", help="Python with DeepSpeed, torch and ninja")
     add(
         *("--install_into", "--install-into"),
@@ -168,8 +172,8 @@ def program_of(name: str, given: argparse.Namespace) -> Path:
         return program
     if name == UCC:
         raise StartError("give --ucc UCC_PERFTEST (Debian 14: ucc-utils)")
-    if name == DEEPSPEED:
-        raise StartError("give --deepspeed PYTHON")
+    if name in (ONECCL, DEEPSPEED):
+        raise StartError(f"give --{name} PYTHON")
     if not given.install_into:
         raise StartError(f"give --{name} PYTHON or --install-into FOLDER")
     folder = given.install_into / name
@@ -192,6 +196,8 @@ def find(name: str, program: Path) -> Contender:
     """
     if name == DEEPSPEED:
         return _find_deepspeed(program)
+    if name == ONECCL:
+        return _find_oneccl(program)
     return _find_ucc(program) if name == UCC else _find_mpi(name, program)
 
 
@@ -220,6 +226,29 @@ def _find_ucc(perftest: Path) -> Contender:
     its_version = _version(output_of(str(info), "-v") if info.exists() else "")
     measure = functools.partial(_measure_ucc, mpiexec, perftest)
     return Contender(UCC, COMMUNICATOR, its_version, measure)
+
+
+def _find_oneccl(python: Path) -> Contender:
+    """Compile oneCCL's C++ interface for ctypes, beside the Python's other libraries."""
+    home = python.parents[1]
+    header, made = home / "include" / "oneapi" / "ccl.hpp", home / "lib" / "libhccl_oneccl.so"
+    if not header.exists():
+        raise StartError(f"expected {header}; {_PIP_ONECCL}")
+    source = Path(__file__).with_name("oneccl.cc")
+    flags = ["-O2", "-shared", "-fPIC", f"-I{home / 'include'}", f"-Wl,-rpath,{home / 'lib'}"]
+    library = str(home / "lib" / "libccl.so.1")
+    output_of("g++", *flags, str(source), library, "-o", str(made), timeout_s=_BUILD_S)
+    by_mpi = _find_mpi("impi", python)
+    says = output_of(str(python.with_name("pip")), "show", "oneccl-cpu")
+    found = re.search("Version: (.*)", says)
+
+    def measure(start: Start) -> list[dict[str, Any]]:
+        return _measure_mpi(
+            python.with_name("mpiexec"), python, start, ONECCL, {"ONECCL": str(made)}
+        )
+
+    its_version = f"{found[1] if found else '?'} on Intel MPI {by_mpi.version}"
+    return Contender(ONECCL, COMMUNICATOR, its_version, measure)
 
 
 def _find_deepspeed(python: Path) -> Contender:
@@ -272,11 +301,18 @@ def _measure_limit(name: str, start: Start) -> list[dict[str, Any]]:
     return _measure_here(name, replace(start, sizes=sizes)) if sizes else []
 
 
-def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
+def _measure_mpi(
+    mpiexec: Path,
+    python: Path,
+    start: Start,
+    api: str = "mpi",
+    more: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         command = mpi.words(mpiexec, start.ranks, start.hosts, Path(folder))
-        command += [str(python), str(_PROGRAM), _task("mpi", start, folder)]
-        run_all([(command, mpi.variables(start.hosts))], start.seconds, Path(folder))
+        command += [str(python), str(_PROGRAM), _task(api, start, folder)]
+        variables = mpi.variables(start.hosts) | (more or {})
+        run_all([(command, variables)], start.seconds, Path(folder))
         return _result(folder)
 
 

@@ -6,6 +6,7 @@ nothing of hccl-py.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from functools import partial
@@ -122,6 +123,33 @@ def open_mpi() -> Library:
         world.Allreduce(mpi.IN_PLACE, values, mpi.MAX)
 
     return Library(rank, world.Get_size(), bind, slowest, world.Barrier, lambda: None)
+
+
+def open_oneccl() -> Library:
+    """Open oneCCL by the shared object at ONECCL; the MPI that it uses introduces the ranks."""
+    by_mpi = open_mpi()
+    rank, world_size = by_mpi.rank, by_mpi.world_size
+    oneccl = ctypes.CDLL(os.environ["ONECCL"])
+    address = np.zeros(oneccl.oneccl_address_bytes() // 4, np.float32)
+    address_at = ctypes.c_void_p(address.ctypes.data)
+    if rank == ROOT:
+        oneccl.oneccl_meet(rank, address_at)
+    by_mpi.bind("broadcast", address, address)()
+    if rank != ROOT:
+        oneccl.oneccl_meet(rank, address_at)
+    oneccl.oneccl_connect(rank, world_size)
+
+    def bind(op: str, input: Array, output: Array) -> Call:
+        call = getattr(oneccl, f"oneccl_{op}")
+        call.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        count = output.size if op == "reduce_scatter" else input.size
+        if op == "all_to_all":
+            count //= world_size
+        return partial(call, input.ctypes.data, output.ctypes.data, count, ROOT)
+
+    nothing = np.zeros(0, np.float32)
+    barrier = bind("barrier", nothing, nothing)
+    return Library(rank, world_size, bind, by_mpi.slowest, barrier, oneccl.oneccl_close)
 
 
 def open_deepspeed() -> Library:

@@ -33,6 +33,7 @@ from benchmarks.peers.library import (  # noqa: E402
     open_communicator,
     open_deepspeed,
     open_mpi,
+    open_oneccl,
     open_torch,
 )
 
@@ -160,6 +161,7 @@ def _open_sockets() -> Library:
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "communicator": open_communicator,
     "mpi": open_mpi,
+    "oneccl": open_oneccl,
     "torch hccl": partial(open_torch, "hccl"),
     "torch gloo": partial(open_torch, "gloo"),
     "deepspeed": open_deepspeed,

