@@ -311,7 +311,7 @@ def _measure_mpi(
     with tempfile.TemporaryDirectory() as folder:
         command = mpi.words(mpiexec, start.ranks, start.hosts, Path(folder))
         command += [str(python), str(_PROGRAM), _task(api, start, folder)]
-        variables = mpi.variables(start.hosts) | (more or {})
+        variables = {**mpi.variables(start.hosts), **(more or {})}
         run_all([(command, variables)], start.seconds, Path(folder))
         return _result(folder)
 
