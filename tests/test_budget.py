@@ -31,10 +31,10 @@ BUDGET = {
     "hccl_py/schedulers hccl_py/integrations": 3_730,
     "launcher": 9_160,
     "hccl_py/bench": 5_580,
-    "hccl_py/lab": 8_100,
+    "hccl_py/lab": 8_120,
     "hccl_py/horovod": 3_090,
     "benchmarks": 4_210,
-    "tests": 64_350,
+    "tests": 64_370,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

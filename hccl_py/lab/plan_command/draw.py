@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.command_line import parse_size
+from hccl_py.command_line import parse_output, parse_picture, parse_size
 from hccl_py.lab.plan_command import still
 from hccl_py.lab.plan_command.arguments import add_algorithm, add_costs, add_nodes, chosen
 from hccl_py.lab.plan_command.drawing import Drawing, page
@@ -49,7 +49,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "a page (plan.html); a still picture if the name ends in .svg or .png (which needs "
         "matplotlib); a timeline for ui.perfetto.dev if it ends in .json"
     )
-    add("-o", "--output", type=Path, default=Path("plan.html"), metavar="FILE", help=about)
+    add(
+        "-o", "--output", type=_parse_drawing, default=Path("plan.html"), metavar="FILE", help=about
+    )
+
+
+def _parse_drawing(text: str) -> Path:
+    suffix = Path(text).suffix
+    if suffix not in _WRITERS:
+        valid = ", ".join(_WRITERS)
+        raise argparse.ArgumentTypeError(f"expected a name that ends in {valid}; got {text!r}")
+    return parse_picture(text) if suffix == ".png" else parse_output(text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -58,9 +68,6 @@ def run(given: argparse.Namespace) -> int:
     source = given.preset or given.costs
     if given.call is not None and given.trace is None:
         raise InvalidArgumentError("--call: expected --trace with it")
-    if given.output.suffix not in _WRITERS:
-        valid = ", ".join(_WRITERS)
-        raise InvalidArgumentError(f"--output: expected one of {valid}; got {given.output.name!r}")
     if given.size and not source:
         raise InvalidArgumentError("--size: expected --preset or --costs with it")
     if source and not (given.size or given.trace):

@@ -93,10 +93,19 @@ def _shapes(content: Mapping[str, Any]) -> Iterator[_Shape]:
         ends = (x(one["begin"]), y(one["from"])), (x(one["end"]), y(one["to"]))
         yield _Shape("line", *ends, colour, 3.5 if at in critical else 1.5, dash)
         yield _Shape("dot", ends[1], colour=colour, size=4)
+    for what, at in content["critical"]:
+        if what == "work":
+            rank, _, _, begin, until = content["works"][at]
+            yield _Shape("line", (x(begin), y(rank)), (x(until), y(rank)), size=3.5)
     bottom = _TOP + _ROW * content["n"] + 20
     yield _Shape("text", (_LEFT, bottom), text="0")
     yield _Shape("text", (_LEFT + _WIDTH - 40, bottom), text=f"{end:.4g} {content['unit']}")
-    yield _Shape("text", (_LEFT + 40, bottom), size=11, text="thick: the critical path")
+    yield _Shape(
+        "text",
+        (_LEFT + 40, bottom),
+        size=11,
+        text="thick: the critical path, black where a rank works",
+    )
 
 
 def _element(one: _Shape) -> str:

@@ -46,7 +46,20 @@ def test_name_in_svg_gets_a_picture_with_a_line_for_each_message(tmp_path: Path)
     assert len(root.findall("{*}circle")) == 3 * 4
     texts = [one.text for one in root.findall("{*}text")]
     assert {"all_reduce=ring", "rank 0", "rank 2", "4 steps"} <= set(texts)
-    assert main(["draw", "all_reduce=ring", "-o", str(tmp_path / "x.gif")]) == 2
+
+
+def test_still_picture_shows_the_critical_path_from_begin_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "ring.svg"
+    costs = ["--preset", "cloud25", "--size", "1M", "-o", str(path)]
+    assert main(["draw", "all_reduce=ring", "--nodes", "2,2", *costs]) == 0
+    lines = ElementTree.parse(path).getroot().findall("{*}line")
+    thick = [one for one in lines if float(one.get("stroke-width", 0)) > 3]
+    assert {one.get("stroke") for one in thick} > {"#222222"}  # a rank's work, and messages
+    spans = sorted((float(one.get("x1", 0)), float(one.get("x2", 0))) for one in thick)
+    begins, ends = [one for one, _ in spans], [one for _, one in spans]
+    assert all(begin <= max(ends[:at]) + 1 for at, begin in enumerate(begins) if at)
+    axis = max(float(one.get("x2", 0)) for one in lines if one.get("stroke") == "#bbbbbb")
+    assert max(ends) == pytest.approx(axis, abs=1)
 
 
 def test_name_in_png_gets_the_same_picture(tmp_path: Path) -> None:
