@@ -3,8 +3,9 @@
 WAY `reconfigure`: handles and epochs, in several groups. WAY `grow`: `shrink` after deaths, `grow`
 for new ranks, in one group. Members make collectives all the time between two events, and a part of
 the kills strikes while members connect. Checked of each event: every sum, that all survivors name
-the same members, and how long it took from the kill or the first command until all had made a
-collective again. The last line is a JSON object of seconds, wall time and `quiet_clock`'s.
+the same members, and how long it took from the last kill, or the first command, until all of a
+group had made a collective again. The last line is a JSON object of seconds, wall time and
+`quiet_clock`'s.
 """
 
 from __future__ import annotations
@@ -184,6 +185,20 @@ class Controller:
         self.uuid = 0
         self.failed: list[str] = []
         self.story: list[str] = []
+        self.began: Moment | None = None  # the last disturbance of the group that connects
+        self.walls: list[float] = []
+        self.quiets: list[float] = []
+
+    def disturbed(self) -> None:
+        """Begin to count the time of a group."""
+        self.began = Moment.now()
+
+    def connected_again(self) -> None:
+        """End it."""
+        assert self.began is not None
+        self.walls.append(time.monotonic() - self.began.taken_s)
+        self.quiets.append(Moment.now() - self.began)
+        self.began = None
 
     def new(self, count: int) -> Group:
         self.started += count
@@ -192,12 +207,15 @@ class Controller:
     def order(self, orders: list[tuple[Handle, tuple[Any, ...]]], victim: Handle | None) -> Group:
         """Give orders, perhaps kill a member meanwhile; return the group, or [] if it failed."""
         began_s = time.monotonic()
+        if self.began is None:
+            self.disturbed()
         self.story.append(f"{orders[0][1][0]} of {len(orders)}")
         for handle, words in orders:
             handle.pipe.send(words)
         if victim is not None:
             time.sleep(self.chance.uniform(0.0, 0.1))
             self.story.append(f"kill rank {[one for one, _ in orders].index(victim)}")
+            self.disturbed()
             victim.kill()
         found = []
         for handle, _ in orders:
@@ -217,7 +235,10 @@ class Controller:
         if victim is None and found != expected:
             seen = [rest for _, rest in found]
             raise Wrong(f"after {time.monotonic() - began_s:.1f} s: {seen}, not {expected}")
-        return [one for one in group if one is not victim] if victim is None else []
+        if victim is not None:
+            return []
+        self.connected_again()
+        return group
 
     def one_of(self, group: Group, chance: float) -> Handle | None:
         is_struck = len(group) > 1 and self.chance.random() < chance
@@ -258,6 +279,7 @@ class Reconfiguring(Controller):
             touched = touched + self.groups.pop()  # a merge
         if kind in ("kill", "leave") and size > 2 and len(touched) > 1:
             gone = touched.pop(self.chance.randrange(len(touched)))
+            self.disturbed()
             (gone.kill if kind == "kill" else gone.leave)()
         elif kind == "join" or size <= 2:
             touched = touched + self.new(min(self.chance.randint(1, 2), max(1, MOST - size)))
@@ -323,6 +345,7 @@ class Growing(Controller):
     def event(self) -> None:
         if len(self.group) > 1 and (len(self.group) >= MOST or self.chance.random() < 0.5):
             gone = self.group.pop(self.chance.randrange(len(self.group)))
+            self.disturbed()
             gone.kill()
             self.shrink()
         else:
@@ -338,23 +361,16 @@ class Growing(Controller):
 def main(way: str, num_events: int, seed: str) -> None:
     print(f"churn.py {way} {num_events} {seed}", flush=True)
     controller = {"reconfigure": Reconfiguring, "grow": Growing}[way](seed)
-    walls, quiets = [], []
     for _ in range(num_events):
-        began = Moment.now()
         controller.story = []
+        before = len(controller.quiets)
         controller.event()
-        walls.append(time.monotonic() - began.taken_s)
-        quiets.append(Moment.now() - began)
-        if quiets[-1] > LIMIT_S:
-            print(
-                f"{quiets[-1]:.1f} s, on the clock {walls[-1]:.1f} s:",
-                *controller.story,
-                sep="\n  ",
-            )
+        if max(controller.quiets[before:], default=0) > LIMIT_S:
+            print(f"{max(controller.quiets[before:]):.1f} s:", *controller.story, sep="\n  ")
     controller.end()
     found: dict[str, Any] = {"events": num_events, "processes": controller.started}
     found["failed"] = len(controller.failed)
-    for name, times in (("wall", walls), ("quiet", quiets)):
+    for name, times in (("wall", controller.walls), ("quiet", controller.quiets)):
         ordered = sorted(times)
         for share in (50, 90, 99, 100):
             place = max(0, -(-len(ordered) * share // 100) - 1)
