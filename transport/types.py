@@ -29,7 +29,7 @@ class DType(IntEnum):
 class ReduceOp(IntEnum):
     """Reductions. `AVG` is the sum, divided once at the end; integers truncate towards zero.
 
-    `EXACT_SUM` and `EXACT_AVG` of floats round once: docs/api/reproducible.md.
+    `EXACT_SUM` and `EXACT_AVG` of floats round once: docs/api/exact.md.
     """
 
     SUM = 0

@@ -50,7 +50,7 @@ _MIN_COPY = 64 << 10
 copies."""
 
 _PIP_ONECCL = "pip install oneccl-cpu==2021.15.2 oneccl-cpu-devel==2021.15.2 there"
-"""Later wheels lack libccl.so.2, which their libraries need."""
+"""Those of 2021.17.2 and 2022.2.0 lack libccl.so.2, which their libraries need."""
 
 _BUILD_S = 600.0
 _PROGRAM = Path(__file__).with_name("program.py")

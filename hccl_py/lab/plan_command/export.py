@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import names_for, plans_for
-from hccl_py.command_line import parse_size
+from hccl_py.command_line import parse_output, parse_size
 from hccl_py.lab.interchange import msccl
 from hccl_py.lab.interchange.schedule import Schedule, chakra, goal
 from hccl_py.lab.plan_command.arguments import add_costs, add_nodes, chosen, parsed_nodes
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--size", type=parse_size, metavar="SIZE", help="for .goal and .et: bytes of the call")
     add("--trace", type=Path, metavar="DIR", help="the calls in these flight recorders instead")
     about = ".json: a plan file; .xml: MSCCL; .goal: GOAL; .et: Chakra traces, a file for each rank"
-    add("-o", "--output", type=Path, required=True, metavar="FILE", help=about)
+    add("-o", "--output", type=parse_output, required=True, metavar="FILE", help=about)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -116,6 +116,7 @@ def test_wrong_argument_gets_one_line(
         ("predict --preset office1 --costs t.json", "not allowed with argument --preset"),
         ("predict --preset office1 --node 2", "is it --nodes?"),
         ("draw all_reduce=ring -o /no/page.html", "there is no folder /no"),
+        ("export all_reduce=ring --nodes 4 -o /no/ring.xml", "there is no folder /no"),
         ("draw all_reduce=ring -o ring.gif", "expected a name that ends in .html, .htm, .svg"),
         ("draw all_reduce=ring -o ring.png", "needs matplotlib: pip install"),
     ],
