@@ -7,8 +7,6 @@ less and machines differ. A second job runs `sleep`; memory is read while its ra
 code is 1 if an agent failed.
 """
 
-from __future__ import annotations
-
 import resource
 import signal
 import subprocess

@@ -7,8 +7,6 @@ ranks, one of which compares nothing. No public setting turns the comparison off
 calls whose result would be wrong.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

@@ -9,8 +9,6 @@ measures hccl as a backend of torch's own group. `--real-time` keeps other progr
 while the ranks measure; it needs root.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

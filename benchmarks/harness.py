@@ -1,7 +1,5 @@
 """Shared by the commands: options, the record of a run, its report, exit codes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -6,8 +6,6 @@ The first argument is the number of all_reduces, each on its own buffer; the opt
 hccl-bench. A time is that of all of them. The three ways alternate in the same processes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

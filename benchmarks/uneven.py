@@ -8,8 +8,6 @@ bucket. The links are measured as `hccl-bench --validate` does, plans are synthe
 measured matrix, and then hccl-bench measures all contenders in turns in the same processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ this process, in turns; the figures are medians of the rounds. `signal` is half 
 back of a signal. With HCCL_TRANSPORT=tcp the ranks share no memory, and a put is a message.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -3,8 +3,6 @@
 Each reader raises `argparse.ArgumentTypeError` with the expected and the given value.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -4,8 +4,6 @@ pip and its like write down in `direct_url.json` (PEP 610) that a package came f
 file. Reading it takes milliseconds, so each function imports what it needs.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

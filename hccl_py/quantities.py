@@ -1,7 +1,5 @@
 """Parses sizes, rates and times in their usual notation: 64K, 25 Gbit/s, 2 ms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

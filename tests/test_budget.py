@@ -4,8 +4,6 @@ A change that needs more raises its row in the same commit and says why, or cuts
 lowered when its room got smaller. `python tests/test_budget.py` prints the rooms beside their rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -19,22 +17,22 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 3_010,
     "transport/control": 1_800,
-    "transport/network transport/providers transport/verbs transport/*": 4_280,
+    "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_272,
     "hccl_py/communicator.py": 370,
     "hccl_py/memory hccl_py/membership hccl_py/graphs": 3_080,
     "hccl_py/*": 3_240,
-    "hccl_py/plan hccl_py/algorithms": 3_980,
+    "hccl_py/plan hccl_py/algorithms": 3_970,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
     "hccl_py/csrc": 11_780,
-    "hccl_py/torch_backend": 5_670,
-    "hccl_py/schedulers hccl_py/integrations": 3_730,
+    "hccl_py/torch_backend": 5_630,
+    "hccl_py/schedulers hccl_py/integrations": 3_700,
     "launcher": 9_160,
-    "hccl_py/bench": 5_580,
-    "hccl_py/lab": 8_120,
+    "hccl_py/bench": 5_530,
+    "hccl_py/lab": 8_080,
     "hccl_py/horovod": 3_090,
-    "benchmarks": 4_210,
-    "tests": 64_391,
+    "benchmarks": 4_170,
+    "tests": 63_800,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

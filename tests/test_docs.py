@@ -1,7 +1,5 @@
 """What README and docs point to exists, and the summaries are those of the measured tables."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

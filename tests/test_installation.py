@@ -1,7 +1,5 @@
 """Hints name a command that works where the package came from."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from importlib import metadata

@@ -1,7 +1,5 @@
 """What a package has beside its code is complete, agrees with itself, and has each fact once."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

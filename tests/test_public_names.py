@@ -1,7 +1,5 @@
 """`import hccl_py` shows the public names, and loads nothing before one is used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The clock by which promises of time are tested counts what it should."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """`.ci/release` refuses what is not ready, and writes a version where it stands."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ One for each kind of Python that is in PATH: the one that runs the tests, the ol
 stable ABI, one without the GIL. `.ci/aarch64` builds and runs the one for ARM.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """The wings can be taken off: without any one of them the core's tests pass, and jobs train."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Everything but torch's backend works in an environment where torch is not installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """The command: ranks that train with every contender in turn, then the tables."""
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys

@@ -1,7 +1,5 @@
 """The trained models, and the ways to average their gradients; imports no torch."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The models, and batches that are the same in every process; a rank uses its rows of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

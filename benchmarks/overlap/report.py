@@ -1,7 +1,5 @@
 """The tables of a run, from its JSON; measures nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The command: measures cases and simulates them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Simulates the measured cases, and makes the tables of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple

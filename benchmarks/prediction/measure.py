@@ -1,7 +1,5 @@
 """Times every all_reduce algorithm on one node, and on two joined by slow or fast links."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence

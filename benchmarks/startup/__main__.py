@@ -1,7 +1,5 @@
 """The command: fresh starts of every contender and layout in turn, then the report."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

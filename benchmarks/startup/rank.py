@@ -3,8 +3,6 @@
 Times are of `time.monotonic`, which all processes of a machine share.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from importlib import import_module

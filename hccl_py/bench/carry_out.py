@@ -1,7 +1,5 @@
 """How a command ends: one line for a failure, and nothing left behind."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ group, and then train each rank as if it were alone; with `cpu=True` it would us
 accelerate` applies this. `ddp_backend` of transformers' Trainer is handled here too.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

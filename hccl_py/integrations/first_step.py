@@ -3,8 +3,6 @@
 `import torch` runs `await_first_step` in every program, so this file imports no other of hccl_py.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable

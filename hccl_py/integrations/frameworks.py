@@ -1,7 +1,5 @@
 """The training framework of this process, whether it treats a rank as alone, and the remedy."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple

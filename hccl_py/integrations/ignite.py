@@ -3,8 +3,6 @@
 `import ignite.distributed` applies this.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import Any

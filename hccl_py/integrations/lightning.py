@@ -4,8 +4,6 @@
 and nodes, and any environment, like Lightning's own.
 """
 
-from __future__ import annotations
-
 import inspect
 from types import ModuleType
 from typing import Any

@@ -4,8 +4,6 @@ It does so for a job of Gaudis alone. With `hccl-launch --habana-shim` Accelerat
 in which each rank would train a model of its own. The import of its Accelerator applies this.
 """
 
-from __future__ import annotations
-
 import os
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ Ranks compare through the group's store, without collectives, because other rank
 their programs. No thread of the program waits for it.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -5,8 +5,6 @@ backend and for gloo. Without a group Accelerate would give each rank all data. 
 transformers` applies this when it loads TrainingArguments or the Trainer.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

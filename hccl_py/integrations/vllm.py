@@ -5,8 +5,6 @@ makes a group. A plug-in of `vllm.platform_plugins` would be passed over under
 VLLM_TARGET_DEVICE=cpu, would hide vLLM's platform for Zen, and would show in the log of every run.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

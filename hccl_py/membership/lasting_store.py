@@ -4,8 +4,6 @@ Torch's TCPStore makes one connection and fails for good once that is reset. Its
 client of the same server, so each request is repeated over a new one; all requests may be repeated.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

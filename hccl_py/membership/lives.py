@@ -6,8 +6,6 @@ many ranks, and rank 0 closes it once all are connected. So lives may follow one
 that does not know its number opens a life without ranks, only to report the reason.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Checks that concurrent calls share no memory that one of them writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

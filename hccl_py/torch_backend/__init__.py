@@ -17,8 +17,6 @@ instruments/    the groups' calls in torch's profilers, dispatch modes and debug
 This file has torch's names of this backend; it does not import torch.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -6,8 +6,6 @@ The error names the argument, the expected and the given value. Tensors that are
 device, and `Call.copies` lists the copies to write back at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Makes the groups of this process, and ends them: at exit, and in a forked child."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from importlib.metadata import entry_points

@@ -10,8 +10,6 @@ call that takes several times as long. `compat/` has Dynamo trace the operators 
 `dist.all_reduce` and others on a group of hccl.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

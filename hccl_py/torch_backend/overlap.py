@@ -4,8 +4,6 @@ The communicator allows the same: output and input i of a rank may be one block.
 torch's names, and the check includes accelerators' tensors and all calls of a coalesced block.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

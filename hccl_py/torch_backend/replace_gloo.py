@@ -7,8 +7,6 @@ group. In a group of several backends hccl replaces gloo's part; before torch 2.
 accelerator could use the others, because such a group would be hccl's alone.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

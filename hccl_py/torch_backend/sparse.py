@@ -4,8 +4,6 @@ Ranks have different indices, so no partial result can be reduced on the way. Ra
 how many values each has. An asynchronous call waits for that exchange too, but not for the values.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Counts the steps of torch's optimizers, for the status line of hccl-launch."""
 
-from __future__ import annotations
-
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -1,7 +1,5 @@
 """Finds the plain tensor behind an argument of torch.distributed."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """hccl-perftest: what it prints, and that its two ends find and trust each other."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

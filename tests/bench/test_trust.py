@@ -1,7 +1,5 @@
 """Doubts about a result, from its own times."""
 
-from __future__ import annotations
-
 import pytest
 
 from hccl_py.bench.collective.analysis.trust import slow_call_doubts

@@ -1,7 +1,5 @@
 """`hccl-bench --tune`: the model read off plans, the fit, the file, and one choice on all ranks."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

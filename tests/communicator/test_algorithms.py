@@ -1,7 +1,5 @@
 """Every algorithm of the table through the real engine: what `verify` proved, the bytes confirm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

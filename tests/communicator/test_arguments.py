@@ -1,7 +1,5 @@
 """Every argument of every public call, given what it is not: it works, or one line names it."""
 
-from __future__ import annotations
-
 import math
 import re
 import resource

@@ -3,8 +3,6 @@
 The oracle is numpy in long double.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Calls on plain memory take a shorter way, with the same results and errors."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import threading

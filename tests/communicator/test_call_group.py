@@ -1,7 +1,5 @@
 """`hccl_py.group()`: calls that are collected, and begin together."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

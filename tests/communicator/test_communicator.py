@@ -1,7 +1,5 @@
 """What a communicator is beside its collectives: arguments, counters, memory, its end."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compression between nodes: errors within docs/speed/compression.md's bound, and the same bits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ The kernels are compared with rational numbers on hard numbers, then every call 
 the kernels, which are given all ranks' operands at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Every call has its own 64 bits, and they can be read back."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

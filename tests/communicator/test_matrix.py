@@ -6,8 +6,6 @@ The oracle is `harness/oracle.py`. Sums that leave their type's range: `test_ave
 algorithm: `test_algorithms.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

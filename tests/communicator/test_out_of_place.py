@@ -1,7 +1,5 @@
 """Large calls out of place, by each algorithm and however payloads are copied."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from thread_ranks import ThreadRanks

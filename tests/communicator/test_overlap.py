@@ -3,8 +3,6 @@
 Every collective, whole buffers and lists, of numpy and torch, first calls and known ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Algorithms of users in a communicator: which calls they serve, and what all ranks refuse."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

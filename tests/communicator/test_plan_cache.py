@@ -1,7 +1,5 @@
 """What calls need is made once, and the memory for it is bounded."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """The file in which a rank says how far it is."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 The rule and the values are written here once more, from docs/api/communicator.md.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from random import Random

@@ -1,7 +1,5 @@
 """Reproducible reductions: the bits are those of a fold in rank order, whatever else changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce

@@ -1,7 +1,5 @@
 """Calls of several threads at a time, on one communicator and on several; also without the GIL."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

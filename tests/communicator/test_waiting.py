@@ -3,8 +3,6 @@
 HCCL_WAIT and `wait` choose it.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import time

@@ -3,8 +3,6 @@
 The oracle is numpy on the same indices.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

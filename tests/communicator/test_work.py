@@ -3,8 +3,6 @@
 And roots that get ahead of the others, which then wait for room.
 """
 
-from __future__ import annotations
-
 import gc
 import re
 import threading

@@ -1,7 +1,5 @@
 """All survivors raise the same error, word for word, whoever it is that fails: real processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Which of several causes is the first one, and what the diagnosis says of it."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks that make the calls of two groups in different orders."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ranks import run_ranks

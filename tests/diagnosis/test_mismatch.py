@@ -5,8 +5,6 @@ can do, so each run takes a share of them. `HCCL_TEST_ROUNDS=50` takes 2,000, an
 them (half an hour).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """A call without progress: one line on the coordinator's stderr, more at growing intervals."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """Ranks under an agent that sees their ends when it looks, like torchrun."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

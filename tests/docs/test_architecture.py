@@ -1,7 +1,5 @@
 """The pictures of docs/internals/architecture.md are those of the code."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every block of Python in a page runs: here, with what it needs before it, or in a named test."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The options of hccl's commands in all pages are those of their help."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/errors.md has every error that a program can see, every cause, and every exit code."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site has every page in one place and every public name, and blocks of pages are code."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

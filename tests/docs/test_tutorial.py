@@ -1,7 +1,5 @@
 """Every step of the tutorial and of the fake cluster: its programs print what the page shows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The second example: its own assertions hold on one node and on two."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import runpy

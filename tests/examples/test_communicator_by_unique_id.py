@@ -1,7 +1,5 @@
 """The example without torch: its own assertions hold, and every rank says where it ended up."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notebook runs in a kernel of Jupyter, and an interrupt ends the ranks of a cell."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

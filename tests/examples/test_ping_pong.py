@@ -1,7 +1,5 @@
 """The third example: both ends in two processes, and over a connection as on two hosts."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

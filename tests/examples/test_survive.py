@@ -1,7 +1,5 @@
 """The example that loses a rank: the others say which, and finish the training."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first example: trains, agrees with gloo step by step, and resumes where it stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

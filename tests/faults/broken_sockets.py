@@ -3,8 +3,6 @@
 The descriptor keeps its number, so that nothing else of the process can get it in between.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

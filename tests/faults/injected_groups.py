@@ -1,7 +1,5 @@
 """The two faces that a job's ranks can have: a Communicator, or torch.distributed."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from typing import Any

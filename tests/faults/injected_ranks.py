@@ -1,7 +1,5 @@
 """One rank of a round: random calls, the strike if it is the victim, and what it saw."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -4,8 +4,6 @@
 thread, in the middle of whatever the main thread is doing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -8,8 +8,6 @@ round, so a round that failed can be played again; only how far the ranks are wh
 machine decides.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

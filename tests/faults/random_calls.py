@@ -8,8 +8,6 @@ Call k depends on the seed and k alone. Contributions are small integers, so sum
 element type.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 from collections import deque

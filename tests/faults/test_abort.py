@@ -3,8 +3,6 @@
 Ranks are threads; where a signal or torch's global state matters they are processes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

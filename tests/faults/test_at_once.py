@@ -1,7 +1,5 @@
 """Every public method beside every other, from two threads of each rank, at random moments."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import threading

@@ -3,8 +3,6 @@
 Seeds are fixed: the name of a test that fails is all that it takes to run it again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

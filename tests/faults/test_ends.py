@@ -3,8 +3,6 @@
 What ranks see of each other's failures stands in test_injections.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

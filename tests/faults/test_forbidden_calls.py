@@ -1,7 +1,5 @@
 """A sandbox forbids one system call: the job works another way, or one line names the call."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ A job is 4 forked ranks on one node or two. They connect, make a subgroup, and c
 coordinator gets connections that end before it has read their messages.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

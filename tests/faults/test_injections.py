@@ -1,7 +1,5 @@
 """Whatever befalls one rank, every other one raises the same error within two seconds."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Iterable, Iterator

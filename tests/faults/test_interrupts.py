@@ -1,7 +1,5 @@
 """Ctrl-C in one rank ends the call under way at once, everywhere."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -3,8 +3,6 @@
 A rank that leaves while others still call is no crash: all say that it left, and after what.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -3,8 +3,6 @@
 HCCL_TEST_ROUNDS=100 makes the floods 10,000 connections each instead of 100.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

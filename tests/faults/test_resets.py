@@ -3,8 +3,6 @@
 Which of them, when and how often makes no difference, with any provider.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

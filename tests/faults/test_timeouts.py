@@ -1,7 +1,5 @@
 """Timeouts are kept to a tenth, whoever sets them, and say who had come and who had not."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`hccl_py.capture()`: what a replay repeats, in which order, and what ends it."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Ends a forked process as the interpreter ends a script: its atexit handlers and all."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from typing import NoReturn

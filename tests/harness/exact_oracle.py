@@ -4,8 +4,6 @@ given = hard_numbers(random, torch.float32, 5, 300)     # five ranks' tensors
 assert_exact(result, given, divisor=5)                  # bit for bit
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

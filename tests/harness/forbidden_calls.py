@@ -5,8 +5,6 @@
 Once forbidden, a call stays so until the process ends. What kernels lack answers ENOSYS.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

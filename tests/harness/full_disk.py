@@ -1,7 +1,5 @@
 """A disk without a free byte under a rank's logs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Buffers between guard bytes, in any element type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

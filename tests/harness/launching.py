@@ -4,8 +4,6 @@
 starts nothing.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -7,8 +7,6 @@
 Anonymous memory is left out: what malloc and the threads' stacks keep for later is no leak.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

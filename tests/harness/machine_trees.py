@@ -1,7 +1,5 @@
 """Machines that the tests do not have: their /sys and /proc as files below a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ Ranks 0 and 1 then run on the first host, 2 and 3 on the second. `TWO_HOSTS` mar
 are nightly, and skipped where there can be no namespaces.
 """
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

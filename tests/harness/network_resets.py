@@ -1,7 +1,5 @@
 """Resets a connection as the network does: both ends get an error, and neither process an end."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

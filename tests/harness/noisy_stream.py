@@ -1,7 +1,5 @@
 """A connection that delays, spoils, doubles and cuts some of its frames, by seed."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -8,8 +8,6 @@ Integers and all moves are exact. Floats are reduced in float64; each rank may a
 the largest partial result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -5,8 +5,6 @@ call.run(comm)
 call.check()        # right numbers; nothing else was written, before, behind or in the input
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The processes of a job's ranks, as the kernel sees them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence

@@ -17,8 +17,6 @@ it. When a rank fails the others get a moment to say what they saw, then all are
 stacks and dies at the deadline.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import importlib.util

@@ -1,7 +1,5 @@
 """RDMA ports of hosts of other shapes, as the kernel shows them in /sys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"

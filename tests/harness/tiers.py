@@ -6,8 +6,6 @@
 `conftest.py` rejects a section that is not listed here, and skips "hosts" without namespaces.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 SECTIONS = {

@@ -4,8 +4,6 @@ The forms of a call are found by name, so a new one is tested, or `test_every_ca
 fails.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks that are killed, and ranks that have joined: the others go on, or all raise the reason."""
 
-from __future__ import annotations
-
 import os
 import signal
 

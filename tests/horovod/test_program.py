@@ -1,7 +1,5 @@
 """The example, a Horovod program but for its import, under hccl-launch and under mpirun."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

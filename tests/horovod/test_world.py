@@ -1,7 +1,5 @@
 """The ranks of a job, its process sets, and ranks without data, on 3 ranks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

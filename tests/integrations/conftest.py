@@ -1,7 +1,5 @@
 """Fills the matrix of docs/frameworks/README.md from the mark `shows` of tests (`matrix.py`)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version

@@ -5,8 +5,6 @@ documentation of Gaudi's PyTorch, by how many programs have them. `test_gaudi_li
 `python3 tests/integrations/gaudi_lines.py` writes the table of docs/frameworks/habana.md.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple

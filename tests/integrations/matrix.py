@@ -11,8 +11,6 @@ skips them where the framework is not installed. `python3 tests/integrations/mat
 writes the rows of a section of `.ci/nightly` from its records, and leaves the others as they are.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

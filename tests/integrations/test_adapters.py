@@ -1,7 +1,5 @@
 """Frameworks are adapted as they are imported: here made-up ones, in the place of the wheels."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

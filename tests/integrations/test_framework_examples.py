@@ -1,7 +1,5 @@
 """Each example of examples/frameworks ends on two nodes as one process on the whole batch does."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

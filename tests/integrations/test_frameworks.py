@@ -5,8 +5,6 @@ place of gloo without an edit.
 The programs print the sum of the model's parameters, and what the default group is.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

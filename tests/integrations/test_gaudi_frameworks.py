@@ -1,7 +1,5 @@
 """Optimum Habana and lightning-habana from their wheels, with the shim."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Lines with which programs for Gaudi begin do on a CPU what docs/frameworks/habana.md says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

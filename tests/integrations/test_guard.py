@@ -1,7 +1,5 @@
 """The guard warns of copies that nothing keeps equal, and is quiet in every good job."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """HCCL_HABANA_SHIM=1: programs for Gaudi run on the CPU as they are written for Gaudi."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

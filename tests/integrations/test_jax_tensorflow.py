@@ -4,8 +4,6 @@ A sitecustomize makes every `import torch` fail, in hccl-launch too. One test ha
 environments where torch is not installed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The examples of examples/frameworks that need torch alone, or Ray."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

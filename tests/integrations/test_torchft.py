@@ -1,7 +1,5 @@
 """torchft from its wheel, with its own lighthouse and manager, on hccl's process group."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

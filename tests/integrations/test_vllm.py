@@ -3,8 +3,6 @@
 Tensor parallelism alone is in `tests/benchmarks/test_serving.py`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

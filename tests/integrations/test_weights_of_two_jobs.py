@@ -1,7 +1,5 @@
 """Weights go from a trainer's job to an inference engine's, as in RL stacks."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Every step of `docs/internals/algorithms.md`, as written there: proved, and run by the engine."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

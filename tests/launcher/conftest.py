@@ -1,7 +1,5 @@
 """What tests of whole jobs share."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from contextlib import suppress

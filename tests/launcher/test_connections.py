@@ -1,7 +1,5 @@
 """The connection of an agent to the coordinator is cut or reset, while both live."""
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

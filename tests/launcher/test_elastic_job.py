@@ -1,7 +1,5 @@
 """Jobs that torch.distributed.run has: their ends, their signals and what they keep."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Which of several failed ranks is the root cause, and how the report reads."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

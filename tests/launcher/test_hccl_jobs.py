@@ -1,7 +1,5 @@
 """Jobs that end badly while every rank is inside a collective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

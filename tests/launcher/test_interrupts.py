@@ -1,7 +1,5 @@
 """A signal ends the launcher at once while it waits for something that no signal interrupts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

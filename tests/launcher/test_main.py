@@ -1,7 +1,5 @@
 """hccl-launch from the outside: what ranks see, and how a job ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Several hccl-launch of one job, as on several hosts: they begin, fail and end together."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

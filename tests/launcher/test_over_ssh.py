@@ -1,7 +1,5 @@
 """Jobs on several hosts over ssh: they run, fail, are stopped and killed, and leave nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Waits of the launcher are said, and end."""
 
-from __future__ import annotations
-
 import pytest
 
 from hccl_py.launcher import own_lines

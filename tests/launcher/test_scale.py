@@ -1,7 +1,5 @@
 """What lets hundreds of agents start on one machine: few imports, one coordinator for all."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """hccl-launch under the real srun and sbatch: a process per node, a process per rank, a script."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A rank's script runs as under plain python; its last exception goes on record."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

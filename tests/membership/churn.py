@@ -8,8 +8,6 @@ group had made a collective again. The last line is a JSON object of seconds, wa
 `quiet_clock`'s.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

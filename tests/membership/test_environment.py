@@ -1,7 +1,5 @@
 """Where a stand-alone communicator finds the others: the environment that launchers set."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Going on with more ranks: they join by a unique id, do not come, differ, or an old rank dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

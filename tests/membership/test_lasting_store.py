@@ -1,7 +1,5 @@
 """Torch's store, whose connection is reset, keeps what it has; one that ended is no riddle."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

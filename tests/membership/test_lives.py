@@ -1,7 +1,5 @@
 """Groups at one store, one after the other with any number of ranks, and of two jobs at once."""
 
-from __future__ import annotations
-
 import os
 import sys
 from datetime import timedelta

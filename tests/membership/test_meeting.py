@@ -4,8 +4,6 @@ The doors: `torch` and `file` are init_process_group with env:// and file://, `e
 Communicator() in a program without torch, `id` a Communicator of a unique id.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

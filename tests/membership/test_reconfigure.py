@@ -1,7 +1,5 @@
 """Members that connect anew by handles: which arguments fit, who is missing, who is late, churn."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

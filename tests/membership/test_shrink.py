@@ -3,8 +3,6 @@
 Where a rank dies it is a process, otherwise ranks are threads.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

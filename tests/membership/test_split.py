@@ -1,7 +1,5 @@
 """Splitting by colour, as users of MPI and NCCL know it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Communicators of some ranks of another one: they open together, or fail as that one does."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Ranks that know nothing of each other but the bytes of a unique id."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Addresses, counts and kinds of what callers hand in; refusals are in test_communicator.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

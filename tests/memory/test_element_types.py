@@ -1,7 +1,5 @@
 """Elements that mean more than their bytes: ranks compare what they are, or the call is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 JAX and TensorFlow are tried where they are installed; hccl-py itself imports none of them.
 """
 
-from __future__ import annotations
-
 import array
 import ctypes
 import gc

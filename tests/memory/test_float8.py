@@ -1,7 +1,5 @@
 """8-bit floats: sums in 32 bits, one rounding, whatever the nodes and however large."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

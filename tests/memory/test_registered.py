@@ -3,8 +3,6 @@
 The oracle is the same call on other memory, bit by bit; that one is compared with numpy elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

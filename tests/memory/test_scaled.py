@@ -1,7 +1,5 @@
 """Sums of what each rank gives times its own factor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The mode is looked up by size, plan, and where the ranks run. Whether processes 
 depends on the system; the results must not.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

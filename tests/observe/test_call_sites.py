@@ -1,7 +1,5 @@
 """With HCCL_DEBUG=1 every call knows the user's line; without, nothing of that is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

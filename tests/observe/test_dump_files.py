@@ -1,7 +1,5 @@
 """Where the files of the flight recorder go, and where they do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

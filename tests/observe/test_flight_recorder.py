@@ -1,7 +1,5 @@
 """What the flight recorder of real ranks says, when it is written, and torch's analyser over it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

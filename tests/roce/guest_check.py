@@ -6,8 +6,6 @@ Each trouble is found, with the command that mends it. Where that is a command o
 machine 2 runs it, and the next check finds the trouble no more.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -6,8 +6,6 @@ Machine 1 runs the tests, and machine 2 does with its end what they say. Meanwhi
 that needs both ends in one process.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

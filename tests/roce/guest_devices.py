@@ -6,8 +6,6 @@ The lanes of the two ranks take turns on the devices. When one link goes down, c
 other device, and all results are right.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

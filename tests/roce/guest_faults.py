@@ -6,8 +6,6 @@ Machine 2 has the trouble, which the ranks of both must name in time. The last o
 its power, at the hand of the test that started it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

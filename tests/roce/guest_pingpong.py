@@ -6,8 +6,6 @@ That program listens on a TCP port, and both send one line there: LID, queue pai
 100 RECVs posted at first, and answers each message with one of the same size.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

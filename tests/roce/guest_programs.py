@@ -6,8 +6,6 @@ Machine 1 starts the end that listens, and says when it does. The device's count
 after each program: what it sent and received, and that nothing was lost.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -6,8 +6,6 @@ Everything is checked against numpy. It imports no torch, which an emulated proc
 minute.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import mmap

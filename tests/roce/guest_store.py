@@ -1,7 +1,5 @@
 """How ranks of two virtual machines meet: in a folder that both see."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test boots its machines, which takes from seconds to a minute. Times mean nothing there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Plain programs under the real mpirun of Open MPI, MPICH and Intel MPI."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The files in `recorded/` hold the variables that real launchers set, as `env` pr
 operators, clouds and batch systems are as their sources and documentation give them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -120,7 +118,9 @@ def test_recorded_environment_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", [*table.NODES, *table.ALLOCATIONS], ids=lambda row: row.source)
-def test_torch_is_prepared_for_every_row_and_rows_have_an_environment(row: table.Row) -> None:
+def test_torch_is_prepared_for_every_row(
+    row: table.SchedulerRow,
+) -> None:
     assert set(row.marker.split()) <= set(_STARTED_BY)
     assert row.source in {found.source for name in EXPECTED if (found := read(recorded(name)))}
 

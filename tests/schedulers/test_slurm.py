@@ -1,7 +1,5 @@
 """Slurm's two ways to write lists. The names are what `scontrol show hostnames` printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from hccl_py.schedulers.slurm import parse_node_list, parse_tasks_per_node

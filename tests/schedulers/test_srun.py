@@ -1,7 +1,5 @@
 """Plain programs under the real srun and sbatch, on nodes that exist by name."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from pathlib import Path

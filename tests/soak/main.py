@@ -9,8 +9,6 @@ All must raise the same error within two seconds and leave nothing behind; after
 with what `shrink` leaves. Exit code 1, and the command that repeats the round, where not so.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -3,8 +3,6 @@
 Every check makes the same calls with tensors in host memory and compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wrong arguments: the message says which, what was expected and what came; the group goes on."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable

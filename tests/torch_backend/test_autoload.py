@@ -1,7 +1,5 @@
 """The entry point `torch.backends`: no import of ours needed, light, and never in the way."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """hccl as one backend of a torch process group: groups of several backends, torch's hooks."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`hccl_py.capture()` around torch.distributed: what is recorded, and what is rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """fast_ddp: the gradients of one process on whole batches, in one buffer, with one all_reduce."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

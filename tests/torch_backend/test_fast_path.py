@@ -1,7 +1,5 @@
 """Calls that take the short way, and those that only look like it, end with the same values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

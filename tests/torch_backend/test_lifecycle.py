@@ -1,7 +1,5 @@
 """How groups are made: what is said once in a job, and what their options choose."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Different calls under torch.distributed: one text on all ranks, with the user's lines, once."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 

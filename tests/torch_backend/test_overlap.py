@@ -1,7 +1,5 @@
 """Tensors of one call that share memory: in place where the page says so, else refused by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

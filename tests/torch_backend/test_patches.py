@@ -4,8 +4,6 @@ Torch's own function is the patch's `__wrapped__`. A test that fails because tor
 does the right thing asks for the patch to be removed from `hccl_py/torch_backend/compat/`.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Groups made beside the default group, between jobs: how training hands weights to inference."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -3,8 +3,6 @@
 Before torch 2.14 `init_process_group` cannot ask for such a group; there the tests ask for it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Sequence

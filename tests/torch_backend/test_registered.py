@@ -1,7 +1,5 @@
 """register: tensors that move with all their views, and models whose buffers are registered."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """HCCL_REPLACE=gloo: programs that name gloo, or nothing, get hccl under the name gloo."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """shrink_group of torch on our groups: after a death, by request, the default group and others."""
 
-from __future__ import annotations
-
 import os
 import signal
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What staging does where there is no device: cutting calls into tiles, and the pool's bounds."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

@@ -7,8 +7,6 @@ none. All need `expecttest`. A test that gloo passes must pass. The suites skip 
 that it cannot; hccl can more than gloo (CAN), and must pass that as well.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

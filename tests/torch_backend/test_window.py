@@ -3,8 +3,6 @@
 `tests/communicator/test_window.py` has the errors and orders of puts and signals themselves.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Files in folders that other users may write to: whose links lead where."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

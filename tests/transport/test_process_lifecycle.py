@@ -1,7 +1,5 @@
 """One registry of what happens at exit and at fork, and the order of its stages."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No thread of the library takes a signal of the process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -4,8 +4,6 @@ A rank opens the device and makes its queue pairs before it agrees. If that fail
 ranks use TCP. Nothing is connected yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hccl_py.transport.bootstrap.sealed_store import SealedStore

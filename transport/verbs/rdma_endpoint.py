@@ -1,7 +1,5 @@
 """Endpoints of RDMA queue pairs, which meet over an authenticated TCP connection."""
 
-from __future__ import annotations
-
 import socket
 
 from hccl_py.transport import _core

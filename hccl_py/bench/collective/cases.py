@@ -7,8 +7,6 @@
 A new collective is a new entry of `CASES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

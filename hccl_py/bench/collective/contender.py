@@ -4,8 +4,6 @@ A contender does not run the collective. It returns the call bound to its buffer
 times only what a user would write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 Without torch the communicator is measured, on numpy arrays.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

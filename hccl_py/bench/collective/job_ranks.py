@@ -3,8 +3,6 @@
 `ranks.Ranks` is the other way: one command that starts ranks on this machine and asks them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

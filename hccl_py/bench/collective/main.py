@@ -1,7 +1,5 @@
 """The command `hccl-bench`: options in, table and JSON out. Start reading here, then `measure`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The number and order of requests to the ranks, and the evaluation of their times."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The options of `hccl-bench`, one frozen `Options` for each case."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

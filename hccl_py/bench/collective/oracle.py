@@ -6,8 +6,6 @@ no usual block size is its multiple and data at a wrong offset is noticed. Value
 every element type represents every result exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A backend of torch.distributed as a contender, called as users call it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from datetime import timedelta

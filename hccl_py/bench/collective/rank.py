@@ -5,8 +5,6 @@ sends back the result, or a traceback. The requests that every measurement needs
 are beside the code that makes them.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os

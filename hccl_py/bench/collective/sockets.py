@@ -3,8 +3,6 @@
 Two ends have two connections, as two ranks of hccl have for collectives.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

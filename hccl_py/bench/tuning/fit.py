@@ -1,7 +1,5 @@
 """Numbers of the cost model from measurements, by least squares of the relative errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

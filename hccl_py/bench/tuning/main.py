@@ -2,8 +2,6 @@
 the table that compares chosen algorithms with the best.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The output of `hccl-perftest --devices`: RDMA ports, the used one, and why not the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hccl_py.transport import _core

@@ -4,8 +4,6 @@
 `hccl-perftest --local` starts both. `end.py` is one end, `report.py` the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The tables of hccl-perftest: columns of ib_write_bw and ib_send_lat, then the comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 

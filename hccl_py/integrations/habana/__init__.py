@@ -10,8 +10,6 @@ runner    `DistributedRunner` of Optimum Habana, over hccl-launch
 variables before the import.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import multiprocessing.spawn
 import os

@@ -1,7 +1,5 @@
 """Maps the device "hpu" to the CPU: torch's functions get "cpu" for "hpu"."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The import hook that serves the stand-ins for Habana's modules."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module

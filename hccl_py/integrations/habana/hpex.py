@@ -1,7 +1,5 @@
 """Fused operations of Habana's hpex, as torch's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ NO_EFFECT  a function that does nothing, and says so once on rank 0
 Refused    a class that raises when a program uses it, with what to write instead
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

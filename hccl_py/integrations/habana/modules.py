@@ -5,8 +5,6 @@ examples begin are in `tests/integrations/gaudi_lines.py`; a name that this tabl
 that lists the others. No file that this one imports imports torch.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from enum import Enum

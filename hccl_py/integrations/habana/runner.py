@@ -1,7 +1,5 @@
 """`DistributedRunner` of Optimum Habana, over hccl-launch."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 `docs/jobs/emulate.md` describes it. Imports nothing of the data path: the launcher reads it too.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping, Sequence

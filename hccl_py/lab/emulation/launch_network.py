@@ -1,7 +1,5 @@
 """Runs the process that emulates the network: starts it before the ranks, prints its report."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -5,8 +5,6 @@ when its last rank has entered it and ends when the last rank has its result. Th
 rank does not count.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The report of an emulated job: the network's time, and the calls simulated on more nodes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

@@ -9,8 +9,6 @@ A packet is JSON (`network.py`, `rank.py`). The first byte that a rank gets says
 are answered: they are if the file has faults.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Evaluates a record step by step: the network's time, the busiest wire, the calls."""
 
-from __future__ import annotations
-
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

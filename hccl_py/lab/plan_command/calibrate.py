@@ -1,7 +1,5 @@
 """`hccl-plan calibrate`: costs for simulations, from what `hccl-bench --tune` measured."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """`hccl-plan synthesize`: plans for a network with uneven links, compared with its bound."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

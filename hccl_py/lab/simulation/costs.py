@@ -7,8 +7,6 @@ Gaudi 3 reaches 512.96 of 525 GB/s, hence `_GAUDI_SHARE`. The simulation predict
 hccl-py over these wires; Habana's library has other plans.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,10 +93,10 @@ def _check(costs: LinkCosts | Costs, kind: type) -> None:
     """Raise InvalidArgumentError unless each field is a number or a `kind`, as declared."""
     for one in fields(costs):
         value = getattr(costs, one.name)
-        if one.type == "float":
+        if one.type is float:
             measure(one.name, value)
-        elif one.type == kind.__name__ and not isinstance(value, kind):
-            raise wrong(one.name, f"a {one.type}", value)
+        elif one.type is kind and not isinstance(value, kind):
+            raise wrong(one.name, f"a {kind.__name__}", value)
 
 
 def wire_us_per_mib(gbit: float) -> float:

@@ -1,7 +1,5 @@
 """What happened in a simulated call, as arrays: `simulate(..., events=True).events`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

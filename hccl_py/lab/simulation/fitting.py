@@ -6,8 +6,6 @@ damped (Levenberg, Marquardt). Large errors count linearly, not squared (Huber),
 measurement must not decide.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

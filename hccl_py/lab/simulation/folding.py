@@ -12,8 +12,6 @@ Plans are compared group by group: all groups if there are few messages, else so
 plans the first and the last one of a group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The source of plans: an algorithm by name, or written plans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

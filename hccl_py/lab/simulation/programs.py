@@ -1,7 +1,5 @@
 """A topology, costs and plans as numbers for `csrc/simulation`, with the engine's tiles."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 `recorded_in` sums up all calls of the job; `measured` finds one call on all its ranks.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator

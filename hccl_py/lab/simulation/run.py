@@ -1,7 +1,5 @@
 """`simulate` runs an algorithm or plans on a topology, with costs, for a number of bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path

@@ -14,8 +14,6 @@ Code that imported such a function by name before the first hccl group was made 
 function. The group's method of the same name does the same work.
 """
 
-from __future__ import annotations
-
 import threading
 
 from hccl_py.torch_backend.backend import IS_SUPPORTED

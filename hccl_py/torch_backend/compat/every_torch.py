@@ -1,7 +1,5 @@
 """What every known torch needs changed for hccl-py, 2.14 and a group with HcclBackend included."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import sys

@@ -1,7 +1,5 @@
 """A change to torch, and the ways to make one."""
 
-from __future__ import annotations
-
 import functools
 import pkgutil
 import sys

@@ -1,7 +1,5 @@
 """What torch needs changed before 2.14. Delete this file with the support of torch 2.13."""
 
-from __future__ import annotations
-
 import inspect
 from datetime import timedelta
 from typing import Any

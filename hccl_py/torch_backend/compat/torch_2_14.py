@@ -1,7 +1,5 @@
 """What torch needs changed since 2.14, where a Python class can be a backend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.distributed as dist

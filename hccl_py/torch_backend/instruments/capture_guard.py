@@ -4,8 +4,6 @@ This also finds torch's operations around a collective: functional collectives c
 object collectives make tensors, and memory that is not contiguous is copied.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -5,8 +5,6 @@ reads C++ groups only, and cannot be replaced. So hccl-py serves the pages of ab
 TorchComms, and of NCCL in a torch for CPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

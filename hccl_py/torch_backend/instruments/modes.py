@@ -6,8 +6,6 @@ the operator runs for the modes only, and then the call itself. A mode below the
 operator from its kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ NCCL's metadata is in an event record_param_comms. An event of that name needs a
 Python cannot make; without it the profiler crashes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

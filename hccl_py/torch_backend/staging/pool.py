@@ -4,8 +4,6 @@ Pinning a buffer takes as long as sending it, so calls return their buffers here
 up to classes, four to a power of two, so that a buffer fits tensors of similar sizes.
 """
 
-from __future__ import annotations
-
 import threading
 
 import torch

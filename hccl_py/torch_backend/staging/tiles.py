@@ -8,8 +8,6 @@ the number of tiles.
                                                1st 2nd              1st  2nd  1st  2nd ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

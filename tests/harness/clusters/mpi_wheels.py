@@ -1,7 +1,5 @@
 """The mpirun of Open MPI, MPICH and Intel MPI, from their wheels."""
 
-from __future__ import annotations
-
 import os
 
 from wheels import installed

@@ -1,7 +1,5 @@
 """The program that real schedulers start in the tests: plain calls, and one line from each rank."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

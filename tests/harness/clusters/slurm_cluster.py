@@ -7,8 +7,6 @@ The nodes are called 127.0.0.1, 127.0.0.2 and so on, so their names resolve. All
 folder; nothing is written to /etc.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -3,8 +3,6 @@
 They are installed once, into build/launchers.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

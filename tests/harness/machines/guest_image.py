@@ -5,8 +5,6 @@ read-only, under a tmpfs: a program sees every file at the same path, and what i
 afterwards. One folder is shared for writing.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import platform

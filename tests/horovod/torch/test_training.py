@@ -1,7 +1,5 @@
 """DistributedOptimizer, state that is broadcast and SyncBatchNorm, on 3 ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@
 The ranks together see the same batches as one process with as many samples in a batch.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -1,7 +1,5 @@
 """Elastic training with Keras: rank 1 of 3 dies, the others go on from the last commit."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """A program for Horovod and Keras but for its imports; prints the sum of the parameters."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

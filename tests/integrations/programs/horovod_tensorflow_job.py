@@ -1,7 +1,5 @@
 """Horovod's calls on TensorFlow's tensors, eager and compiled; each rank asserts what it gets."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 jax_job.py values | overlap | leave | differ
 """
 
-from __future__ import annotations
-
 import sys
 
 import jax

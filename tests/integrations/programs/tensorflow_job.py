@@ -1,7 +1,5 @@
 """Collectives in a tf.function and outside; each rank asserts what it gets."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two ranks of vLLM's pipeline parallelism, which send each other dictionaries of tensors."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -5,8 +5,6 @@
 prints the table of docs/tables/emulation.md: medians of all calls of alternating rounds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The file of --emulate: what it may say, and one line for what it may not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

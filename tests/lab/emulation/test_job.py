@@ -1,7 +1,5 @@
 """Jobs on emulated nodes, as a user starts them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of a step, from reports that a test makes up."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

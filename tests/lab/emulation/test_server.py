@@ -1,7 +1,5 @@
 """The process that plays the network outlives ranks that end, or speak, at the wrong moment."""
 
-from __future__ import annotations
-
 import array
 import json
 import os

@@ -1,7 +1,5 @@
 """A rank that times all_reduces; rank 0 prints the seconds of each, by size, as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

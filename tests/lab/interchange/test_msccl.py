@@ -1,7 +1,5 @@
 """MSCCL's XML: what is written is read again, and stays right; what others write is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

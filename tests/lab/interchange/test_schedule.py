@@ -1,7 +1,5 @@
 """Plans and recorded jobs as GOAL and as Chakra traces."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page of `hccl-plan draw`: what stands in it, and what a browser makes of it."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

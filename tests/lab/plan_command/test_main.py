@@ -1,7 +1,5 @@
 """`hccl-plan` on the command line: what it prints, and one line for wrong arguments."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`hccl-plan predict`: tables, pictures, other worlds, recorded jobs; and 4,096 ranks in time."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

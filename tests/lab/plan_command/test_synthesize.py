@@ -1,7 +1,5 @@
 """`hccl-plan synthesize`: files, certificates, and one line for wrong arguments."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stragglers, slow links, uneven nodes: what is shortened is what all ranks take, one by one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

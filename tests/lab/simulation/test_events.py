@@ -1,7 +1,5 @@
 """What a simulation says about each rank, message and link; and networks of links."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Costs from measurements: those that a simulation with known costs makes up."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

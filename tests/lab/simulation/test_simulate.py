@@ -1,7 +1,5 @@
 """Virtual time: by hand for small plans, one node against all, and what slows a call down."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Networks for tests, and what a slow search says about them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Bounds by maximum flow, against a search of all cuts."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of networks: which links there are, and one line for wrong ones."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees: the cheapest one against all, and packings that reach their bound."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from pathlib import Path

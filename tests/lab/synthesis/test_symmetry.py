@@ -1,7 +1,5 @@
 """Trees for networks that look the same from each rank."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans for networks: right, at their bound where that is known, never beyond it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

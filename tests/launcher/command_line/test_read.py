@@ -1,7 +1,5 @@
 """The command line: when nodes are emulated, and one clear line for what cannot be done."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

@@ -1,7 +1,5 @@
 """Names of hosts: all unknown ones at once, and which host is this machine."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What travels to other hosts: by default, by -x and from --env-file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

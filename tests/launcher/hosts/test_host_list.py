@@ -1,7 +1,5 @@
 """The hosts of --hosts and --hostfile, as mpirun, DeepSpeed, Horovod and MPICH read them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The line for the shell of another host, run by this machine's sh."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What rank 0 reads from its standard input, and when its questions are shown."""
 
-from __future__ import annotations
-
 import base64
 import os
 import pty

@@ -1,7 +1,5 @@
 """Every byte that a rank wrote is printed, or the launcher says what was not."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

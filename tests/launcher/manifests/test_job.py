@@ -1,7 +1,5 @@
 """The texts of --print-sbatch and --print-k8s: what is taken from the command line."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

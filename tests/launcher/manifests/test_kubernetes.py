@@ -4,8 +4,6 @@ A pod is a network namespace with a host name and process ids of its own, whose 
 the container's command.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

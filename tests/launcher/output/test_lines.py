@@ -1,7 +1,5 @@
 """Whole lines out of a pipe, whatever a rank writes into it."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """--redirects and --tee as torchrun reads them."""
 
-from __future__ import annotations
-
 import pytest
 
 from hccl_py.launcher.output.options import OutputOptions, Route, parse_streams

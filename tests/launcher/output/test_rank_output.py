@@ -1,7 +1,5 @@
 """What becomes of a rank's lines: screen, log file, and the last ones."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

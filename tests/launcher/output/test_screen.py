@@ -1,7 +1,5 @@
 """The launcher's own output: whole lines, readers that stop reading, readers that leave."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """--dry-run says what the start does, and starts nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

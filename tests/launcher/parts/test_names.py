@@ -1,7 +1,5 @@
 """A pod waits for the name of node 0, which nothing resolves yet."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """What hccl-launch does in the processes of schedulers that have a row in the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import product

@@ -1,7 +1,5 @@
 """Which cores each rank gets, on machines of many shapes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

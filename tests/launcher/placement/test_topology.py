@@ -1,7 +1,5 @@
 """Machines as their /sys and cgroups show them, whole or with parts missing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Made-up nodes without a fault, for tests that give them one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

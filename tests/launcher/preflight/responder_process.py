@@ -3,8 +3,6 @@
 python responder_process.py ENVIRONMENT_AS_JSON CLOCK_OFFSET_S
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

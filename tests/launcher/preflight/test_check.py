@@ -1,7 +1,5 @@
 """All questions and answers of a check, between responders of this process over loopback."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Every fault that facts and pairs can show is found, on its node alone, and stands in the docs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

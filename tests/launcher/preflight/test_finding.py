@@ -1,7 +1,5 @@
 """The text of findings: errors first, equal ones once, and what to do."""
 
-from __future__ import annotations
-
 from hccl_py.launcher.preflight.finding import Finding, name_nodes, render
 
 

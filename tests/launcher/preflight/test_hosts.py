@@ -1,7 +1,5 @@
 """Every fault of the network made between namespaces, and found on the node that has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Before a start few dial each other, in both ways."""
 
-from __future__ import annotations
-
 import pytest
 
 from hccl_py.launcher.preflight.check import neighbours

@@ -1,7 +1,5 @@
 """The way to another node over loopback, and what a stranger gets there: a hello, nothing more."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

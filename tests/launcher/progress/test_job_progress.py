@@ -1,7 +1,5 @@
 """Which ranks are named as stuck, when, and in what order."""
 
-from __future__ import annotations
-
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, StatusLine, sample_s
 from hccl_py.launcher.progress.rank_progress import (
     CONNECTED,

@@ -1,7 +1,5 @@
 """When a rank counts as idle, with real processes; and where it is then."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real jobs that run: the status line on a terminal, and ranks that hang on purpose."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

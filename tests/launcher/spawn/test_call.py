@@ -1,7 +1,5 @@
 """hccl_py.spawn in a script: results, failures, time limits, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a snapshot takes from the counters of an engine."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """The metrics of real jobs, compared with what their ranks did; and who may read them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Flight recorders made by hand: ranks on hosts whose clocks differ, one of them late."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Averages whose sum leaves the range of their type, through every call of torch that takes one."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from ranks import run_ranks

@@ -1,7 +1,5 @@
 """torch.ops.hccl: the operators eagerly and compiled, in the order of the program on each rank."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

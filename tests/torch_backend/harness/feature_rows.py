@@ -1,7 +1,5 @@
 """Rows of the table in docs/tables/torch.md: what a feature is, and what the page says of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Running features on a backend: checks of one file share the processes, each has its own group."""
 
-from __future__ import annotations
-
 import faulthandler
 import importlib
 import os

@@ -12,8 +12,6 @@ must say what it did (`table.py` writes both). All checks of a file share the pr
 each backend, and each check has a group of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import lzma
 import os

@@ -3,8 +3,6 @@
 python tests/torch_backend/harness/frames.py       # counts, and writes
 """
 
-from __future__ import annotations
-
 import gc
 import re
 import sys

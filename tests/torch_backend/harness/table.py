@@ -5,8 +5,6 @@
 It writes the recording `gloo.xz` too.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

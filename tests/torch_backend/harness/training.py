@@ -1,7 +1,5 @@
 """A small model, and what it comes to when several ranks or one process train it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

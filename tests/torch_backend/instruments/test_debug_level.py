@@ -1,7 +1,5 @@
 """TORCH_DISTRIBUTED_DEBUG=DETAIL: hccl needs no wrapper, and says what gloo's wrapper says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

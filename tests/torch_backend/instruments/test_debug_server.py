@@ -1,7 +1,5 @@
 """Torch's debug server asks each rank; the ranks of hccl groups answer with their own calls."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

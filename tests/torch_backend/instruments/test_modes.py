@@ -1,7 +1,5 @@
 """Torch's dispatch modes see the operators that they see with gloo, on the caller's tensors."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

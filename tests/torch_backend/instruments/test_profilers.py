@@ -1,7 +1,5 @@
 """torch.profiler names hccl's collectives, with their shapes, their group and all of their time."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

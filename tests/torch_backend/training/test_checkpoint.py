@@ -1,7 +1,5 @@
 """torch.distributed.checkpoint: what some ranks save, others load, also beside training."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DDP between two nodes with compressed gradients: as good as without, same bits on all ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact averages of micro-batches: the same bits on any number of ranks, by every way to train."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Networks between two hosts that let only a part through: all ranks end early, with one cause."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -3,8 +3,6 @@
 HCCL_TEST_ROUNDS=100 tries a hundred times as many inputs.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """All ranks use RDMA, or none: a device that fails on one rank leads all of them to TCP."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable
 

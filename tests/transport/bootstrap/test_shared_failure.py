@@ -1,7 +1,5 @@
 """A failure of one rank while ranks connect is the error of all of them, and comes at once."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ Deliveries to different ranks commute, so sleep sets leave one order of them. A 
 of actions; the same list always ends in the same state, which makes a failing one repeatable.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterator

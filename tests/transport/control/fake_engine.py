@@ -1,7 +1,5 @@
 """A rank without an engine, for tests of the control plane: it fails when told to."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ ranks.run(0.1)                                   # seconds of simulated time
 assert ranks.diagnoses() == ...
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

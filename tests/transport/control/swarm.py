@@ -4,8 +4,6 @@ Each has connections of its own and the state machine of a participant; they hav
 module of its own, because the processes of a swarm import it by its bare name.
 """
 
-from __future__ import annotations
-
 import selectors
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The control plane's thread and sockets: whom it believes, what it survives, what it leaves."""
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

@@ -3,8 +3,6 @@
 The ranks are real as far as the wire goes (`swarm.py`), and share two processes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource

@@ -1,7 +1,5 @@
 """One diagnosis for all, whatever rank dies or is silent: both state machines, simulated time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import pairwise

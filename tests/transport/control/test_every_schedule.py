@@ -1,7 +1,5 @@
 """The coordinator and the ranks under every schedule of a few steps, and under random long ones."""
 
-from __future__ import annotations
-
 import pytest
 from every_schedule import Faults, World, run_random, schedules
 

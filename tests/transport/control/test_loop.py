@@ -1,7 +1,5 @@
 """The control thread's event loop."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

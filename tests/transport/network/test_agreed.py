@@ -1,7 +1,5 @@
 """The table of settings: complete, and every difference that matters is named."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

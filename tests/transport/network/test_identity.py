@@ -1,7 +1,5 @@
 """Which cores the ranks of a machine have."""
 
-from __future__ import annotations
-
 from hccl_py.transport.network.identity import Identity, are_crowded, count_cores
 
 

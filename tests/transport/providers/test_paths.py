@@ -4,8 +4,6 @@ The hosts are network namespaces, their links veth pairs; what a rank of the tes
 the kernel's own. Times are compared only where the difference is the behaviour under test.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -5,8 +5,6 @@ The whole suite runs over a transport with
     HCCL_TRANSPORT=zmq pytest tests/communicator tests/torch_backend
 """
 
-from __future__ import annotations
-
 import os
 import signal
 

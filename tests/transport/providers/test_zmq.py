@@ -1,7 +1,5 @@
 """The zmq provider alone: promises of `provider.Lane`, and what CURVE is there for."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import random

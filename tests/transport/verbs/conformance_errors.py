@@ -1,7 +1,5 @@
 """What every provider promises of requests that go wrong, and of closing at any time."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every provider promises of messages that arrive: whole, in order, once, under pressure."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

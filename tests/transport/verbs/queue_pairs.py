@@ -1,7 +1,5 @@
 """Two connected queue pairs of one provider, and memory whose every byte is known."""
 
-from __future__ import annotations
-
 import threading
 from types import TracebackType
 

@@ -1,7 +1,5 @@
 """Every provider under the one conformance suite: the semantics of a reliable connection."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """How two ends of a queue pair meet while the network resets their connection."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

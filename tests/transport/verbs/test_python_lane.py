@@ -1,7 +1,5 @@
 """Queue pairs over a lane that does what only one written in Python can do."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 the other.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from types import TracebackType

@@ -4,8 +4,6 @@ It needs a device: `.ci/roce` runs this in a virtual machine with soft-RoCE. Whe
 otherwise than the software's queue pairs, the test stands here again with what the device does.
 """
 
-from __future__ import annotations
-
 import threading
 
 import msgpack

@@ -1,7 +1,5 @@
 """What a sealed message of the wire says to someone who holds no key, or changes it."""
 
-from __future__ import annotations
-
 import secrets
 import selectors
 import socket

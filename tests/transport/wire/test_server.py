@@ -1,7 +1,5 @@
 """Clients and strangers of a server on the wire."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import selectors

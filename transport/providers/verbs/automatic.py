@@ -3,8 +3,6 @@
 If all ranks may, each opens its device, and they agree again (`bootstrap/rdma_agreement.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from hccl_py.transport.network.rejections import logger

@@ -1,7 +1,5 @@
 """The choice of an RDMA port and its GID, with the reasons against the others."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

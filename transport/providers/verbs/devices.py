@@ -3,8 +3,6 @@
 This needs no library, so `hccl-perftest --devices` works without libibverbs.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address

@@ -8,8 +8,6 @@ pass them to `attach`; `start` follows once all ranks have attached. So packets 
 pairs that can receive, have RECVs posted, and belong to an authenticated rank.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 

@@ -3,8 +3,6 @@
 libibverbs is called by ctypes, because the launcher checks too and loads no engine.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import NamedTuple
 

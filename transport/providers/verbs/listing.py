@@ -1,7 +1,5 @@
 """The RDMA ports of this host as text: each port, and whether and why it is used or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The amount of memory that a rank registers, and may register."""
 
-from __future__ import annotations
-
 import os
 import resource
 

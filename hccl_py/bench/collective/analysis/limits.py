@@ -4,8 +4,6 @@ Inside a node the limit is one thread's memcpy. Between nodes it is plain TCP co
 direction or in both at once, as the collective sends.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

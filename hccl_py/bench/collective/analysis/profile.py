@@ -4,8 +4,6 @@ The engine times its parts only with --profile, because reading the clock slows 
 tenths of a microsecond. The times in the table above the profile are slower too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ a busy machine many links look slow once. A suspicious link is therefore measure
 with links near the median, before it is reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations

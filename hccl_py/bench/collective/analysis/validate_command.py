@@ -1,7 +1,5 @@
 """`hccl-bench --validate`, on ranks of its own or as a rank of a launcher's job."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

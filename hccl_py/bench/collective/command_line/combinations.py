@@ -1,7 +1,5 @@
 """Checks of how options go together, after argparse checked each alone; the sizes of a range."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

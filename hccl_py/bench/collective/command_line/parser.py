@@ -4,8 +4,6 @@ Names and help come from `option_text`; `_READS` has the type of each option, an
 `Options` where the two differ.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command line in, one `Options` out for each case: start reading here."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import fields

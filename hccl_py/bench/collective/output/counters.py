@@ -1,7 +1,5 @@
 """The counters that `hccl-bench -v` prints: a table of devices and one of paths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hccl_py.bench.collective.output.text import text_lines

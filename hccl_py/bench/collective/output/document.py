@@ -1,7 +1,5 @@
 """The document of --json, and the facts about the machine at the start of every output."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

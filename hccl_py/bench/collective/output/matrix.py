@@ -1,7 +1,5 @@
 """The output of --validate: the matrix of links as text and picture, and slow links by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of measurements: header and rows, as text, Markdown or CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Numbers, sizes and tables as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 

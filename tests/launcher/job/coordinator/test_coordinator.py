@@ -1,7 +1,5 @@
 """The state of a job: who is waited for, when all ranks start, stop, restart and end."""
 
-from __future__ import annotations
-
 import math
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """When HCCL_TRANSPORT=auto uses RDMA, on hosts of other shapes."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from types import SimpleNamespace

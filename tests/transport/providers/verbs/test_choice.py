@@ -1,7 +1,5 @@
 """Which RDMA port and GID is chosen on hosts of other shapes, from files as in /sys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
