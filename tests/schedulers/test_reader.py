@@ -118,9 +118,7 @@ def test_recorded_environment_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", [*table.NODES, *table.ALLOCATIONS], ids=lambda row: row.source)
-def test_torch_is_prepared_for_every_row(
-    row: table.SchedulerRow,
-) -> None:
+def test_torch_is_prepared_for_every_row(row: table.SchedulerRow) -> None:
     assert set(row.marker.split()) <= set(_STARTED_BY)
     assert row.source in {found.source for name in EXPECTED if (found := read(recorded(name)))}
 
