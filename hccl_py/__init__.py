@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import algorithm as algorithm
-    from hccl_py.call_group import group as group
+    from hccl_py.calls.call_group import group as group
+    from hccl_py.calls.work import Work as Work
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.compression import ErrorFeedback as ErrorFeedback
     from hccl_py.graphs.capture import capture as capture
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
     from hccl_py.memory.scaled import premul_sum as premul_sum
-    from hccl_py.torch_backend.compression_hook import CompressionState as CompressionState
-    from hccl_py.torch_backend.compression_hook import compression_hook as compression_hook
-    from hccl_py.torch_backend.exact import ExactAccumulator as ExactAccumulator
-    from hccl_py.torch_backend.exact import exact_hook as exact_hook
-    from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
-    from hccl_py.torch_backend.registered_tensors import register as register
+    from hccl_py.torch_backend.training.compression_hook import CompressionState as CompressionState
+    from hccl_py.torch_backend.training.compression_hook import compression_hook as compression_hook
+    from hccl_py.torch_backend.training.exact import ExactAccumulator as ExactAccumulator
+    from hccl_py.torch_backend.training.exact import exact_hook as exact_hook
+    from hccl_py.torch_backend.training.fast_ddp import fast_ddp as fast_ddp
+    from hccl_py.torch_backend.training.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
     from hccl_py.transport.errors import CollectiveTimeoutError as CollectiveTimeoutError
@@ -41,27 +42,26 @@ if TYPE_CHECKING:
     from hccl_py.transport.errors import PeerLostError as PeerLostError
     from hccl_py.transport.errors import RankFailedError as RankFailedError
     from hccl_py.transport.types import ReduceOp as ReduceOp
-    from hccl_py.work import Work as Work
 
     __version__: str
 
 _NAMES = {
     "communicator": ("Communicator",),
-    "work": ("Work",),
+    "calls.work": ("Work",),
     "membership.unique_id": ("UniqueId", "get_unique_id"),
     "transport.types": ("ReduceOp",),
-    "call_group": ("group",),
+    "calls.call_group": ("group",),
     "algorithms.custom": ("algorithm",),
     "graphs.capture": ("capture",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),
-    "torch_backend.exact": ("ExactAccumulator", "exact_hook"),
-    "torch_backend.fast_ddp": ("fast_ddp",),
-    "torch_backend.registered_tensors": ("register",),
+    "torch_backend.training.exact": ("ExactAccumulator", "exact_hook"),
+    "torch_backend.training.fast_ddp": ("fast_ddp",),
+    "torch_backend.training.registered_tensors": ("register",),
     "compression": ("ErrorFeedback",),
     "launcher.spawn.call": ("spawn",),
     "lab.simulation": ("simulate", "Topology", "Costs", "LinkCosts"),
-    "torch_backend.compression_hook": ("CompressionState", "compression_hook"),
+    "torch_backend.training.compression_hook": ("CompressionState", "compression_hook"),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),
         *("PeerLostError", "CollectiveTimeoutError", "MismatchError", "AbortedError"),

@@ -75,12 +75,12 @@ def register() -> None:
         sys.meta_path.insert(
             0, _AfterImport(AFTER_IMPORT, lambda one: AFTER_IMPORT[one.__name__]())
         )
-        importlib.import_module("hccl_py.integrations.first_step").await_first_step()
+        importlib.import_module("hccl_py.integrations.guard.first_step").await_first_step()
         let_signals_interrupt_rendezvous()
         if is_scheduled():
             adopt_rank_of_scheduler()
         if os.environ.get("HCCL_REPLACE"):
-            from hccl_py.torch_backend.replace_gloo import replace_gloo
+            from hccl_py.torch_backend.groups.replace_gloo import replace_gloo
 
             replace_gloo()
         # hccl-launch imports torch for elastic jobs, and is not a rank.
@@ -158,8 +158,8 @@ def _adapt(module: ModuleType) -> None:
 
 
 def _create(options: Any, backend_options: Any) -> TorchCollectives:
-    from hccl_py.integrations.guard import watch
-    from hccl_py.torch_backend.lifecycle import create
+    from hccl_py.integrations.guard.guard import watch
+    from hccl_py.torch_backend.groups.lifecycle import create
 
     # Torch does not tell a creator about a group's other backends; its caller has them.
     config = str(sys._getframe(1).f_locals.get("backend", NAME))

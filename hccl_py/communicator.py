@@ -1,7 +1,7 @@
 """The communicator's life cycle: create, subset, split, shrink, grow, abort, close.
 
-This is hccl-py without torch.distributed. `collectives.py` has the collectives, `plan_cache.py`
-their plans, and `transport/bootstrap/mesh.py` connects the ranks.
+This is hccl-py without torch.distributed. `calls/` has the collectives and their plans, and
+`transport/bootstrap/mesh.py` connects the ranks.
 """
 
 import contextlib
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccl_py.algorithms.choice.shared import Reproducible, Shared
-from hccl_py.call_group import require_no_group
-from hccl_py.collectives import Collectives
-from hccl_py.communicator_state import assemble
+from hccl_py.calls.call_group import require_no_group
+from hccl_py.calls.collectives import Collectives
+from hccl_py.calls.communicator_state import assemble
+from hccl_py.calls.window import Window, open_window
+from hccl_py.calls.work import Work
 from hccl_py.diagnosis.exceptions import describe_error
 from hccl_py.engine import connect_engine
 from hccl_py.lifetime import Lifetime
@@ -34,8 +36,6 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import path, seconds, text, wrong
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
-from hccl_py.window import Window, open_window
-from hccl_py.work import Work
 
 if TYPE_CHECKING:
     from hccl_py.algorithms.custom import CustomAlgorithm

@@ -5,7 +5,8 @@ import logging
 import threading
 import weakref
 
-from hccl_py.communicator_state import CommunicatorState
+from hccl_py.calls.communicator_state import CommunicatorState
+from hccl_py.calls.work import release_finished
 from hccl_py.diagnosis.exceptions import (
     ends_by_exception,
     exception_at_exit,
@@ -21,7 +22,6 @@ from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.network.emulated import emulation
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
-from hccl_py.work import release_finished
 
 logger = logging.getLogger("hccl_py")
 

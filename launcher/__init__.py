@@ -4,7 +4,7 @@ main.py      the command
 launch.py    its steps: start reading here
 command_line/  the command line, checked; options.py has the result for the other rooms
 parts/       the part of the job that this process runs
-supervisor.py  the process that the user starts: watches the agent, cleans up (processes.py)
+supervisor.py  the process that the user starts: watches the agent, cleans up
 job/         coordinator and agents of a job of fixed size; a Python rank starts with worker.py
 elastic_job.py  jobs whose size may change, on torch.distributed.run; other files import torch only
              to count devices
@@ -14,6 +14,6 @@ manifests/   the output of --print-sbatch and --print-k8s
 placement/   the cores of each rank
 output/      the lines of ranks
 progress/    the status line, and ranks that hang
-open_files.py  the limit of open files
+machine/     this machine: processes, open files, names
 failure.py   failures of ranks, and the report
 """

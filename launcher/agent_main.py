@@ -13,13 +13,13 @@ from typing import Any
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.exit_codes import CANNOT_RUN, UsageError
 from hccl_py.launcher.job.layout import RankProgram, Slot, rank_command
+from hccl_py.launcher.machine.open_files import allow_ranks
+from hccl_py.launcher.machine.scratch import scratch_folder
 from hccl_py.launcher.main import pass_over_warnings
-from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
-from hccl_py.launcher.scratch import scratch_folder
 
 
 def main() -> int:

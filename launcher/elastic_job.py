@@ -21,13 +21,13 @@ from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE, UsageError
 from hccl_py.launcher.failure import how_ended
 from hccl_py.launcher.job.layout import WORKER
-from hccl_py.launcher.lookups import address_of
+from hccl_py.launcher.machine.lookups import address_of
+from hccl_py.launcher.machine.processes import children, freeze, takes, thaw
 from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts.settings import bind
 from hccl_py.launcher.placement.binding import Bind, place
 from hccl_py.launcher.placement.topology import framework_variables, read_machine
-from hccl_py.launcher.processes import children, freeze, takes, thaw
 from hccl_py.launcher.signals import RESUME, SUSPEND, WARNINGS
 from hccl_py.transport.network.interfaces import address_towards, describe_target, is_loopback
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from hccl_py.launcher import supervisor
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import CANNOT_RUN, UsageError
+from hccl_py.launcher.machine.processes import adopt_orphans, is_in_background, kill_descendants
+from hccl_py.launcher.machine.scratch import scratch_folder
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
-from hccl_py.launcher.processes import adopt_orphans, is_in_background, kill_descendants
-from hccl_py.launcher.scratch import scratch_folder
 from hccl_py.launcher.signals import end
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import named, require_system_calls

@@ -16,14 +16,14 @@ from pathlib import Path
 from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, UsageError
-from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.processes import (
+from hccl_py.launcher.machine.processes import (
     adopt_orphans,
     end_with_parent,
     kill_descendants,
     thaw_at_end_of,
 )
-from hccl_py.launcher.scratch import make, remove
+from hccl_py.launcher.machine.scratch import make, remove
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.signals import RESUME, SUSPEND, WARNINGS
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

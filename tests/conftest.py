@@ -16,6 +16,7 @@ HARNESSES = (
         "harness/clusters",
         "harness/machines",
         "faults",
+        "faults/injected",
         "observe/trace",
         "torch_backend/harness",
     ),

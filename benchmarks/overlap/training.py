@@ -19,7 +19,7 @@ from hccl_py.bench.collective.contender import Endpoint, Timed
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.bench.collective.over_torch import TorchContender
 from hccl_py.memory.registered import empty
-from hccl_py.torch_backend.fast_ddp import fast_ddp
+from hccl_py.torch_backend.training.fast_ddp import fast_ddp
 
 _CHECKED_STEPS = 2
 _RATE, _MOMENTUM = 0.01, 0.9

@@ -4,5 +4,5 @@ capture     `hccl_py.capture()`; read first
 graph       `Graph.replay`
 agreement   checks that all ranks recorded the same calls
 
-`hccl_py/recording.py` records the calls and waits of a block.
+`hccl_py/calls/recording.py` records the calls and waits of a block.
 """

@@ -9,14 +9,14 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.collectives import Collectives
-from hccl_py.communicator_state import CommunicatorState
+from hccl_py.calls.collectives import Collectives
+from hccl_py.calls.communicator_state import CommunicatorState
+from hccl_py.calls.recording import Recording
+from hccl_py.calls.work import Work
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.fingerprint import describe
-from hccl_py.recording import Recording
 from hccl_py.transport import _core
 from hccl_py.transport.errors import MismatchError
-from hccl_py.work import Work
 
 Numbers = npt.NDArray[np.uint64]
 

@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Iterator
 from threading import get_ident
 
-from hccl_py.call_group import require_no_group
+from hccl_py.calls.call_group import require_no_group
+from hccl_py.calls.recording import CAPTURES, GUARDS, Recording
 from hccl_py.graphs.agreement import require_agreement
 from hccl_py.graphs.graph import Graph
-from hccl_py.recording import CAPTURES, GUARDS, Recording
 from hccl_py.transport.errors import InvalidArgumentError
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hccl_py.call_group import CALLS, require_no_group
-from hccl_py.communicator_state import UNISSUED
+from hccl_py.calls.call_group import CALLS, require_no_group
+from hccl_py.calls.communicator_state import UNISSUED
+from hccl_py.calls.recording import CAPTURES, RecordedCall, Recording, recording_here
+from hccl_py.calls.work import Work, keep_until_done
 from hccl_py.fingerprint import Call, describe
 from hccl_py.memory.buffers import READER, span_of
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
-from hccl_py.recording import CAPTURES, RecordedCall, Recording, recording_here
 from hccl_py.transport import _core
 from hccl_py.transport.arguments import LONGEST_S, flag
 from hccl_py.transport.errors import (
@@ -18,7 +19,6 @@ from hccl_py.transport.errors import (
     HcclError,
     InvalidArgumentError,
 )
-from hccl_py.work import Work, keep_until_done
 
 _UNDER_WAY, _RUNS_ELSEWHERE, _CLOSED = -1, -2, -3
 """Results of the engine's Graph that submitted nothing; above 0: the call whose memory moved."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from hccl_py.calls.work import Work
 from hccl_py.horovod.errors import internal_errors
-from hccl_py.work import Work
 
 Result = TypeVar("Result")
 Made = TypeVar("Made")

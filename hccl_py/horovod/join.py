@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hccl_py.calls.work import Work
 from hccl_py.communicator import Communicator
 from hccl_py.diagnosis.record import LoggedCall, Report, decode
 from hccl_py.fingerprint import describe, unpack
@@ -21,7 +22,6 @@ from hccl_py.horovod.errors import HorovodInternalError, internal_errors
 from hccl_py.horovod.process_sets import global_process_set
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import HeldAddress
-from hccl_py.work import Work
 
 _SURVEY_S = 1.0
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02

@@ -1,8 +1,6 @@
 """Adapters for frameworks, most of which reach hccl-py through torch.distributed.
 
-first_step   starts the guard in jobs of any backend
-guard        warns if ranks train copies of a model that drift apart; read first
-replicas     facts about a rank's copy, and the comparison between ranks
+guard/       warns if ranks train copies of a model that drift apart; read first
 habana/      HCCL_HABANA_SHIM=1: programs for Gaudi, on the CPU
 frameworks   the framework in use, whether it treats a rank as alone, and the remedy
 accelerate, ignite, lightning, optimum, transformers

@@ -67,7 +67,7 @@ def _backend_of_group() -> str | None:
     """Return the name of the default group's backend if the group is hccl's."""
     from torch import distributed
 
-    loaded: Any = sys.modules.get("hccl_py.torch_backend.process_group")
+    loaded: Any = sys.modules.get("hccl_py.torch_backend.groups.process_group")
     if loaded is None or not isinstance(distributed.group.WORLD, loaded.ProcessGroupHccl):
         return None
     return distributed.get_backend()

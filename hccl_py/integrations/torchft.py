@@ -20,8 +20,9 @@ from torchft.manager import Manager
 from torchft.process_group import ProcessGroupWrapper
 
 from hccl_py.communicator import Communicator
-from hccl_py.torch_backend import compat, process_group
-from hccl_py.torch_backend.step_count import count_steps
+from hccl_py.torch_backend import compat
+from hccl_py.torch_backend.groups import process_group
+from hccl_py.torch_backend.training.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
 

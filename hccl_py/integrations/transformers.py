@@ -39,7 +39,7 @@ def _ours(name: str | None) -> str | None:
 
     if owns(name):
         return name
-    from hccl_py.torch_backend.replace_gloo import VALUES
+    from hccl_py.torch_backend.groups.replace_gloo import VALUES
 
     swaps = os.environ.get("HCCL_REPLACE") in VALUES and not accelerator.is_available()
     return "gloo" if swaps and name in (None, "gloo") else None

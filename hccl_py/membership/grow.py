@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.communicator_state import CommunicatorState
+from hccl_py.calls.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.environment import report
 from hccl_py.membership.subset import Connect, Made, ended_members, failure_of, trouble_of

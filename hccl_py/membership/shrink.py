@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from hccl_py.communicator_state import CommunicatorState
+from hccl_py.calls.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.subset import Connect, Made, check_ranks
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError

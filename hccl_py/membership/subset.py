@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hccl_py.communicator_state import CommunicatorState
+from hccl_py.calls.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.transport._core import Cause
 from hccl_py.transport.arguments import whole_numbers, wrong

@@ -1,16 +1,11 @@
 """The torch.distributed backend "hccl". Only this folder and the layers above import torch.
 
 collectives     the collectives that torch calls; read first
-identity        a group's settings, other groups and end
-process_group   torch's ProcessGroup: a group of hccl alone
-backend         torch's Backend: hccl as a part of a group, from torch 2.14 on
-arguments       the arguments of a call as plain buffers
+checks/         the arguments of a call as plain buffers
 submit, work    checked calls on the communicator, and torch's Work
-lifecycle       makes and ends the groups of a process
-step_count      counts the steps of optimizers for hccl-launch
-fast_ddp, registered_tensors   models whose gradients or buffers lie in registered memory
+groups/         process groups and backends, their beginning and end
+training/       models whose gradients or buffers lie in registered memory
 compat/         all changes to torch, one file for each version that needs its own
-replace_gloo    HCCL_REPLACE=gloo: hccl in the place of gloo, under its name
 staging/        tensors of an accelerator, through host memory
 instruments/    the groups' calls in torch's profilers, dispatch modes and debug server
 

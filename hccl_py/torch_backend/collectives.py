@@ -1,11 +1,10 @@
 """The collectives of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
-`process_group.py` and `backend.py` make torch's two classes of them. Ranks are the group's. A
-Python frame costs as much as a small call in the engine, so calls on plain tensors go to the
-communicator from C++ (`_plain`, `csrc/bindings/calls/torch_calls.cc`). The methods take others:
-invalid arguments, tensor subclasses, timeouts per call, torch's instruments and older overloads. A
-method checks torch's arguments (`arguments.py`) and submits the communicator's method of the same
-meaning (`submit.py`).
+`groups/` makes torch's two classes of them. Ranks are the group's. A Python frame costs as much as
+a small call in the engine, so calls on plain tensors go to the communicator from C++ (`_plain`,
+`csrc/bindings/calls/torch_calls.cc`). The methods take others: invalid arguments, tensor
+subclasses, timeouts per call, torch's instruments and older overloads. A method checks torch's
+arguments (`checks/`) and submits the communicator's method of the same meaning (`submit.py`).
 
 Older callers pass the root, operation or timeout instead of options (`older`). If torch has two
 names for an argument (`tensors`, `tensor`), both work.
@@ -35,17 +34,17 @@ from torch._C._distributed_c10d import (
 from torch.autograd import profiler
 from torch.utils import _python_dispatch as modes
 
-from hccl_py.torch_backend.arguments import (
+from hccl_py.torch_backend.checks.arguments import (
     OPS_BY_HASH,
     UNSET_TIMEOUT,
     Call,
     Tensors,
     read_options,
 )
-from hccl_py.torch_backend.identity import GroupIdentity
-from hccl_py.torch_backend.overlap import require_apart
+from hccl_py.torch_backend.checks.overlap import require_apart
+from hccl_py.torch_backend.checks.tensor_kinds import PLAIN_TYPES
+from hccl_py.torch_backend.groups.identity import GroupIdentity
 from hccl_py.torch_backend.sparse import all_reduce_sparse
-from hccl_py.torch_backend.tensor_kinds import PLAIN_TYPES
 from hccl_py.torch_backend.window import TorchWindow
 from hccl_py.torch_backend.work import FINISHED, raise_failure
 from hccl_py.transport import _core

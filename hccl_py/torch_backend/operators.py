@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.fx.node import has_side_effect
 
 from hccl_py.torch_backend import AFTER_IMPORT
-from hccl_py.torch_backend.backend import backend_of
+from hccl_py.torch_backend.groups.backend import backend_of
 from hccl_py.torch_backend.work import FINISHED
 from hccl_py.transport.errors import InvalidArgumentError
 

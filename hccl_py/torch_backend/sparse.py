@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.memory.tensor_kinds import is_fake
-from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.checks.arguments import Call
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError

@@ -15,14 +15,15 @@ from torch._C._distributed_c10d import (
 from torch.autograd import profiler
 from torch.utils import _python_dispatch as modes
 
-from hccl_py.communicator_state import UNISSUED
-from hccl_py.recording import reject_in_capture
+from hccl_py.calls.communicator_state import UNISSUED
+from hccl_py.calls.recording import reject_in_capture
+from hccl_py.calls.work import Work
 from hccl_py.torch_backend import owns
-from hccl_py.torch_backend.arguments import Backends, Call, write_back
+from hccl_py.torch_backend.checks.arguments import Backends, Call, write_back
+from hccl_py.torch_backend.checks.overlap import require_apart, require_coalesced_apart
 from hccl_py.torch_backend.future_threads import Apart, Lane, Unended, lane_here
 from hccl_py.torch_backend.instruments.modes import show_to_modes
 from hccl_py.torch_backend.instruments.profilers import profiled
-from hccl_py.torch_backend.overlap import require_apart, require_coalesced_apart
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
 from hccl_py.torch_backend.work import (
     COALESCED,
@@ -32,7 +33,6 @@ from hccl_py.torch_backend.work import (
     register_for_wait_tensor,
 )
 from hccl_py.transport.errors import HcclError
-from hccl_py.work import Work
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from hccl_py.torch_backend.arguments import UNSET_TIMEOUT, seconds_of
-from hccl_py.torch_backend.registered_tensors import register
+from hccl_py.torch_backend.checks.arguments import UNSET_TIMEOUT, seconds_of
+from hccl_py.torch_backend.training.registered_tensors import register
 from hccl_py.torch_backend.work import FINISHED, HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 

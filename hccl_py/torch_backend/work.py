@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import _register_work
 from torch.futures import Future
 
-from hccl_py.torch_backend.arguments import seconds_of, write_back
+from hccl_py.torch_backend.checks.arguments import seconds_of, write_back
 from hccl_py.torch_backend.future_threads import LANES, Apart, Lane
 from hccl_py.torch_backend.staging.calls import StagedCall
 from hccl_py.transport.errors import (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.options import SshOptions
-from hccl_py.launcher.lookups import addresses_of, in_threads
+from hccl_py.launcher.machine.lookups import addresses_of, in_threads
 from hccl_py.transport.network.interfaces import address_family
 
 _TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.processes import is_in_background
+from hccl_py.launcher.machine.processes import is_in_background
 
 _PIECE_BYTES = 64 << 10
 _STDIN = 0

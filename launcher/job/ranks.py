@@ -16,9 +16,9 @@ from hccl_py.launcher.failure import RankFailure
 from hccl_py.launcher.job.layout import Attempt, RankProgram, Slot, rank_variables
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.streams import JobOutput
+from hccl_py.launcher.machine.processes import freeze, kill_descendants, takes, thaw
 from hccl_py.launcher.output.rank_output import LogFile, RankOutput
 from hccl_py.launcher.placement.binding import Place, bound_to
-from hccl_py.launcher.processes import freeze, kill_descendants, takes, thaw
 from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
 from hccl_py.launcher.signals import RESUME, SUSPEND
 

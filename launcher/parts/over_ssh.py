@@ -10,7 +10,7 @@ from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.open_files import allow_connections
+from hccl_py.launcher.machine.open_files import allow_connections
 from hccl_py.launcher.options import JobOptions
 from hccl_py.launcher.parts.settings import (
     bind,

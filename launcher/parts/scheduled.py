@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import MISSING_NODE, UsageError
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.lookups import address_of
+from hccl_py.launcher.machine.lookups import address_of
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, JobOptions
 from hccl_py.launcher.own_lines import keep_trying, say
 from hccl_py.launcher.parts import several_nodes

@@ -10,7 +10,7 @@ from pathlib import Path
 from hccl_py.launcher.command_line.values import check_number_here
 from hccl_py.launcher.exit_codes import UsageError
 from hccl_py.launcher.job.layout import JobSettings, RankProgram, Slot, rank_command
-from hccl_py.launcher.open_files import allow_ranks
+from hccl_py.launcher.machine.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, JobOptions
 from hccl_py.launcher.output.rank_output import check_folder
 from hccl_py.launcher.own_lines import say

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import TRY_AGAIN, UsageError
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.lookups import address_of
-from hccl_py.launcher.open_files import allow_connections
+from hccl_py.launcher.machine.lookups import address_of
+from hccl_py.launcher.machine.open_files import allow_connections
 from hccl_py.launcher.options import (
     CONTROL_PORT_OFFSET,
     DEFAULT_MASTER_PORT,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hccl_py.launcher.lookups import MOST_THREADS
+from hccl_py.launcher.machine.lookups import MOST_THREADS
 from hccl_py.launcher.preflight.evaluation.compare import CHECKS, clock_findings, compare, overview
 from hccl_py.launcher.preflight.evaluation.links import link_findings
 from hccl_py.launcher.preflight.finding import Finding, Nodes, render

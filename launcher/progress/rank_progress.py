@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.launcher.processes import tree
+from hccl_py.launcher.machine.processes import tree
 from hccl_py.transport.network.system_calls import is_stopped
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from hccl_py.launcher.job.serve import JobServer
+from hccl_py.launcher.machine.processes import end_with_parent
 from hccl_py.launcher.main import command
-from hccl_py.launcher.processes import end_with_parent
 
 _STOP_S = 5
 

@@ -22,9 +22,8 @@ ORDER = (
     *("transport", "transport.network", "transport.wire", "transport.providers"),
     *("transport.control", "transport.bootstrap", "transport.verbs"),
     *("memory", "plan", "compression", "algorithms", "fingerprint", "observe", "diagnosis"),
-    *("plan_cache", "communicator_state", "work", "recording", "call_group", "submit"),
-    *("schedulers", "progress_file", "own_algorithms", "membership", "engine", "collectives"),
-    *("lifetime", "window"),
+    *("calls", "schedulers", "progress_file", "own_algorithms", "membership", "engine"),
+    "lifetime",
     *("graphs", "communicator", "torch_backend", "integrations", "launcher", "_autoload"),
     *("lab", "bench", "horovod", ""),  # the wings, and the package itself with its public names
 )
@@ -34,7 +33,7 @@ WINGS = {"lab", "bench", "horovod"}
 """Nothing imports them: each can be deleted from an installed package."""
 
 CSRC_ORDER = (
-    *("base", "progress", "lanes", "lanes/shared_memory"),
+    *("base", "base/memory", "progress", "lanes", "lanes/shared_memory"),
     *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
     *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
     *("engine/graph", "simulation", "emulation", "bindings", "bindings/calls", "perftest"),

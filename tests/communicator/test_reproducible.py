@@ -12,8 +12,8 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.algorithms.choice.shared import Shared, is_reproducible
+from hccl_py.calls.plan_cache import PlanCache
 from hccl_py.memory.element_types import ELEMENT_TYPES
-from hccl_py.plan_cache import PlanCache
 from hccl_py.transport.types import Compression, DType, ReduceOp
 
 MANY = pytest.mark.nightly("calls")
@@ -82,7 +82,8 @@ def algorithms_of(rep: bool, environ: str, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setenv("HCCL_ALGORITHM", environ)
     cache = PlanCache(0, nodes_by("aaabb"), reproducible=rep)
     monkeypatch.setattr(
-        "hccl_py.plan_cache.logger.log", lambda _level, text: chosen.append(text.split(": ")[2])
+        "hccl_py.calls.plan_cache.logger.log",
+        lambda _level, text: chosen.append(text.split(": ")[2]),
     )
     for collective in ("all_reduce", "all_gather"):
         kind, usual = ELEMENT_TYPES[DType.FLOAT32], (None, True, Compression.NONE)

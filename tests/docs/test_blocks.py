@@ -143,7 +143,7 @@ ELSEWHERE = {
 
 OF_FRAMEWORKS = {
     "api/accelerators.md": "tests/torch_backend/test_staging.py",
-    "api/mixed-groups.md": "tests/torch_backend/test_backend.py",
+    "api/mixed-groups.md": "tests/torch_backend/groups/test_backend.py",
     "frameworks/README.md": "tests/integrations",
     "frameworks/horovod.md": "tests/horovod",
 }

@@ -14,7 +14,7 @@ from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 import hccl_py
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError
-from hccl_py.communicator_state import UNISSUED
+from hccl_py.calls.communicator_state import UNISSUED
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""

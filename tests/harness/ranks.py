@@ -55,7 +55,7 @@ PRELOAD = [
     "numpy",
     "pytest",
     "hccl_py.communicator",
-    "hccl_py.torch_backend.process_group",
+    "hccl_py.torch_backend.groups.process_group",
 ]
 # DDP needs dynamo at its first use: more than a second in every rank.
 PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.collective.over_torch"]

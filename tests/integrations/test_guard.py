@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 import hccl_py
-from hccl_py.integrations import guard
-from hccl_py.integrations.guard import FIRST_STEP, LATE_STEP
+from hccl_py.integrations.guard import guard
+from hccl_py.integrations.guard.guard import FIRST_STEP, LATE_STEP
 
 STEPS = 3 * FIRST_STEP
 

@@ -8,7 +8,7 @@ import pytest
 from launching import run
 
 from hccl_py.launcher.exit_codes import UsageError
-from hccl_py.launcher.open_files import allow_connections
+from hccl_py.launcher.machine.open_files import allow_connections
 
 # Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
 _COSTLY = (

@@ -42,7 +42,7 @@ print(dist.Backend.default_device_backend_map["cpu"])
     refused, *rest = ran.stdout.splitlines()
     assert "RANK expected, but not set" in refused  # else torch reads Slurm's variables by now
     # Nothing comes with torch but the hooks, and what reads the variables of a scheduler.
-    guard = "hccl_py.integrations hccl_py.integrations.first_step"
+    guard = "hccl_py.integrations hccl_py.integrations.guard hccl_py.integrations.guard.first_step"
     loaded = f"hccl_py hccl_py._autoload {guard} hccl_py.torch_backend"
     assert rest == ["[]", "0 1 0 0", f"hccl {loaded}", "gloo"]
 

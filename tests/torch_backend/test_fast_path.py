@@ -10,7 +10,7 @@ from ranks import run_ranks
 from torch._C._distributed_c10d import AllgatherOptions
 
 from hccl_py import ReduceOp
-from hccl_py.torch_backend.arguments import OPS_BY_HASH
+from hccl_py.torch_backend.checks.arguments import OPS_BY_HASH
 from hccl_py.transport.types import EXACT
 
 Call = Callable[..., Any]

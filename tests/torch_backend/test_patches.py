@@ -34,8 +34,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from hccl_py.torch_backend import let_signals_interrupt_rendezvous
-from hccl_py.torch_backend.backend import IS_SUPPORTED, RECORDS
 from hccl_py.torch_backend.compat import AT_IMPORT, PATCHES
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED, RECORDS
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network import system_calls
 

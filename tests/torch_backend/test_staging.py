@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllreduceOptions
 
-from hccl_py.communicator_state import UNISSUED
-from hccl_py.torch_backend.arguments import Backends, Call
+from hccl_py.calls.communicator_state import UNISSUED
+from hccl_py.torch_backend.checks.arguments import Backends, Call
 from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED
 
 CHECKOUT = Path(os.environ.get("HCCL_TEST_PYTORCH", "")).expanduser()
 
@@ -96,7 +96,7 @@ import torch.multiprocessing
 from torch.testing._internal.common_distributed import MultiProcessTestCase
 
 context = torch.multiprocessing.get_context("forkserver")
-context.set_forkserver_preload([%r, "hccl_py.torch_backend.lifecycle"])
+context.set_forkserver_preload([%r, "hccl_py.torch_backend.groups.lifecycle"])
 
 
 def call(environment, target, *arguments, **named):

@@ -1,6 +1,6 @@
 """Windows of torch's groups: torch's calls, on a group of hccl alone and in a mixed group.
 
-`tests/communicator/test_window.py` has the errors and orders of puts and signals themselves.
+`tests/calls/test_window.py` has the errors and orders of puts and signals themselves.
 """
 
 import os
@@ -15,7 +15,7 @@ from quiet_clock import HANG_S
 from ranks import run_ranks
 from torch._C import _distributed_c10d as c10d
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED
 from hccl_py.transport.errors import InvalidArgumentError
 
 needs_windows = pytest.mark.skipif(not IS_SUPPORTED, reason="this torch has no windows")

@@ -23,7 +23,7 @@ _GRACE_S = 2.0
 _DIED = object()
 PRELOAD = [
     *(f"hccl_py.bench.collective.over_{what}" for what in ("torch", "communicator")),
-    "hccl_py.torch_backend.process_group",
+    "hccl_py.torch_backend.groups.process_group",
 ]
 """Modules that the fork server imports once for all ranks."""
 

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/statistics.h"
 #include "engine/calls/failure_state.h"
 #include "engine/calls/recorder.h"

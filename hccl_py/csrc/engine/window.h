@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "lanes/shared_memory/segment.h"
 
 namespace hccl {

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hccl_py.calls.work import Work
 from hccl_py.horovod.collectives.arrays import Arrays
 from hccl_py.horovod.collectives.collective import NO_SIZES, Collective, Sizes, Started
 from hccl_py.horovod.errors import internal_errors
@@ -12,7 +13,6 @@ from hccl_py.horovod.process_sets import ProcessSet
 from hccl_py.horovod.reductions import Reduction
 from hccl_py.memory.arguments import check_apart, naming
 from hccl_py.memory.buffers import span_of
-from hccl_py.work import Work
 
 FUSED_BYTES = 16 << 10
 """Smaller arrays share one call, because copying them costs less than more calls. That takes a

@@ -16,8 +16,8 @@ function. The group's method of the same name does the same work.
 
 import threading
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED
 from hccl_py.torch_backend.compat import every_torch, torch_2_13, torch_2_14
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED
 
 AT_IMPORT = every_torch.AT_IMPORT
 PATCHES = every_torch.PATCHES + (torch_2_14 if IS_SUPPORTED else torch_2_13).PATCHES

@@ -22,7 +22,7 @@ from hccl_py.torch_backend import (
     let_signals_interrupt_rendezvous,
     watch_backend_names,
 )
-from hccl_py.torch_backend.backend import backend_of
+from hccl_py.torch_backend.checks.overlap import require_transfers_apart
 from hccl_py.torch_backend.collectives import TorchCollectives
 from hccl_py.torch_backend.compat.patch import (
     Function,
@@ -33,11 +33,11 @@ from hccl_py.torch_backend.compat.patch import (
     replace_once_imported,
 )
 from hccl_py.torch_backend.future_threads import add_callback, collect_all
+from hccl_py.torch_backend.groups.backend import backend_of
+from hccl_py.torch_backend.groups.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.groups.replace_gloo import replace_gloo
 from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.operators import group_name
-from hccl_py.torch_backend.overlap import require_transfers_apart
-from hccl_py.torch_backend.process_group import ProcessGroupHccl
-from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.arguments import shown
 from hccl_py.transport.deadline import pause

@@ -7,9 +7,9 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
-from hccl_py.torch_backend.backend import backend_of
 from hccl_py.torch_backend.compat.patch import Function, Patch, implement
-from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.groups.backend import backend_of
+from hccl_py.torch_backend.groups.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import register_for_wait_tensor
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hccl_py.torch_backend.backend import RECORDS, backend_of
 from hccl_py.torch_backend.compat.patch import Function, Patch
+from hccl_py.torch_backend.groups.backend import RECORDS, backend_of
 from hccl_py.torch_backend.work import is_searching, work_behind
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.checks.arguments import Call
 from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 
 OPERATORS = {

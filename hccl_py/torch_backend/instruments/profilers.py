@@ -21,7 +21,7 @@ from torch.autograd import (  # type: ignore[attr-defined]
 )
 from torch.futures import Future
 
-from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.checks.arguments import Call
 from hccl_py.torch_backend.instruments.modes import OPERATORS
 from hccl_py.torch_backend.work import FINISHED, HcclWork
 

@@ -23,12 +23,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.calls.work import Work
+from hccl_py.torch_backend.checks.arguments import Call, write_back
 from hccl_py.torch_backend.staging.pool import POOL
 from hccl_py.torch_backend.staging.tiles import arguments_of, num_tiles, pieces_of
 from hccl_py.transport.errors import CollectiveTimeoutError
 from hccl_py.transport.threads import is_of_signal_handler
-from hccl_py.work import Work
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator

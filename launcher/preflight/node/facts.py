@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from hccl_py.installation import version_of
-from hccl_py.launcher.lookups import addresses_of, in_threads
+from hccl_py.launcher.machine.lookups import addresses_of, in_threads
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity

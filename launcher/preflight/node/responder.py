@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypedDict
 
-from hccl_py.launcher.lookups import MOST_THREADS, in_threads
+from hccl_py.launcher.machine.lookups import MOST_THREADS, in_threads
 from hccl_py.launcher.preflight.node.facts import Facts, examine
 from hccl_py.launcher.preflight.node.probe import PROBE_S, probe
 from hccl_py.launcher.preflight.node.server import PairServer

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "checker.h"
+#include "checker/checker.h"
 
 namespace hccl::check {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "checker.h"
+#include "checker/checker.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/segment.h"
 #include "progress/sleep.h"

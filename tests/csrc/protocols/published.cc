@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "base/descriptor.h"
-#include "checker.h"
+#include "checker/checker.h"
 #include "progress/sleep.h"
 
 namespace hccl::check {

@@ -1,7 +1,7 @@
 // Memory orders of the product that no program of the checker needs, and why they stay.
 #pragma once
 
-#include "checker.h"
+#include "checker/checker.h"
 
 namespace hccl::check {
 

@@ -51,7 +51,7 @@ import json, os
 import numpy as np
 import torch
 from hccl_py import Communicator
-from hccl_py.torch_backend.step_count import count_steps
+from hccl_py.torch_backend.training.step_count import count_steps
 from hccl_py.transport.errors import HcclError
 
 comm = Communicator(timeout_s=60.0)

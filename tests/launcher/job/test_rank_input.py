@@ -161,7 +161,7 @@ def test_ctrl_z_stops_the_ranks_and_leaves_the_terminal_to_the_shell(
 
 _JOB_CONTROL = """
 import os, signal, sys, time
-from hccl_py.launcher.processes import is_in_background
+from hccl_py.launcher.machine.processes import is_in_background
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 found = [is_in_background(os.getpid())]
 child = os.fork()

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from features import feature
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED
 
 SECTION = "Accelerators and mixed backends"
 BESIDE = "cpu:hccl,cuda:gloo" if IS_SUPPORTED else "cpu:hccl,cuda:nccl"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from torch import Tensor
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED, VARIABLE
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED, VARIABLE
 from hccl_py.transport.errors import InvalidArgumentError
 
 DOORS = [

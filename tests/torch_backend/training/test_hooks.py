@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 from training import model, train, trained_alone
 
-from hccl_py.torch_backend.backend import IS_SUPPORTED, VARIABLE
+from hccl_py.torch_backend.groups.backend import IS_SUPPORTED, VARIABLE
 
 SECTION = "DistributedDataParallel"
 BF16 = 1e-1

@@ -46,7 +46,7 @@ struct GivenCall {
   PyObject *input, *output, *op, *root, *peer, *tag, *timeout_s, *compression, *async_op;
 };
 
-// The calls of one Collectives of hccl_py/collectives.py, which makes it.
+// The calls of one Collectives of hccl_py/calls/collectives.py, which makes it.
 struct CallEntry {
   std::shared_ptr<EngineState> state;
   size_t rank, world_size;

@@ -14,8 +14,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "base/arena.h"
-#include "base/memory_watch.h"
+#include "base/memory/arena.h"
+#include "base/memory/memory_watch.h"
 
 namespace nb = nanobind;
 

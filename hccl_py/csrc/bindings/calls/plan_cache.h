@@ -1,4 +1,4 @@
-// The plans of one communicator by call. hccl_py/plan_cache.py writes a plan at its first use.
+// The plans of one communicator by call; hccl_py/calls/plan_cache.py writes each at its first use.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -29,7 +29,7 @@ PyObject* first_of(PyObject* list) {
 
 class TorchMethod final : public Answer {
  public:
-  // `facts`: see PlainFacts of hccl_py/torch_backend/process_group.py.
+  // `facts`: see PlainFacts of hccl_py/torch_backend/groups/process_group.py.
   TorchMethod(const nb::object& function, const nb::object& facts, const std::string& method,
               std::string forms, nb::object options, const std::vector<std::string>& fields,
               nb::object when)

@@ -1,5 +1,5 @@
 // Windows in Python. put() reads its arguments here, because a small put is shorter than a Python
-// frame; hccl_py/window.py takes all others, and says what is wrong with them.
+// frame; hccl_py/calls/window.py takes all others, and says what is wrong with them.
 #include "engine/window.h"
 
 #include <nanobind/nanobind.h>

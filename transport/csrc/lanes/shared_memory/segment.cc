@@ -8,7 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "base/memory_file.h"
+#include "base/memory/memory_file.h"
 
 namespace hccl {
 

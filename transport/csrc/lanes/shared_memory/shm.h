@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/joint_copy.h"
 #include "lanes/shared_memory/outbox.h"

@@ -16,8 +16,8 @@
 #include <mutex>
 #include <vector>
 
-#include "base/arena.h"
-#include "base/memory_watch.h"
+#include "base/memory/arena.h"
+#include "base/memory/memory_watch.h"
 #include "verbs/rdma/device.h"
 #include "verbs/registered_memory.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "lanes/lane.h"
 #include "lanes/shared_memory/segment.h"
 #include "lanes/tcp.h"

@@ -1,0 +1,1 @@
+"""The arguments of torch's calls: converted, checked, and apart in memory."""

@@ -1,0 +1,1 @@
+"""This machine: its processes, limit of open files, folder for records, and resolver."""
