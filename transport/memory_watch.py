@@ -1,4 +1,4 @@
-"""The one watch of this process over memory registered with devices (csrc/base/memory_watch.h)."""
+"""The watch of this process over memory registered with devices (csrc/base/memory/)."""
 
 import threading
 

@@ -22,7 +22,7 @@ from hccl_py.membership.unique_id import UniqueId, serve_id
 from hccl_py.transport.arguments import items, whole_number, wrong
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.bootstrap.shared_failure import FAILURE, SharedFailure
-from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
+from hccl_py.transport.bootstrap.unique_id_client import UniqueIdClient
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.secret import sealing_key
 

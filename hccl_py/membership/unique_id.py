@@ -24,11 +24,8 @@ from typing import Any, ClassVar
 
 from hccl_py.membership.lives import life_at
 from hccl_py.transport.arguments import seconds, wrong
-from hccl_py.transport.bootstrap.unique_id_store import (
-    ServerAddress,
-    UniqueIdClient,
-    UniqueIdServer,
-)
+from hccl_py.transport.bootstrap.unique_id_client import ServerAddress, UniqueIdClient
+from hccl_py.transport.bootstrap.unique_id_store import UniqueIdServer
 from hccl_py.transport.deadline import Deadline, pause
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint

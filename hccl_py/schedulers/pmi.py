@@ -6,10 +6,10 @@ the descriptor, so nothing here changes its state.
 
 import ctypes
 import os
+import re
 import select
 from contextlib import suppress
 
-from hccl_py.schedulers.loaded_library import loaded_library
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.process_lifecycle import LifecycleStage, register
@@ -91,3 +91,16 @@ def _mpi_is_running() -> bool:
 
 
 register(LifecycleStage.LAUNCHER_STORES, at_exit=_end, in_forked_child=_begun.clear)
+
+
+def loaded_library(name: str, process: str = "self") -> str | None:
+    """Return the path of a library that a process has loaded.
+
+    Args:
+        name: a regular expression for the name before `.so`.
+        process: its pid; "self" is this process.
+    """
+    found = None
+    with suppress(OSError), open(f"/proc/{process}/maps") as maps:
+        found = re.search(rf"/.*/{name}\.so[.\d]*$", maps.read(), re.MULTILINE)
+    return found[0] if found else None

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hccl_py.schedulers.loaded_library import loaded_library
+from hccl_py.schedulers.pmi import loaded_library
 from hccl_py.transport.errors import BootstrapError
 
 _CLIENT = Path(__file__).with_name("pmix_client.py")

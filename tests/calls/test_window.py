@@ -4,18 +4,14 @@ The oracle is numpy on the same indices.
 """
 
 import os
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from namespaces import Hosts
 from quiet_clock import HANG_S
-from ranks import run_ranks
 from thread_ranks import ThreadRanks, ranks_on
 from tiers import by_night
 
@@ -25,7 +21,6 @@ from hccl_py import (
     CollectiveTimeoutError,
     Communicator,
     InvalidArgumentError,
-    PeerLostError,
 )
 
 LONG = 300_007
@@ -51,6 +46,10 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
             patch.setenv("HCCL_TRANSPORT", transport)
         with ThreadRanks(nodes) as ranks:
             yield ranks
+
+
+def neighbours(comm: Communicator) -> tuple[int, int]:
+    return (comm.rank + 1) % 3, (comm.rank - 1) % 3
 
 
 def values_of(rank: int, count: int, dtype: Any = np.float32) -> Any:
@@ -86,7 +85,7 @@ def test_signals_follow_the_puts_before_them_in_many_rounds(ranks: ThreadRanks) 
     rounds = 40
 
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         buffer = hccl_py.empty((2, 999), np.int64)
         buffer[:] = 0
         with comm.window(buffer) as window:
@@ -103,7 +102,7 @@ def test_signals_follow_the_puts_before_them_in_many_rounds(ranks: ThreadRanks) 
 
 def test_nonblocking_puts_arrive_before_the_signal_that_follows_them(ranks: ThreadRanks) -> None:
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         buffer = hccl_py.empty((4, LONG), np.float64)
         parts = [values_of(comm.rank + 10 * part, LONG, np.float64) for part in range(4)]
         with comm.window(buffer) as window:
@@ -125,7 +124,7 @@ def test_nonblocking_puts_arrive_before_the_signal_that_follows_them(ranks: Thre
 
 def test_each_wait_takes_one_signal(ranks: ThreadRanks) -> None:
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         with comm.window(hccl_py.empty(1)) as window:
             for _ in range(3):
                 window.signal(peer)
@@ -188,7 +187,7 @@ def test_sizes_may_differ_between_ranks_and_be_zero(ranks: ThreadRanks) -> None:
 
 def test_two_windows_are_apart(ranks: ThreadRanks) -> None:
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         one, two = hccl_py.empty(4), hccl_py.empty(4)
         one[:] = two[:] = 0
         with comm.window(one) as first, comm.window(two) as second:
@@ -208,7 +207,7 @@ def test_tensors_of_every_type(ranks: ThreadRanks, dtype: str) -> None:
     kind = getattr(torch, dtype)
 
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         buffer = hccl_py.empty((2, 33), kind)
         buffer.zero_()
         with comm.window(buffer) as window:
@@ -225,7 +224,7 @@ def test_tensors_of_every_type(ranks: ThreadRanks, dtype: str) -> None:
 @pytest.mark.parametrize("make", [np.float32, torch.float32])
 def test_mapped_view_is_the_memory_of_the_peer(local: ThreadRanks, make: Any) -> None:
     def check(comm: Communicator) -> None:
-        peer, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        peer, source = neighbours(comm)
         buffer = hccl_py.empty((2, 3 + comm.rank), make)
         buffer[:] = comm.rank
         with comm.window(buffer) as window:
@@ -379,94 +378,6 @@ def test_flight_recorder_names_calls_of_windows() -> None:
 
     with ThreadRanks("ab") as ranks:
         ranks.run(check)
-
-
-def wait_for_the_dead(rank: int, n: int) -> None:
-    comm = Communicator(timeout_s=HANG_S)
-    window = comm.window(hccl_py.empty(4))
-    if rank == 1:
-        comm.barrier()
-        os.kill(os.getpid(), signal.SIGKILL)
-    comm.barrier()
-    with pytest.raises(PeerLostError) as caught:
-        window.wait_signal(1 if rank == 0 else 0)
-    assert caught.value.rank == 1
-    with pytest.raises(PeerLostError):
-        window.signal(0)
-    with pytest.raises(PeerLostError):
-        window.put(np.ones(1, np.float32), 0)
-    window.close()
-    comm.close()
-
-
-@pytest.mark.parametrize("nodes", ["aaa", "aba"])
-def test_wait_for_a_rank_that_dies_names_it(nodes: str) -> None:
-    run_ranks(wait_for_the_dead, 3, env=lambda rank: {"HCCL_NODE_ID": nodes[rank]}, victims=[1])
-
-
-def interrupt_a_wait(rank: int, n: int) -> None:
-    with Communicator(timeout_s=HANG_S) as comm:
-        window = comm.window(hccl_py.empty(4))
-        if rank == 0:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-            begin = time.monotonic()
-            with pytest.raises(KeyboardInterrupt):
-                window.wait_signal(1)
-            assert time.monotonic() - begin < HANG_S / 2
-        else:
-            with pytest.raises(AbortedError):
-                window.wait_signal(0)
-
-
-@pytest.mark.parametrize("nodes", ["aa", "ab"])
-def test_ctrl_c_ends_a_wait(nodes: str) -> None:
-    run_ranks(interrupt_a_wait, 2, env=lambda rank: {"HCCL_NODE_ID": nodes[rank]})
-
-
-def put_between_processes(rank: int, n: int) -> None:
-    with Communicator(timeout_s=HANG_S) as comm:
-        buffer = hccl_py.empty(LONG)
-        with comm.window(buffer) as window:
-            for step in range(20):
-                window.put(np.full(LONG, step * 10 + rank, np.float32), 1 - rank)
-                window.signal(1 - rank)
-                window.wait_signal(1 - rank)
-                assert (buffer == step * 10 + 1 - rank).all()
-                comm.barrier()
-
-
-@pytest.mark.parametrize("nodes", ["aa", "ab"])
-def test_processes_put_into_each_other(nodes: str) -> None:
-    run_ranks(put_between_processes, 2, env=lambda rank: {"HCCL_NODE_ID": nodes[rank]})
-
-
-@pytest.mark.nightly("hosts")
-@pytest.mark.parametrize("transport", ["tcp", "zmq", "verbs_over_tcp"])
-def test_processes_of_two_hosts_put_into_each_other(transport: str) -> None:
-    with Hosts() as hosts:
-        env = {"HCCL_TRANSPORT": transport}
-        run_ranks(put_between_processes, 2, env=env, hosts=hosts)
-
-
-def put_in_a_child(rank: int, n: int) -> None:
-    with Communicator(timeout_s=HANG_S) as comm, comm.window(hccl_py.empty(1)) as window:
-        window.buffer[:] = 1
-        comm.barrier()
-        child = os.fork()
-        if child == 0:
-            raised = False
-            try:
-                window.put(np.full(1, 9, np.float32), 1 - rank)
-            except AbortedError:
-                raised = True
-            os._exit(0 if raised else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        comm.barrier()
-        assert window.buffer[0] == 1
-
-
-def test_forked_child_cannot_put() -> None:
-    run_ranks(put_in_a_child, 2)
 
 
 def test_dropped_window_of_one_rank_leaves_the_memory_to_its_peers() -> None:

@@ -24,7 +24,7 @@ from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId
 from hccl_py.membership import unique_id
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap import unique_id_store
-from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
+from hccl_py.transport.bootstrap.unique_id_client import UniqueIdClient
 
 TIMEOUT_S = HANG_S
 
