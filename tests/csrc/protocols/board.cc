@@ -1,5 +1,5 @@
 // The board: what a rank posts in a step, and when it may write over it.
-#include "board.h"
+#include "cases.h"
 
 #include <span>
 

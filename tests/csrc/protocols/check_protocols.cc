@@ -8,12 +8,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "board.h"
-#include "lanes.h"
-#include "litmus.h"
-#include "published.h"
+#include "cases.h"
 #include "redundant.h"
-#include "rendezvous.h"
 
 namespace hccl::check {
 

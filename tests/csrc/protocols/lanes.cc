@@ -1,6 +1,8 @@
 // The slot ring of the lanes: entries, slots, and what is read in place.
 #include "lanes.h"
 
+#include "cases.h"
+
 namespace hccl::check {
 
 namespace {

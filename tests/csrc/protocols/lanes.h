@@ -48,7 +48,4 @@ inline Header header(size_t length) {
   return {.fingerprint = call, .length = static_cast<uint32_t>(length)};
 }
 
-// `depth`: 1 in each run of the tests, more at night.
-std::vector<Case> lane_cases(int depth);
-
 }  // namespace hccl::check

@@ -1,13 +1,11 @@
 // Programs of which it is known what their loads may see.
-#include "litmus.h"
+#include "cases.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <set>
 #include <string>
-
-#include "checker/checker.h"
 
 namespace hccl::check {
 

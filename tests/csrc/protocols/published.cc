@@ -1,12 +1,11 @@
 // Faults of memory order that other libraries shipped, each a dozen lines. Their flags were
 // volatile or plain, which on a weak processor is a relaxed access.
-#include "published.h"
+#include "cases.h"
 
 #include <atomic>
 #include <cstdio>
 
 #include "base/descriptor.h"
-#include "checker/checker.h"
 #include "progress/sleep.h"
 
 namespace hccl::check {

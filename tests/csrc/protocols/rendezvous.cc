@@ -1,6 +1,6 @@
 // Messages that stay in their sender's memory: announced, copied by the kernel, copied by both
 // ends; the replies that are written there; and what happens to that memory when a call fails.
-#include "rendezvous.h"
+#include "cases.h"
 
 #include <unistd.h>
 

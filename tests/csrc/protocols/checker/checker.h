@@ -1,8 +1,8 @@
 // A stateless model checker for the protocols of shared memory, in the manner of CDSChecker.
 //
 // It runs the sources that ship, unchanged: the compiler compiles them with -fsanitize=thread, and
-// runtime.cc defines the functions that such code calls for each of its accesses. The policy of
-// the atomics is the compiler's own, so no access escapes it, atomic or plain.
+// instrumented.cc defines the functions that such code calls for each of its accesses. The policy
+// of the atomics is the compiler's own, so no access escapes it, atomic or plain.
 //
 //   - explore() runs a program of two to four threads once per execution, each thread on a stack
 //     of its own, and switches between them before each atomic access to shared memory.
