@@ -22,17 +22,17 @@ BUDGET = {
     "hccl_py/communicator.py": 370,
     "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_690,
     "hccl_py/*": 1_630,
-    "hccl_py/plan hccl_py/algorithms": 3_970,
+    "hccl_py/plan hccl_py/algorithms": 4_025,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
     "hccl_py/csrc": 11_780,
     "hccl_py/torch_backend": 5_640,
     "hccl_py/schedulers hccl_py/integrations": 3_700,
     "launcher": 9_160,
     "hccl_py/bench": 5_530,
-    "hccl_py/lab": 8_080,
+    "hccl_py/lab": 8_175,
     "hccl_py/horovod": 3_090,
     "benchmarks": 4_170,
-    "tests": 63_480,
+    "tests": 64_240,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

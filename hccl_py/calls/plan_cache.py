@@ -126,6 +126,8 @@ class PlanCache(_core.PlanCache):
         entry, plan = known
         if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # equal blocks here may be uneven on another rank
+        if COLLECTIVES[collective].meets:
+            engine_count = 0  # messages of empty chunks are sent in a call without elements only
         fingerprint = pack(collective, compression or root, kind, op, count)
         # In a reduce only the root has a sum to divide.
         divides = op == ReduceOp.AVG and root in (None, self._rank)

@@ -36,13 +36,19 @@ class _Message(NamedTuple):
 
 
 class Simulation:
-    """All ranks of one collective, from its precondition until no rank can continue."""
+    """All ranks of one collective, from its precondition until no rank can continue.
+
+    Attributes:
+        room: messages that a lane takes. Every provider takes one; some take more.
+    """
+
+    room = 1
 
     def __init__(self, plans: Sequence[Plan], contract: Contract, in_place: bool) -> None:
         self._plans = plans
         self._next = [0] * len(plans)
         self._rendezvous = [rendezvous(plan.ops) for plan in plans]
-        # By sender and receiver. The first message is in the lane, the others wait for it.
+        # By sender and receiver. The first `room` messages are in the lane, the others wait.
         self._lanes: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._values = Values()
         # By rank, a bit mask of the ranks whose data it has, directly or through others.
@@ -109,9 +115,10 @@ class Simulation:
         message = _Message(index, op.src, lengths, values, self.origins[rank], copied)
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
-            self._lanes[rank, peer].append(message)
-            if len(self._lanes[rank, peer]) == 1:
-                self._enter(rank, peer)
+            lane = self._lanes[rank, peer]
+            lane.append(message)
+            if len(lane) <= self.room:
+                self._enter(rank, peer, message)
 
     def _receive(self, rank: int, index: int, op: Op, dst: Chunk) -> None:
         memory = self.memories[rank]
@@ -133,8 +140,7 @@ class Simulation:
         columns = zip(*(operands[source] for source in sorted(operands)), strict=True)
         memory.write(dst, tuple(self._values.reduced(column) for column in columns), index)
 
-    def _enter(self, source: int, target: int) -> None:
-        message = self._lanes[source, target][0]
+    def _enter(self, source: int, target: int, message: _Message) -> None:
         if message.copied:
             self._release(source, message)
         self._ready.extend((source, target))
@@ -145,8 +151,8 @@ class Simulation:
         if not message.copied:
             self._release(source, message)
             self._ready.append(source)
-        if lane:
-            self._enter(source, target)
+        if len(lane) >= self.room:
+            self._enter(source, target, lane[self.room - 1])
         return message
 
     def _release(self, source: int, message: _Message) -> None:

@@ -3,22 +3,21 @@
 What is done with the data is drawn first, as steps that depend on each other. Then all ranks are
 played: some op that could run is chosen again and again, while messages wait in their lanes for a
 random while. So messages cross, sources are overwritten early and lanes fill up. Whether the engine
-can run such plans is for `verify` to say.
+can run such plans is for `verify` to say. `changed` makes most of them wrong.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from random import Random
 
-from hccl_py.algorithms.custom import CustomAlgorithm, algorithm
-from hccl_py.plan.contracts import COLLECTIVES
-from hccl_py.plan.language import Chunk, Op, OpKind, PlanBuilder, data, input, output
+from hccl_py.plan.contracts import COLLECTIVES, Contract
+from hccl_py.plan.language import Chunk, Nodes, Op, OpKind, Plan, data, input, output
 
 SEND, RECV, RECV_REDUCE, COPY = OpKind
-COLLECTIVES_DRAWN = tuple(COLLECTIVES)
 # Blocks of all ranks have one length in these: else none could pass through another rank.
 _RELAYED = {"all_to_all": input[0], "gather": input[0], "scatter": output[0]}
 _Place = tuple[int, object]
@@ -26,39 +25,84 @@ _Ordered = list[list[Op | None]]
 """The ops of each rank; None ends a step."""
 
 
-def random_algorithm(seed: int, n: int) -> CustomAlgorithm:
-    """Draw an algorithm for n ranks; the same seed gives the same one. It may be wrong."""
-    random = Random(seed)
-    collective = COLLECTIVES_DRAWN[seed % len(COLLECTIVES_DRAWN)]
-    rooted = COLLECTIVES[collective].rooted
-    parts = random.choice((1, 2, 5, 7, 12))
+@dataclass(frozen=True)
+class Drawn:
+    """Plans of all ranks, right or wrong, and their contract."""
+
+    plans: tuple[Plan, ...]
+    equal_blocks: bool
+    in_rank_order: bool
+
+    @property
+    def contract(self) -> Contract:
+        return replace(
+            COLLECTIVES[self.plans[0].collective],
+            equal_blocks=self.equal_blocks,
+            in_rank_order=self.in_rank_order,
+        )
+
+    @property
+    def span(self) -> int:
+        """Most chunks in one op of any rank."""
+        return max(plan.span for plan in self.plans)
+
+
+def random_plans(
+    seed: int,
+    nodes: Nodes,
+    collectives: Sequence[str],
+    *,
+    in_rank_order: bool = False,
+    one_by_one: bool = False,
+) -> Drawn:
+    """Draw plans; the same arguments give the same ones. They may be wrong.
+
+    `in_rank_order`: a reduction takes all ranks' parts at once. `one_by_one`: no op moves several
+    chunks.
+    """
+    random, n = Random(seed), sum(map(len, nodes))
+    collective = random.choice(collectives)
+    contract = COLLECTIVES[collective]
+    root = random.randrange(n) if contract.rooted else None
+    parts = random.choice((1, 2, 3, 4) if one_by_one else (1, 2, 5, 7, 12))
     keeps_steps = random.random() < 0.25
-    drawn: dict[int | None, _Ordered] = {}
-    for root in range(n) if rooted else (None,):
-        ordered = None
-        while ordered is None:  # the orders drawn crossed each other
-            draft = _Draft(n, random)
-            draft.relayed = _RELAYED.get(collective)
-            draft.write(collective, root, parts)
-            ordered = _in_steps(draft, random) if keeps_steps else _in_any_order(draft, random)
-        drawn[root] = ordered
+    ordered = None
+    while ordered is None:  # the orders drawn crossed each other
+        draft = _Draft(n, random, in_rank_order=in_rank_order, one_by_one=one_by_one)
+        draft.relayed = _RELAYED.get(collective)
+        draft.write(collective, root, parts)
+        ordered = _in_steps(draft, random) if keeps_steps else _in_any_order(draft, random)
+    plans = []
+    for rank, mixed in enumerate(ordered):
+        plan = Plan(collective, f"random_{seed}", rank, n, root)
+        ops = tuple(op for op in mixed if op is not None)
+        ends = accumulate(op is not None for op in mixed)
+        steps = tuple(end for op, end in zip(mixed, ends, strict=True) if op is None)
+        plans.append(replace(plan, shape=contract.shape(plan, parts), ops=ops, steps=steps))
+    return Drawn(tuple(plans), draft.relayed is not None or draft.has_bundles, in_rank_order)
 
-    def replay(me: int, _n: int, plan: PlanBuilder) -> None:
-        for op in drawn[plan.root if rooted else None][me]:
-            if op is None:
-                plan.end_step()
-            elif op.kind is SEND and op.src:
-                plan.send(op.peers, op.src)
-            elif op.kind is COPY and op.dst and op.src:
-                plan.copy(op.dst, op.src)
-            elif op.dst and op.kind is RECV:
-                plan.recv(op.peers[0], op.dst)
-            elif op.dst:
-                plan.recv_reduce(op.peers, op.dst)
 
-    replay.__name__ = f"random_{seed}"
-    equal = collective in _RELAYED
-    return algorithm(collective, chunks=parts, equal_blocks=equal, when=lambda m, _: m == n)(replay)
+def changed(drawn: Drawn, random: Random) -> Drawn:
+    """Drop, double, move or alter one op; the steps go, which every change breaks."""
+    plans = [replace(plan, steps=()) for plan in drawn.plans]
+    at = random.choice([rank for rank, plan in enumerate(plans) if plan.ops] or [0])
+    ops = list(plans[at].ops)
+    if ops:
+        index = random.randrange(len(ops))
+        op = ops.pop(index)
+        place, chunk = random.randrange(len(ops) + 1), op.dst or op.src
+        assert chunk is not None
+        other = chunk._replace(scratch=random.randrange(3))
+        kind = {RECV: RECV_REDUCE, RECV_REDUCE: RECV}.get(op.kind, op.kind)
+        new = op._replace(dst=other) if op.dst else op._replace(src=other)
+        if len(op.peers) == 1 and random.random() < 0.5:
+            new = op._replace(kind=kind)
+        ops[index:index] = random.choice(([], [op, op], [new], [new]))
+        if random.random() < 0.4:
+            ops = [*plans[at].ops[:index], *plans[at].ops[index + 1 :]]
+            ops.insert(place, op)
+    plans[at] = replace(plans[at], ops=tuple(ops))
+    return replace(drawn, plans=tuple(plans))
 
 
 @dataclass(eq=False)
@@ -75,8 +119,10 @@ class _Step:
 class _Draft:
     """The steps of all ranks, right if they were taken in the order in which they were added."""
 
-    def __init__(self, n: int, random: Random) -> None:
+    def __init__(self, n: int, random: Random, *, in_rank_order: bool, one_by_one: bool) -> None:
         self.n, self.random = n, random
+        self._in_rank_order, self._one_by_one = in_rank_order, one_by_one
+        self.has_bundles = False  # of several blocks in one message
         self.steps: list[_Step] = []
         # What scratch is like where blocks pass through a rank; None: where they go to.
         self.relayed: Chunk | None = None
@@ -122,9 +168,9 @@ class _Draft:
         self._num_partials += 1
         return self.copy(rank, src._replace(scratch=2 + self._num_partials), src)
 
-    def tree(self, root: int) -> list[tuple[int, int]]:
-        """Draw a tree; its pairs of parent and child, from the root down."""
-        others = [rank for rank in range(self.n) if rank != root]
+    def tree(self, root: int, but: int | None = None) -> list[tuple[int, int]]:
+        """Draw a tree over all ranks but one; its pairs of parent and child, from the root down."""
+        others = [rank for rank in range(self.n) if rank not in (root, but)]
         self.random.shuffle(others)
         there, pairs = [root], list[tuple[int, int]]()
         shape = self.random.choice(("star", "chain", "any"))
@@ -134,9 +180,9 @@ class _Draft:
             there.append(rank)
         return pairs
 
-    def spread(self, root: int, chunk: Callable[[int], Chunk]) -> None:
+    def spread(self, root: int, chunk: Callable[[int], Chunk], but: int | None = None) -> None:
         """Hand a chunk down a tree: to some children at once, to others one by one."""
-        pairs = self.tree(root)
+        pairs = self.tree(root, but)
         while pairs:
             parent, child = pairs.pop(0)
             mates = [one for up, one in pairs if up == parent and self.random.random() < 0.5]
@@ -151,6 +197,8 @@ class _Draft:
     def reduce(self, root: int, dst: Chunk, mine: Chunk, *, keeps_mine: bool) -> None:
         """Reduce what all ranks have in `mine` up a tree into the root's `dst`."""
         pairs = self.tree(root)
+        if self._in_rank_order:
+            pairs = [(root, child) for _, child in pairs]
         partial = {rank: mine for rank in range(self.n)}
         if dst != mine:
             self.copy(root, dst, mine)
@@ -163,7 +211,8 @@ class _Draft:
             mates = [
                 one
                 for up, one in pairs
-                if up == parent and one not in parents and self.random.random() < 0.5
+                if up == parent and one not in parents
+                if self._in_rank_order or self.random.random() < 0.5
             ]
             pairs = [pair for pair in pairs if pair[1] not in mates]
             peers = sorted([child, *mates])
@@ -173,6 +222,7 @@ class _Draft:
     def pieces(self, parts: int) -> list[Chunk]:
         """Cut data into pieces of several chunks: all, one by one, or anyhow."""
         num_cuts = self.random.choice((0, parts - 1, parts // 2))
+        num_cuts = parts - 1 if self._one_by_one else num_cuts
         cuts = sorted(self.random.sample(range(1, parts), num_cuts))
         return [data[begin:end] for begin, end in zip((0, *cuts), (*cuts, parts), strict=True)]
 
@@ -205,12 +255,37 @@ class _Draft:
             for piece, sent in zip(pieces[me], sends[me], strict=True):
                 self.add(1 - me, Op(RECV_REDUCE, (me,), piece), [sent])
 
-    def write_blocks(self, collective: str, root: int | None) -> None:
+    def bundle(self, source: int, target: int, blocks: Sequence[int]) -> None:
+        """Bring blocks of output to another rank in one message, in slots of their own."""
+        self.has_bundles = True
+        base = self._num_partials = self._num_partials + len(blocks) + 2
+        many = output[0 : len(blocks)]._replace(scratch=base)
+        slots = [output[0]._replace(scratch=base + at) for at in range(len(blocks))]
+        for slot, block in zip(slots, blocks, strict=True):
+            self.copy(source, slot, output[block])
+        self.add(target, Op(RECV, (source,), many), [self.send(source, many, [target])])
+        for slot, block in zip(slots, blocks, strict=True):
+            self.copy(target, output[block], slot)
+        self._num_partials = base + len(blocks)
+
+    def gather(self) -> None:
+        """Spread all blocks to all; maybe one rank gets its blocks of others in bundles."""
+        late = self.random.randrange(self.n) if self.n > 2 and self.random.random() < 0.5 else None
         for me in self.random.sample(range(self.n), self.n):
-            if collective == "all_gather":
-                self.copy(me, output[me], input[0])
-                self.spread(me, lambda _rank, me=me: output[me])  # type: ignore[misc]
-            elif collective == "reduce_scatter":
+            self.copy(me, output[me], input[0])
+            self.spread(me, lambda _rank, me=me: output[me], but=late)  # type: ignore[misc]
+        others = self.random.sample([rank for rank in range(self.n) if rank != late], self.n - 1)
+        while late is not None and others:
+            size = self.random.randint(1, len(others))
+            source = self.random.choice([rank for rank in range(self.n) if rank != late])
+            self.bundle(source, late, others[:size])
+            others = others[size:]
+
+    def write_blocks(self, collective: str, root: int | None) -> None:
+        if collective == "all_gather":
+            return self.gather()
+        for me in self.random.sample(range(self.n), self.n):
+            if collective == "reduce_scatter":
                 self.reduce(me, output[0], input[me], keeps_mine=True)
             elif collective == "all_to_all":
                 self.copy(me, output[me], input[me])
@@ -228,7 +303,7 @@ class _Draft:
 
 def _places(rank: int, chunk: Chunk | None) -> Iterator[_Place]:
     if chunk is not None and chunk.scratch is not None:
-        yield rank, chunk.scratch
+        yield from ((rank, chunk.scratch + slot) for slot in range(chunk.slots))
     elif chunk is not None:
         yield from ((rank, (chunk.buffer, index)) for index in range(chunk.begin, chunk.end))
 

@@ -21,12 +21,14 @@ class StepsOverBoard final : public Steps {
       : lanes_(lanes), profile_(profile) {}
   void set_board(Board& board) { board_ = &board; }  // outlives this
 
-  // Starts the first tile of the call here; false if it does not fit.
+  // Starts the first tile of the call here; false if it does not fit. A compressed send changes its
+  // source, and the board reads what earlier sends of the step name only when the last one is made.
   bool start(const Call& call) {
     plan_ = call.plan;
     step_ = 0;
     has_posted_ = lacks_room_ = false;
-    return board_ != nullptr && !plan_->steps.empty() && call.total_bytes <= max_call_bytes;
+    return board_ != nullptr && !plan_->steps.empty() && call.total_bytes <= max_call_bytes &&
+           call.compression == Compression::none;
   }
   // Whether the current step ends before this op.
   bool ends_before(size_t op) const { return op == static_cast<size_t>(plan_->steps[step_]); }
