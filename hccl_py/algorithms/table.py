@@ -3,7 +3,7 @@
 All take any number of ranks, any nodes and any root. The tuner reads the exceptions in an entry.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ from hccl_py.algorithms.neighbours import (
 )
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contract
-from hccl_py.plan.language import Nodes, Plan, PlanBuilder
+from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
+from hccl_py.plan.tiles import in_window
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -184,5 +185,22 @@ def verify_algorithm(
     if compressed:  # what is rounded depends on the nodes
         plans = tuple(compress_scale_out(plan, nodes) for plan in plans)
         contract = replace(contract, in_rank_order=False)
-    for in_place in (False, True):
+    verify_as_declared(ALGORITHMS[collective, algorithm], plans, contract, nodes)
+
+
+def verify_as_declared(
+    entry: Algorithm, plans: Sequence[Plan], contract: Contract, nodes: Nodes
+) -> None:
+    """Prove plans in each way in which the engine runs them, as its entry says; or raise PlanError.
+
+    All ranks must cut the same tiles, by the most chunks that an op of any of them has.
+    """
+    widest = max(plans, key=lambda plan: plan.span)
+    if widest.span > entry.max_span(nodes):
+        message = f"an op has {widest.span} chunks, and its entry says {entry.max_span(nodes)}"
+        raise PlanError(widest.rank, None, message)
+    # A collective on `data` is always in place.
+    for in_place in (False,) if contract.blocks is None else (False, True):
         verify(plans, contract, in_place=in_place)
+    if entry.by_step and are_on_a_node(nodes):
+        verify([in_window(plan, 2) for plan in plans], contract)

@@ -67,11 +67,27 @@ def test_predict_takes_algorithms_of_the_table_and_of_a_file(
 
 def test_check_proves_an_algorithm_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "reduce=tree", "--nodes", "3", "--nodes", "1,1"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("reduce=tree is right in 5 cases: ")
     assert main(["check", "all_reduce=ring", "--nodes", "3"]) == 0
     assert " is right in 1 case: " in capsys.readouterr().out
     assert second == "It was proved for nodes of these sizes, each root: 3; 1,1"
+
+
+def test_check_of_the_bound_counts_what_an_algorithm_serves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import hccl_py\nfrom hccl_py.algorithms import direct\n"
+        "rule = hccl_py.algorithm('all_reduce', when=lambda n, nodes: n == 4 and len(nodes) == 2)\n"
+        "mine = rule(direct.all_reduce)\n"
+    )
+    assert main(["check", "mine.py:mine", "--bound"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mine.py:mine is right in 3 cases: " in out  # 1+3, 2+2 and 3+1
+    assert "proved for 1 to 64 ranks on one node" in out
+    assert "does not serve 457 other cases" in out
 
 
 @pytest.mark.parametrize(
