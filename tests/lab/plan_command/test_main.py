@@ -85,7 +85,7 @@ def test_check_of_the_bound_counts_what_an_algorithm_serves(
     )
     assert main(["check", "mine.py:mine", "--bound"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "mine.py:mine is right in 3 cases: " in out  # 1+3, 2+2 and 3+1
+    assert " is right in 3 cases: " in out  # 1+3, 2+2 and 3+1
     assert "proved for 1 to 64 ranks on one node" in out
     assert "does not serve 457 other cases" in out
 
