@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 
 from hccl_py.transport.deadline import Deadline
@@ -59,10 +60,8 @@ class LeastLane:
 
     def _settle(self) -> None:
         """Make the descriptor readable exactly if an answer is outdated."""
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        except BlockingIOError:
-            pass
         can_send = self._out.sender_waits and self._out.message is None
         can_receive = self._into.receiver_waits and self._into.message is not None
         _tell(self._fd, is_due=can_send or can_receive)

@@ -283,7 +283,8 @@ class _Draft:
 
     def write_blocks(self, collective: str, root: int | None) -> None:
         if collective == "all_gather":
-            return self.gather()
+            self.gather()
+            return
         for me in self.random.sample(range(self.n), self.n):
             if collective == "reduce_scatter":
                 self.reduce(me, output[0], input[me], keeps_mine=True)

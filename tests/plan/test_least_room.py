@@ -63,5 +63,6 @@ def hang(one: Judged, comm: Communicator) -> None:
     comm._state.calls.timeout_s = HANGS_S
     plan = one.drawn.plans[comm.rank]
     if plan.collective == "barrier":
-        return comm.barrier()
-    PlacedCall(collective_of(plan, 3000), comm.rank, "apart").run(comm)
+        comm.barrier()
+    else:
+        PlacedCall(collective_of(plan, 3000), comm.rank, "apart").run(comm)
