@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Document, Page, Recorded, failed, parser_of_command
-from benchmarks.serving.engines import CONTENDERS, EngineError, engines
+from benchmarks.serving.engines import CONTENDERS, EngineError, engines, has_own
 from hccl_py.bench.collective.output.text import number
 from hccl_py.bench.collective.results import Spread
 from hccl_py.command_line import Parser, names_of, parse_numbers, parse_positive, parse_seconds
@@ -27,7 +27,7 @@ of each are compared.
 
 contenders:
   gloo        torch.distributed on gloo
-  own         vLLM's shared memory; gloo on a processor without AVX-512
+  own         vLLM's shared memory; left out on a processor without AVX-512
   hccl        HCCL_REPLACE=gloo:all
   hccl_spin, hccl_idle   the same with HCCL_WAIT"""
 _EPILOG = """\
@@ -49,8 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = recorded.read(argv, starts=3)
     if not given.show and find_spec("vllm") is None:
         recorded.parser.error(f"this needs vLLM: {pip_install('vllm')}")
+    missing = list[str]()
+    if not given.show and "own" in given.contenders and not has_own():
+        missing = ["without own: vLLM has shared memory only on a processor with AVX-512"]
+        given.contenders = [name for name in given.contenders if name != "own"]
+        if not given.contenders:
+            recorded.parser.error(missing[0])
     return recorded.carry_out(
-        given, lambda document: _starts(given, document), rounds=given.rounds, tokens=given.tokens
+        given,
+        lambda document: _starts(given, document),
+        rounds=given.rounds,
+        tokens=given.tokens,
+        missing=missing,
     )
 
 
@@ -99,6 +109,7 @@ def _measure(given: argparse.Namespace, ranks: int) -> list[dict[str, Any]]:
 def _introduce(document: Document, page: Page) -> None:
     page.introduction(
         document,
+        *document["missing"],
         f"{document['starts']} fresh starts; {document['rounds']} rounds in each, of "
         f"{document['tokens']} tokens for each of two prompts",
     )

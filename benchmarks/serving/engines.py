@@ -25,8 +25,13 @@ CONTENDERS: dict[str, dict[str, str]] = {
     "hccl_spin": {**_HCCL, "HCCL_WAIT": "spin"},
     "hccl_idle": {**_HCCL, "HCCL_WAIT": "idle"},
 }
-"""Ways to carry an engine's collectives, each with its variables. `own` is vLLM's shared memory,
-which needs a processor with AVX-512: elsewhere vLLM falls back to gloo."""
+"""Ways to carry an engine's collectives, each with its variables. `own` is vLLM's shared memory."""
+
+_HAS_OWN = """\
+import torch, vllm.platforms, vllm.plugins
+vllm.plugins.load_general_plugins()
+vllm.platforms.current_platform.import_kernels()
+print(hasattr(torch.ops._C, "init_shm_manager"))"""
 
 
 class EngineError(RuntimeError):
@@ -121,6 +126,12 @@ def engines(folder: Path, names: Sequence[str], sizes: Sequence[int]) -> Iterato
         yield started
         for each in started:
             each.communicate()
+
+
+def has_own() -> bool:
+    """Return whether vLLM has shared memory of its own on this processor."""
+    printed = subprocess.check_output([sys.executable, "-c", _HAS_OWN], text=True)
+    return printed.split()[-1] == "True"
 
 
 def cpu_s(pid: int) -> float:

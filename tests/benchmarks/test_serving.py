@@ -1,10 +1,12 @@
 """Engines of vLLM beside each other: the tables from recorded rounds, and one real run."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.serving.__main__ import main
 
@@ -19,6 +21,7 @@ def _recorded() -> dict[str, Any]:
         "starts": 2,
         "rounds": 3,
         "tokens": 200,
+        "missing": ["without own: no AVX-512"],
         "results": [
             {
                 "contender": name,
@@ -46,6 +49,7 @@ def test_show_recorded_rounds_gives_speed_and_cpu_time_of_each_contender(
     rows = {line.split()[0]: line.split() for line in lines[lines.index("# 2 workers") + 2 :][:2]}
     assert rows["gloo"] == ["gloo", "100", "(98.0-102)", "1.00x", "4.00", "0.4%"]
     assert rows["hccl"] == ["hccl", "250", "(245-255)", "2.50x", "1.60", "0.4%"]
+    assert f"# {_recorded()['missing'][0]}" in lines
     assert lines[-2:] == ["# What failed", f"  {_recorded()['failures'][0]}"]
 
 
@@ -63,12 +67,15 @@ def test_main_without_vllm_says_how_to_install_it(
 def test_main_measures_engines_that_give_the_same_tokens_and_leave_the_cores_when_idle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "serving.json"
-    wanted = ["--contenders", "gloo,hccl", "--starts", "1", "--rounds", "2", "--tokens", "100"]
+    path, has_own = tmp_path / "serving.json", torch.cpu._is_avx512_supported()
+    wanted = ["--contenders", "gloo,own,hccl", "--starts", "1", "--rounds", "2", "--tokens", "100"]
     assert main([*wanted, "--json", str(path)]) == 0
     results = json.loads(path.read_text())["results"]
     measured = [(each["ranks"], each["contender"]) for each in results]
-    assert measured == [(2, "gloo"), (2, "hccl"), (4, "gloo"), (4, "hccl")]
+    contenders = ("gloo", "own", "hccl") if has_own else ("gloo", "hccl")
+    assert measured == list(product((2, 4), contenders))
     assert all(min(each["tokens_per_s"]) > 0 and min(each["cpu_ms"]) > 0 for each in results)
     assert all(each["idle"] <= 0.02 for each in results if each["contender"] == "hccl")
-    assert "# 4 workers" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "# 4 workers" in out
+    assert ("# without own: " in out) != has_own
