@@ -21,7 +21,7 @@ HARNESSES = (
         "torch_backend/harness",
     ),
     *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
-    "lab/synthesis",
+    *("lab/synthesis", "capi"),
 )
 """Folders whose modules tests import by their bare names."""
 

@@ -24,15 +24,16 @@ BUDGET = {
     "hccl_py/*": 1_630,
     "hccl_py/plan hccl_py/algorithms": 4_025,
     "hccl_py/diagnosis hccl_py/observe": 3_360,
-    "hccl_py/csrc": 11_780,
+    "hccl_py/csrc": 12_005,
     "hccl_py/torch_backend": 5_640,
     "hccl_py/schedulers hccl_py/integrations": 3_700,
     "launcher": 9_160,
     "hccl_py/bench": 5_530,
     "hccl_py/lab": 8_175,
     "hccl_py/horovod": 3_090,
+    "hccl_py/capi": 2_500,
     "benchmarks": 4_195,
-    "tests": 64_250,
+    "tests": 64_580,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-WINGS = ("bench", "horovod", "lab")
+WINGS = ("bench", "capi", "horovod", "lab")
 OF_WINGS = {*WINGS, "benchmarks"}
 CORE = [path for path in sorted(TESTS.iterdir()) if path.is_dir() and path.name not in OF_WINGS]
 """Folders of tests that need no wing."""

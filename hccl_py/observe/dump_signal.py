@@ -27,6 +27,7 @@ class Bell:
     """Calls a function on SIGUSR2, while there are users."""
 
     def __init__(self) -> None:
+        self.leaves_signals_alone = False  # in a program that is not Python's
         self._lock = threading.RLock()  # the garbage collector may release inside acquire()
         self._num_users = 0
         self._fd: int | None = None
@@ -36,7 +37,7 @@ class Bell:
         """Add a user; the first one starts the listener."""
         with self._lock:
             self._num_users += 1
-            if self._num_users > 1:
+            if self._num_users > 1 or self.leaves_signals_alone:
                 return
             try:
                 fd = os.eventfd(0, os.EFD_CLOEXEC)

@@ -25,11 +25,12 @@ ORDER = (
     *("calls", "schedulers", "progress_file", "own_algorithms", "membership", "engine"),
     "lifetime",
     *("graphs", "communicator", "torch_backend", "integrations", "launcher", "_autoload"),
-    *("lab", "bench", "horovod", ""),  # the wings, and the package itself with its public names
+    *("lab", "bench", "horovod", "capi"),  # the wings
+    "",  # the package itself with its public names
 )
 """Every room, lowest first, by its name after `hccl_py`: a room imports lower ones only."""
 
-WINGS = {"lab", "bench", "horovod"}
+WINGS = {"lab", "bench", "horovod", "capi"}
 """Nothing imports them: each can be deleted from an installed package."""
 
 CSRC_ORDER = (
@@ -37,6 +38,7 @@ CSRC_ORDER = (
     *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
     *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
     *("engine/graph", "simulation", "emulation", "bindings", "bindings/calls", "perftest"),
+    *("include/hccl", "libhccl"),
 )
 """The same for C++: the folders below `csrc`."""
 
@@ -226,10 +228,14 @@ def test_order_names_every_room_once() -> None:
 
 
 CSRC = [
-    ROOT / folder / "csrc" for folder in ("transport", "hccl_py", "hccl_py/lab", "hccl_py/bench")
+    ROOT / folder / "csrc"
+    for folder in ("transport", "hccl_py", "hccl_py/lab", "hccl_py/bench", "hccl_py/capi")
 ]
 CPP = {
-    path.relative_to(top).as_posix(): path for top in CSRC for path in sorted(top.rglob("*.[hc]*"))
+    path.relative_to(top).as_posix(): path
+    for top in CSRC
+    for path in sorted(top.rglob("*"))
+    if path.suffix in (".h", ".cc")
 }
 
 

@@ -11,7 +11,7 @@ from tiers import by_night
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-COMMAND = re.compile(r"hccl-(?:launch|bench|perftest|trace|plan \w+)\b")
+COMMAND = re.compile(r"hccl-(?:launch|bench|config|perftest|trace|plan \w+)\b")
 OF_GAUDI = {"--world_size", "--use_mpi"}
 """Options of gaudi_spawn.py that hccl-launch accepts and does not list."""
 

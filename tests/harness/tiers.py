@@ -21,7 +21,7 @@ SECTIONS = {
     "torch": "the default tier, and torch's own suites of backends, with each version of torch",
     "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "roce": "RDMA over soft-RoCE, in virtual machines",
-    "wings": "the core's tests without bench, without horovod, and without lab",
+    "wings": "the core's tests without bench, without capi, without horovod, and without lab",
     "wheels": "wheels of each kind of Python: names, checkers, an install without a compiler",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
     "gaudi": "Optimum Habana and lightning-habana, with the versions that they need",

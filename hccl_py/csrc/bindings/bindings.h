@@ -43,6 +43,9 @@ void check_signals();
 // calls/memory.cc: Arena and Region, ArrayReader, and dlpack_view: what is in a DLPack capsule.
 void bind_memory(nanobind::module_& module);
 
+// calls/c_entry.cc: c_entry, the table of functions for programs in C.
+void bind_c_entry(nanobind::module_& module);
+
 // calls/window.cc: Window, which `communicator` makes, and its calls.
 void bind_window(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
 
