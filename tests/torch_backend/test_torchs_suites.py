@@ -31,7 +31,8 @@ OF_GROUPS = (
     "test_c10d_fault_tolerance",
 )
 OF_BACKENDS = (
-    *("test_c10d_pybackend", "test_c10d_nan_check_hook", "test_c10d_flight_recorder_hook"),
+    *("test_c10d_pybackend", "test_c10d_hooks", "test_c10d_nan_check_hook"),
+    "test_c10d_flight_recorder_hook",
 )
 """Suites that need hccl as a backend of torch's group, for torch's hooks around its calls."""
 
