@@ -9,6 +9,7 @@ that it cannot; hccl can more than gloo (CAN), and must pass that as well.
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -193,8 +194,15 @@ def test_torchs_suite_passes_as_on_gloo(kind: str, suite: str) -> None:
     assert lost.keys() == {name for name in REMAIN if name.startswith(f"{kind}/{suite}.")}, lost
 
 
-def test_page_names_what_remains() -> None:
+def test_page_names_every_suite_and_what_remains() -> None:
     page = Path(__file__).parents[2] / "docs/api/torch.md"
     _, _, section = page.read_text().partition("## Torch's own suites\n")
+    rows = section.partition("\n\n| test |")[0]
+    for suite in (IN_WHEEL, *OF_GROUPS, *OF_BACKENDS):
+        lost = [sum(name.startswith(f"{kind}/{suite}.") for name in REMAIN) for kind in CAN]
+        alone, backend = (f"all but {count}" if count else "all" for count in lost)
+        name = "`DistributedTest`, in the wheel" if suite == IN_WHEEL else f"`{suite}`"
+        row = rf"\| {name} \| .* \| {'–' if suite in OF_BACKENDS else alone} \| {backend} \|"
+        assert re.search(row, rows), suite
     for name, reason in REMAIN.items():
         assert f"`{name.rpartition('.test_')[2]}` | {reason} |" in section
