@@ -1,6 +1,6 @@
 """The C API: `include/hccl/hccl.h`, and the libraries that `hccl-config --libs` links.
 
-csrc/     libhccl, in C++; libSynapse, a stand-in for the runtime of Gaudi
+csrc/     libhccl, in C++; libSynapse, a stand-in for the runtime of Gaudi; the headers
 entry     what libhccl calls of Python: to connect, plan, explain and close
 config    the command hccl-config
 

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 LIMIT_S = 200.0
 INCLUDE, LIB = folder() / "include", folder() / "lib"
 FLAGS = (f"-I{INCLUDE}", f"-I{INCLUDE / 'hccl'}")
-LINK = (f"-L{LIB}", "-lhccl", "-lpthread", f"-Wl,-rpath,{LIB}")
+LINK = (f"-L{LIB}", "-lSynapse", "-lhccl", "-lpthread", f"-Wl,-rpath,{LIB}")
 STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 
 

@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_program_is_linked_by_the_flags_of_the_command(source: Path) -> None:
-    flags = run(COMMAND, "--cflags", "--libs").split()
+    flags = run(COMMAND, "--cflags", "--libs", "--synapse").split()
     run(compiler(), source, *flags, "-o", source.with_suffix(""))
     assert run(source.with_suffix("")) == "0 2604\n"
 
@@ -61,7 +61,7 @@ def test_program_is_linked_by_cmake(source: Path) -> None:
     (source.parent / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.20)\nproject(version C)\n"
         "find_package(hccl 2.6 REQUIRED CONFIG)\nadd_executable(version version.c)\n"
-        "target_link_libraries(version PRIVATE hccl::hccl)\n"
+        "target_link_libraries(version PRIVATE hccl::hccl hccl::Synapse)\n"
     )
     build = source.parent / "build"
     cmake_dir = run(COMMAND, "--cmake-dir").strip()
@@ -70,15 +70,27 @@ def test_program_is_linked_by_cmake(source: Path) -> None:
     assert run(build / "version") == "0 2604\n"
 
 
-def test_library_exports_the_functions_of_the_header_alone() -> None:
-    declared = set(re.findall(r"\b(hccl[A-Z]\w*)\(", (INCLUDE / "hccl" / "hccl.h").read_text()))
-    symbols = run("nm", "-D", "--defined-only", LIB / "libhccl.so")
-    exported = dict(re.findall(r" T (\w+)@@(\w+\.\d+)", symbols))
-    assert set(exported) == declared and set(exported.values()) == {"HCCL_2.6"}
-    assert set(re.findall(r" [A-Z] (\S+)$", symbols, re.M)) == {
-        "HCCL_2.6",
-        *(f"{name}@@HCCL_2.6" for name in declared),
-    }
+@pytest.mark.parametrize(
+    ("header", "library", "prefix", "version"),
+    [
+        ("hccl.h", "libhccl.so", "hccl", "HCCL_2.6"),
+        ("synapse_api.h", "libSynapse.so.1", "syn", "SYNAPSE_1"),
+    ],
+)
+def test_library_exports_the_functions_of_its_header_alone(
+    header: str, library: str, prefix: str, version: str
+) -> None:
+    declared = re.findall(rf"\b({prefix}[A-Z]\w*)\(", (INCLUDE / "hccl" / header).read_text())
+    symbols = run("nm", "-D", "--defined-only", LIB / library)
+    exported = set(re.findall(r" [A-Z] (\S+)$", symbols, re.M))
+    assert exported == {version, *(f"{name}@@{version}" for name in declared)}
+
+
+def test_program_for_gaudi_links_synapse_alone(source: Path) -> None:
+    """The Makefiles of such programs name -lSynapse, which has HCCL's functions too."""
+    run(compiler(), source, f"-I{INCLUDE / 'hccl'}", f"-L{LIB}", "-lSynapse", "-o", "program",
+        f"-Wl,-rpath,{LIB}", cwd=source.parent)  # fmt: skip
+    assert run(source.with_name("program")) == "0 2604\n"
 
 
 def test_library_needs_no_python_to_be_linked() -> None:

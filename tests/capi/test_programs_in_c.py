@@ -28,7 +28,7 @@ def expect_success(ended: list[tuple[int, str]], said: str) -> None:
     assert all(code == 0 and said in output for code, output in ended), ended
 
 
-@pytest.mark.parametrize("name", ["collectives", "errors", "communicators"])
+@pytest.mark.parametrize("name", ["collectives", "errors", "communicators", "synapse"])
 @pytest.mark.parametrize("num_ranks", [2, *by_night("calls", 4)])
 def test_program_finds_every_result_right(
     name: str, num_ranks: int, folder: Path, tmp_path: Path

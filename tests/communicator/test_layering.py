@@ -38,7 +38,7 @@ CSRC_ORDER = (
     *("verbs", "verbs/protocol", "verbs/software", "verbs/lane", "verbs/rdma", "reduce"),
     *("engine/calls", "engine/connection", "engine/collective", "engine/driver", "engine"),
     *("engine/graph", "simulation", "emulation", "bindings", "bindings/calls", "perftest"),
-    *("include/hccl", "libhccl"),
+    *("include/hccl", "libhccl", "libsynapse"),
 )
 """The same for C++: the folders below `csrc`."""
 

@@ -6,4 +6,8 @@ if(NOT TARGET hccl::hccl)
   set_target_properties(hccl::hccl PROPERTIES
     IMPORTED_LOCATION "${_hccl_prefix}/lib/libhccl.so"
     INTERFACE_INCLUDE_DIRECTORIES "${_hccl_prefix}/include;${_hccl_prefix}/include/hccl")
+  add_library(hccl::Synapse SHARED IMPORTED)
+  set_target_properties(hccl::Synapse PROPERTIES
+    IMPORTED_LOCATION "${_hccl_prefix}/lib/libSynapse.so.1"
+    INTERFACE_LINK_LIBRARIES hccl::hccl)
 endif()

@@ -215,19 +215,33 @@ const Communicator* Batch::in_order() const {
   return is_one ? calls_[0]->asked.communicator.get() : nullptr;
 }
 
-void Batch::start() {
-  std::vector<std::pair<Communicator*, std::vector<CCall*>>> parts;
+std::vector<Batch::Part> Batch::prepared() {
+  std::vector<Part> parts;
   for (const auto& call : calls_) {
     call->prepare();
     Communicator* on = call->asked.communicator.get();
-    auto is_it = [on](const auto& part) { return part.first == on; };
+    auto is_it = [on](const Part& part) { return part.first == on; };
     auto found = std::find_if(parts.begin(), parts.end(), is_it);
     if (found == parts.end()) found = parts.insert(found, {on, {}});
     found->second.push_back(call->handle);
   }
-  for (auto& [on, handles] : parts) {
+  return parts;
+}
+
+void Batch::start() {
+  for (auto& [on, handles] : prepared()) {
     entry->start(on->engine, handles.data(), handles.size(), on->timeout_s);
   }
+}
+
+void Batch::run() {
+  std::vector<Part> parts = prepared();
+  // The others must not wait for the first one's peers.
+  bool is_one = parts.size() == 1;
+  for (auto& [on, handles] : parts) {
+    (is_one ? entry->run : entry->start)(on->engine, handles.data(), handles.size(), on->timeout_s);
+  }
+  wait();
 }
 
 bool Batch::is_done() const {

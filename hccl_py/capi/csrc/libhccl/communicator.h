@@ -158,11 +158,15 @@ class Batch {
   // Of one communicator whose calls run in this order anyway; nullptr: there is none.
   const Communicator* in_order() const;
   void start();
+  void run();  // start and wait, on this thread
   bool is_done() const;
   void wait();  // for all; throws the first failure
   const std::vector<std::unique_ptr<Call>>& calls() const { return calls_; }
 
  private:
+  using Part = std::pair<Communicator*, std::vector<CCall*>>;
+  std::vector<Part> prepared();
+
   std::vector<std::unique_ptr<Call>> calls_;
 };
 

@@ -57,6 +57,7 @@ void run_all(std::vector<std::pair<void*, Asked>>& calls) {
     found->second->add(std::move(asked));
   }
   Errors errors;
+  if (batches.size() == 1 && batches[0].first == nullptr) return batches[0].second->run();
   for (auto& [stream, batch] : batches) {
     errors.collect([&, on = stream, &its = batch] {
       on == nullptr ? its->start() : void(streams().find(on)->push(std::move(its)));

@@ -91,8 +91,7 @@ void Stream::finish_front(Lock& lock) {
     if (item.function) {
       item.function();
     } else {
-      if (!item.is_started) item.batch->start();
-      item.batch->wait();
+      item.is_started ? item.batch->wait() : item.batch->run();
     }
   } catch (Error& error) {
     failed = std::move(error);
