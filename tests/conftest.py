@@ -1,4 +1,4 @@
-"""Puts the harnesses on the path, splits the tiers, and prepares what ranks are forked from."""
+"""Splits the tiers, and prepares what ranks are forked from."""
 
 import gc
 import os
@@ -8,26 +8,11 @@ from pathlib import Path
 
 import pytest
 
-_HERE = Path(__file__).parent
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
+# For benchmarks/; last, as hccl_py/ of the checkout is a part.
+sys.path.append(str(Path(__file__).parents[1]))
 
-HARNESSES = (
-    *(
-        "harness",
-        "harness/clusters",
-        "harness/machines",
-        "faults",
-        "faults/injected",
-        "observe/trace",
-        "torch_backend/harness",
-    ),
-    *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
-    *("lab/synthesis", "capi"),
-)
-"""Folders whose modules tests import by their bare names."""
-
-sys.path[:0] = [str(_HERE / folder) for folder in HARNESSES]
-sys.path.append(str(_HERE.parent))  # for benchmarks/; last, as hccl_py/ of the checkout is a part
-
+import harness_path  # noqa: E402, F401
 from quiet_clock import ROOT  # noqa: E402
 from tiers import SECTIONS  # noqa: E402
 

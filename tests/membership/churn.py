@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "harness"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
+import harness_path  # noqa: F401
 from quiet_clock import HANG_S, Moment
 
 from hccl_py import Communicator, CommunicatorError, UniqueId, get_unique_id

@@ -16,9 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "faults"), str(TESTS / "harness")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
 
+import harness_path  # noqa: E402, F401
 from injected_ranks import be_rank  # noqa: E402
 from injections import FATAL, HARMLESS, SPOKEN, Injection, Layout, Result, play  # noqa: E402
 from ranks import RanksFailed  # noqa: E402

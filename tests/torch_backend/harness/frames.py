@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "harness")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 
+import harness_path  # noqa: E402, F401
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from feature_rows import PAGE  # noqa: E402

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "harness")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 
+import harness_path  # noqa: E402, F401
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from feature_rows import FEATURES, PAGE, Feature  # noqa: E402
@@ -55,7 +55,7 @@ NO_CALLS = {
 
 def collect() -> None:
     """Import every test file of torch_backend, which fills FEATURES."""
-    for path in sorted(HERE.parent.rglob("test_*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("test_*.py")):
         load_function(str(path), "__name__")
 
 
