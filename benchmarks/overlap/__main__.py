@@ -2,9 +2,12 @@
 
 import argparse
 import multiprocessing
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import product
 from multiprocessing import forkserver
@@ -21,6 +24,7 @@ from hccl_py.bench.collective.ranks import PRELOAD, RankFailure, Ranks
 from hccl_py.command_line import (
     Parser,
     names_of,
+    parse_natural,
     parse_numbers,
     parse_positive,
     parse_seconds,
@@ -35,9 +39,10 @@ _ALL_REDUCES = 3
 _TOLERANCE = 1e-3
 _DESCRIPTION = """\
 Measure the time that communication adds to a training step, on ranks that this command starts: the
-same model alone, with DistributedDataParallel (DDP) over gloo and over hccl, and with
-hccl_py.fast_ddp. DDP and fast_ddp also train silently, which is without communication. The
-contenders' rounds alternate in the same processes. Each start has new processes and process groups.
+same model alone, with DistributedDataParallel (DDP) and fully_shard (FSDP2) over gloo and over
+hccl, and with hccl_py.fast_ddp. DDP, FSDP2 and fast_ddp also train silently, which is without
+communication. The contenders' rounds alternate in the same processes. Each start has new processes
+and process groups.
 Before timing, a contender's first steps are compared with those of one process on whole batches.
 
 models:
@@ -48,17 +53,18 @@ examples:
   python -m benchmarks.overlap --json overlap.json
   python -m benchmarks.overlap --ranks 2 --models digits --starts 1 --seconds 5
   python -m benchmarks.overlap --ranks 4 --nnodes 2       two emulated nodes, over TCP
+  python -m benchmarks.overlap --load 30       beside 30 processes that never sleep
   python -m benchmarks.overlap --show overlap.json --markdown
 
 columns:
   step ms     a step on its slowest rank: median over the rounds (p10-p90)
   cpu ms      CPU time of all threads of a rank for a step: mean of the ranks, median of the rounds
   of alone    step / step of the model alone
-  gloo / it   step of DDP over gloo / step; above 1 this contender is faster
+  gloo / it   step over gloo, of FSDP2 for FSDP2 and else of DDP, / step; above 1 it is faster
   reduce ms   one all_reduce of all gradients, without training
   exposed ms  step - silent step of the same round
   of reduce   exposed / reduce: the part that is not hidden; above 100 % if ranks wait for others
-  of gloo's   exposed / exposed of DDP over gloo
+  of gloo's   exposed / exposed over gloo, of FSDP2 for FSDP2 and else of DDP
 
 exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments, 130 interrupted"""
 
@@ -75,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lambda document: _starts(given, document),
         seconds=given.seconds,
         nnodes=given.nnodes,
+        load=given.load,
         contenders={name: way.title for name, way in CONTENDERS.items()},
     )
 
@@ -90,7 +97,9 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
             with Ranks(options, list(CONTENDERS.values())) as crew:
                 for model in given.models:
                     yield f"{what}, {model}"
-                    measured = _measure(crew, model, given)
+                    found = _prepare(crew, model, given)
+                    with _busy(given.load) as busy:
+                        measured = _measure(crew, model, given, found, [*crew.pids, *busy])
                     where = {"model": model, "ranks": ranks, "start": start}
                     document["results"] += [{**where, **each} for each in measured]
                     document["failures"] += [
@@ -103,8 +112,30 @@ def _starts(given: argparse.Namespace, document: Document) -> Iterator[str]:
             failed(document, what, failure)
 
 
-def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the results of one model, an object for each contender."""
+@contextmanager
+def _busy(count: int) -> Iterator[list[int]]:
+    """Run processes that compute all the time, of this session and nice; yield their ids."""
+    context = multiprocessing.get_context("fork")
+    crowd = [context.Process(target=_compute, args=(os.getpid(),)) for _ in range(count)]
+    for one in crowd:
+        one.start()
+    try:
+        yield [one.pid for one in crowd if one.pid]
+    finally:
+        for one in crowd:
+            one.kill()
+            one.join()
+
+
+def _compute(parent: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends it
+    while os.getppid() == parent:
+        sum(range(10_000))
+
+
+def _prepare(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Make and compare every contender's model; return an object without times for each."""
     found: list[dict[str, Any]] = []
     batch = given.batch or MODELS[model]
     for index, (name, way) in enumerate(CONTENDERS.items()):
@@ -113,6 +144,17 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
         difference = max(each[1] for each in answers)
         found.append({"contender": name, "gradient_bytes": answers[0][0], "batch": batch})
         found[-1] |= {"difference": difference, "step_ms": [], "cpu_ms": [], "reduce_ms": []}
+    return found
+
+
+def _measure(
+    crew: Ranks,
+    model: str,
+    given: argparse.Namespace,
+    found: list[dict[str, Any]],
+    ours: Sequence[int],
+) -> list[dict[str, Any]]:
+    """Return the prepared objects with times; processes of `ours` are no reason for a doubt."""
     ways = list(CONTENDERS.values())
 
     def time_ms(index: int, warmup: int, calls: int) -> tuple[float, float]:
@@ -129,7 +171,7 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
     number = 0
     step_ms = max(time_ms(index, _SLOW_WARMUP_STEPS, 2)[0] for index in in_turns("step"))
     steps = min(_MAX_STEPS, max(1, round(_ROUND_S * 1e3 / step_ms)))
-    before, end = Load.now(crew.pids), time.monotonic() + given.seconds
+    before, end = Load.now(ours), time.monotonic() + given.seconds
     while number < _MIN_ROUNDS or time.monotonic() < end:
         for index in in_turns("step"):
             step_ms, cpu_ms = time_ms(index, _WARMUP_STEPS, steps)
@@ -139,7 +181,7 @@ def _measure(crew: Ranks, model: str, given: argparse.Namespace) -> list[dict[st
             if ways[index].silent:
                 found[index]["reduce_ms"].append(time_ms(index, 1, _ALL_REDUCES)[0])
         number += 1
-    doubts = load_doubts(before, Load.now(crew.pids))
+    doubts = load_doubts(before, Load.now(ours))
     return [{**each, "steps_per_round": steps, "doubts": doubts} for each in found]
 
 
@@ -163,6 +205,13 @@ def _parser() -> Parser:
         help="digits, transformer (all)",
     )
     add("--nnodes", type=parse_positive, default=1, metavar="N", help="emulated nodes (1)")
+    add(
+        "--load",
+        type=parse_natural,
+        default=0,
+        metavar="N",
+        help="busy processes beside the ranks (0)",
+    )
     add("--batch", type=parse_positive, metavar="N", help="samples of a rank (digits 64, else 2)")
     add(
         "--seconds",

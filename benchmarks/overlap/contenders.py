@@ -1,4 +1,4 @@
-"""The trained models, and the ways to average their gradients; imports no torch."""
+"""The trained models, and the ways to train them together; imports no torch."""
 
 import time
 from dataclasses import dataclass
@@ -13,21 +13,23 @@ from hccl_py.bench.collective.rank import Rank, time_each
 
 @dataclass(frozen=True)
 class Way:
-    """A way to average gradients, or a training without communication as its reference.
+    """A way to train together, or a training without communication as its reference.
 
     Calling it in a rank makes a process group.
 
     Attributes:
         title: in the tables.
-        model: how the model is wrapped: alone, ddp or fast_ddp.
+        model: how the model is wrapped: alone, ddp, fast_ddp or fsdp2.
         silent: the same contender without communication; None: this one has none.
-        backend: of its process group.
+        backend: of its process group; fake is torch's, which moves nothing between ranks.
+        rival: the contender over gloo that it is compared with.
     """
 
     title: str
     model: str
     silent: str | None = None
     backend: str = "hccl"
+    rival: str = "gloo"
 
     def __call__(self, endpoint: Endpoint) -> Contender:
         """Open it."""
@@ -43,6 +45,9 @@ CONTENDERS = {
     "hccl": Way("DDP, hccl", "ddp", "silent_ddp"),
     "silent_fast_ddp": Way("fast_ddp, silent", "fast_ddp"),
     "fast_ddp": Way("fast_ddp, hccl", "fast_ddp", "silent_fast_ddp"),
+    "silent_fsdp2": Way("FSDP2, silent", "fsdp2", None, "fake", "gloo_fsdp2"),
+    "gloo_fsdp2": Way("FSDP2, gloo", "fsdp2", "silent_fsdp2", "gloo", "gloo_fsdp2"),
+    "fsdp2": Way("FSDP2, hccl", "fsdp2", "silent_fsdp2", "hccl", "gloo_fsdp2"),
 }
 """By the name in --json."""
 

@@ -1,5 +1,6 @@
 """The models, and batches that are the same in every process; a rank uses its rows of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +19,12 @@ class Task:
 
     Attributes:
         batches: pairs of inputs and targets, one row for each sample.
+        layers: the parts of the model that FSDP2 shards one by one.
     """
 
     model: nn.Module
     batches: list[tuple[Tensor, Tensor]]
+    layers: Sequence[nn.Module]
 
 
 def make_task(model: str, batch: int) -> Task:
@@ -35,7 +38,9 @@ def make_task(model: str, batch: int) -> Task:
     torch.manual_seed(_SEED)
     if model != "digits":
         tokens = torch.randint(_VOCABULARY, (_NUM_BATCHES, batch, _LENGTH + 1))
-        return Task(_Transformer(), [(some[:, :-1], some[:, 1:]) for some in tokens])
+        model_of_tokens = _Transformer()
+        pairs = [(some[:, :-1], some[:, 1:]) for some in tokens]
+        return Task(model_of_tokens, pairs, [*model_of_tokens.layers.layers])
     from sklearn.datasets import load_digits
 
     pixels, numbers = load_digits(return_X_y=True)
@@ -48,7 +53,8 @@ def make_task(model: str, batch: int) -> Task:
     ]
     rows = (torch.arange(_NUM_BATCHES * batch) % len(labels)).view(_NUM_BATCHES, batch)
     perceptron = nn.Sequential(*hidden, nn.Linear(_WIDTH, 10))
-    return Task(perceptron, [(images[some], labels[some]) for some in rows])
+    layers = [layer for layer in perceptron if isinstance(layer, nn.Linear)]
+    return Task(perceptron, [(images[some], labels[some]) for some in rows], layers)
 
 
 class _Transformer(nn.Module):
@@ -68,4 +74,5 @@ class _Transformer(nn.Module):
         """Return logits, classes before positions as cross_entropy takes them."""
         places = self.positions(torch.arange(_LENGTH))
         hidden = self.layers(self.tokens(tokens) + places, mask=self.mask, is_causal=True)
-        return self.head(hidden).transpose(1, 2)  # type: ignore[no-any-return]
+        # Contiguous: FSDP2 warns of a model that returns a view.
+        return self.head(hidden).transpose(1, 2).contiguous()  # type: ignore[no-any-return]

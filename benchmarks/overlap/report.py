@@ -54,16 +54,22 @@ class TrainingCase:
         pairs = zip(self.step_ms[name], self.step_ms[silent], strict=True)
         return Spread.of([step - without for step, without in pairs])
 
+    def speed_of_gloo(self, name: str) -> float:
+        """Return how many times faster a step is than the same kind of step over gloo."""
+        return self.step(CONTENDERS[name].rival).median / self.step(name).median
+
     def exposed_of_gloo(self, name: str) -> float | None:
         """Return the exposed time as a part of gloo's; None if gloo's is below the noise."""
-        gloo = self.exposed("gloo")
+        gloo = self.exposed(CONTENDERS[name].rival)
         return self.exposed(name).median / gloo.median if gloo.p10 > 0 else None
 
     def losses(self) -> list[str]:
         """Return where hccl is slower than gloo, or exposes more than a third of gloo's time."""
         lines = []
-        for name in ("hccl", "fast_ddp"):
-            ratio = self.step("gloo").median / self.step(name).median
+        for name in self.step_ms:
+            if CONTENDERS[name].silent is None or CONTENDERS[name].backend != "hccl":
+                continue
+            ratio = self.speed_of_gloo(name)
             if ratio < 1:
                 lines.append(f"{self.title}: {CONTENDERS[name].title}: {ratio:.2f}x gloo's speed")
             share = self.exposed_of_gloo(name)
@@ -94,8 +100,11 @@ def cases(document: Document) -> list[TrainingCase]:
             case.doubts += [
                 f"{CONTENDERS[name].title}: {why}" for why in spread_doubts(steps, case.num_steps)
             ]
-        if case.exposed("gloo").p10 <= 0:
-            case.doubts.append("gloo's exposed time is below the noise")
+        case.doubts += [
+            f"{way.title}: its exposed time is below the noise"
+            for name, way in CONTENDERS.items()
+            if way.backend == "gloo" and name in case.step_ms and case.exposed(name).p10 <= 0
+        ]
     return sorted(found.values(), key=lambda case: (case.ranks, case.model))
 
 
@@ -103,6 +112,8 @@ def introduce(document: Document, page: Page) -> None:
     """Add what was run and how it was measured."""
     nodes = document["nnodes"]
     where = "1 node" if nodes == 1 else f"{nodes} emulated nodes"
+    if load := document.get("load"):
+        where += f", beside {load} busy process{'es' * (load > 1)}"
     page.introduction(
         document,
         f"{where}; {document['starts']} fresh starts of {document['seconds']:g} s for each model, "
@@ -128,12 +139,12 @@ def report(document: Document, page: Page) -> None:
 
 
 def _row(case: TrainingCase, name: str) -> Sequence[str]:
-    step, alone, gloo = case.step(name), case.step("none"), case.step("gloo")
+    step, alone = case.step(name), case.step("none")
     row = [
         CONTENDERS[name].title,
         f"{number(step.median)} ({number(step.p10)}-{number(step.p90)})",
         f"{step.median / alone.median:.2f}x",
-        f"{gloo.median / step.median:.2f}x",
+        f"{case.speed_of_gloo(name):.2f}x",
         number(Spread.of(case.cpu_ms[name]).median),
     ]
     if CONTENDERS[name].silent is None:

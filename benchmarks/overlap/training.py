@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers torch's "fake"
 
 from benchmarks.overlap.contenders import Way
 from benchmarks.overlap.models import Task, make_task
@@ -58,7 +62,7 @@ class TrainingContender(TorchContender):
         """
         task = make_task(model, batch * self.world_size)
         mine = slice(self.rank * batch, (self.rank + 1) * batch)
-        training = _Training(task, mine, *self._averaged(task.model))
+        training = _Training(task, mine, *self._together(task))
         self.step = training.step
         num_elements = sum(one.numel() for one in task.model.parameters())
         # In one buffer, as fast_ddp has them.
@@ -79,14 +83,21 @@ class TrainingContender(TorchContender):
         pairs = zip(task.model.parameters(), alone.task.model.parameters(), strict=True)
         return num_bytes, max(_difference(*pair) for pair in pairs)
 
-    def _averaged(self, model: Any) -> tuple[nn.Module, Around]:
+    def _together(self, task: Task) -> tuple[nn.Module, Around]:
         """Return the module that a step calls, and a function that makes the step's context."""
+        model: Any = task.model
         is_silent = self._way.silent is None
         if self._way.model == "alone":
             return model, nullcontext
         if self._way.model == "fast_ddp":
             averaged = fast_ddp(model, self.group)
             return averaged, model.no_sync if is_silent else nullcontext
+        if self._way.model == "fsdp2":
+            # Named, because DTensor takes one of two equal meshes for the other.
+            mesh = DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=(self._way.backend,))
+            for layer in task.layers:
+                fully_shard(layer, mesh=mesh)
+            return fully_shard(model, mesh=mesh), nullcontext
         averaged = DistributedDataParallel(model, process_group=self.group)
         if is_silent:
             averaged.register_comm_hook(None, _keep_bucket)
@@ -122,5 +133,7 @@ def _keep_bucket(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor
 
 def _difference(parameter: Tensor, expected: Tensor) -> float:
     with torch.no_grad():
+        if isinstance(parameter, DTensor):
+            parameter = parameter.full_tensor()
         largest = torch.maximum(expected.abs().max(), torch.tensor(1e-6))
         return float((parameter - expected).abs().max() / largest)

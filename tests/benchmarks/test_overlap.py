@@ -1,6 +1,7 @@
 """What communication adds to a step: the tables from recorded rounds, and one real run."""
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from benchmarks.overlap.__main__ import main
 from benchmarks.overlap.contenders import CONTENDERS
 
 _STEP_MS = {
-    "digits": {"gloo": 17.0, "hccl": 12.5, "fast_ddp": 13.5},
-    "transformer": {"gloo": 11.5, "hccl": 11.75, "fast_ddp": 10.6},
+    "digits": {"gloo": 17.0, "hccl": 12.5, "fast_ddp": 13.5, "gloo_fsdp2": 20.0, "fsdp2": 16.0},
+    "transformer": {"gloo": 11.5, "hccl": 11.75, "fast_ddp": 10.6, "gloo_fsdp2": 17, "fsdp2": 20},
 }
-_SILENT_MS = {"none": 10.0, "silent_ddp": 11.0, "silent_fast_ddp": 10.5}
+_SILENT_MS = {"none": 10.0, "silent_ddp": 11.0, "silent_fast_ddp": 10.5, "silent_fsdp2": 15.0}
 _ROUNDS = [0.98, *[1.0] * 10, 1.02]
 
 
@@ -62,15 +63,19 @@ def test_show_recorded_rounds_gives_exposed_times_and_says_where_hccl_loses(
                                      "6.00", "(6.00-6.00)", "200%", "1.00"]  # fmt: skip
     assert rows["DDP, hccl"][2:] == ["12.5", "(12.5-12.5)", "1.25x", "1.36x", "6.25", "3.00",
                                      "1.50", "(1.50-1.50)", "50%", "0.25"]  # fmt: skip
+    assert rows["FSDP2, hccl"][2:] == ["16.0", "(16.0-16.0)", "1.60x", "1.25x", "8.00", "3.00",
+                                       "1.00", "(1.00-1.00)", "33%", "0.20"]  # fmt: skip
     assert rows["DDP, silent"][2:] == ["11.0", "(11.0-11.0)", "1.10x", "1.55x", "5.50"]
     assert "  not to be trusted: other programs used 30% of the cores" in lines
     losing = lines[lines.index("# Where hccl loses") + 1 :]
-    assert [line.rpartition("gradients: ")[2] for line in losing[:3]] == [
+    assert [line.rpartition("gradients: ")[2] for line in losing[:5]] == [
         "fast_ddp, hccl: exposes 50% of gloo's time, more than 33%",
         "DDP, hccl: 0.98x gloo's speed; not to be trusted, see above",
         "DDP, hccl: exposes 150% of gloo's time, more than 33%; not to be trusted, see above",
+        "FSDP2, hccl: 0.85x gloo's speed; not to be trusted, see above",
+        "FSDP2, hccl: exposes 250% of gloo's time, more than 33%; not to be trusted, see above",
     ]
-    assert losing[3:] == ["", "# What failed", "  start 3 of 3, 2 ranks: rank 1 died"]
+    assert losing[5:] == ["", "# What failed", "  start 3 of 3, 2 ranks: rank 1 died"]
 
 
 @pytest.mark.nightly("bench")
@@ -80,7 +85,9 @@ def test_main_trains_with_every_contender_and_writes_its_rounds(
     path = tmp_path / "overlap.json"
     wanted = ["--ranks", "2", "--batch", "1", "--starts", "1", "--seconds", "0.1"]
     wanted += ["--models", "transformer"]
+    wanted += ["--load", "1"]
     assert main([*wanted, "--json", str(path), "--markdown"]) == 0
+    assert not multiprocessing.active_children()
     results = json.loads(path.read_text())["results"]
     assert [each["contender"] for each in results] == [*CONTENDERS]
     assert all(len(each["step_ms"]) >= 3 and min(each["step_ms"]) > 0 for each in results)
@@ -89,6 +96,7 @@ def test_main_trains_with_every_contender_and_writes_its_rounds(
     talking = {name for name, way in CONTENDERS.items() if way.silent}
     assert all(bool(each["reduce_ms"]) == (each["contender"] in talking) for each in results)
     out = capsys.readouterr().out
+    assert "1 node, beside 1 busy process" in out
     assert "### transformer, 2 ranks, 1 sample each" in out and "## Where hccl loses" in out
 
 
@@ -109,6 +117,7 @@ def test_main_names_the_start_that_failed(capsys: pytest.CaptureFixture[str]) ->
         (["--seconds", "400"], "--timeout: expected more than --seconds for each model, got 600"),
         (["--json", "/nowhere/x.json"], "--json: there is no folder /nowhere"),
         (["--show", "/nowhere/x.json"], "--show: there is no file /nowhere/x.json"),
+        (["--load", "many"], "--load: expected a whole number from 0 to 2147483647, got 'many'"),
         (["--rank", "2"], "unrecognized: --rank 2; is it --ranks?"),
     ],
 )
