@@ -115,7 +115,7 @@ void Communicator::drive([[maybe_unused]] Driving driving, std::span<const Reque
                          Deadline deadline, const Interrupt& interrupt) {
   Wait way = way_to_wait();
   Idle idle(spins() ? &spins_ : nullptr, way == Wait::idle ? 0 : num_yields);
-  if (!may_spin_) shorten_slice();
+  shorten_slice();
   int num_moves = 0;
   Deadline next_signals{};  // checked with the first read of the clock: a call that ends at once
                             // reads none

@@ -17,10 +17,10 @@ enum class Wait : int { spin, balanced, idle };
 // Cores this process may use: affinity mask and cgroup quota.
 int usable_cores();
 
-// For a thread that will yield to others on its core. From Linux 6.6 on, a yielding thread does not
-// run again until the others have had a time slice (1.4 to 2.8 ms) more than it: a rank that waited
-// for one message is then late by thousands of calls. From 6.12 on a thread can set its slice: this
-// sets half a millisecond, if it has more.
+// For a thread that waits for peers. Linux runs first whose time slice ends first: a thread that
+// wakes up among programs that compute is late by several of their slices (1.4 to 2.8 ms each), and
+// so is one that yields from 6.6 on. From 6.12 on a thread can set its slice: this sets a tenth of
+// a millisecond, if it has more. Its share of the core stays the same.
 void shorten_slice();
 
 // How often another thread has taken the core from this one; its yields count too.

@@ -64,6 +64,7 @@ void ProgressThread::stop() {
 }
 
 void ProgressThread::loop() {
+  shorten_slice();
   Drivables drivables;
   Idle idle(nullptr, num_yields);
   for (;;) {
