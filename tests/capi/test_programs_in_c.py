@@ -1,15 +1,16 @@
 """The C API, by programs in C that check every result themselves."""
 
+import shutil
 import signal
 import socket
-from collections import Counter
+import subprocess
 from pathlib import Path
 
 import pytest
-from programs import HERE, compiled, run_ranks
+from programs import HERE, LIB, compiled, run_ranks
 from tiers import by_night
 
-EXAMPLE = HERE.parents[1] / "examples" / "c" / "all_reduce.c"
+EXAMPLES = HERE.parents[1] / "examples" / "c"
 FAILURES = ("mismatch", "mismatch-on-stream", "killed", "abort", "deadline")
 
 
@@ -47,11 +48,43 @@ def test_failure_has_its_code_and_its_text_on_all_ranks(
     assert code == (-signal.SIGKILL if case == "killed" else 0), output
 
 
-@pytest.mark.parametrize(("name", "flags"), [("cc", ("-std=c99",)), ("c++", ("-x", "c++"))])
+AVERAGE, SUM = "1.5", "[2.0, 4.0, 6.0, 1.0]"
+LANGUAGES = [
+    *(("cc", (flag,), "all_reduce.c", "2 4 6 1") for flag in ("-std=c99", "-std=c17")),
+    *by_night("calls", ("c++", ("-x", "c++"), "all_reduce.c", "2 4 6 1")),
+    *by_night("calls", ("c++", ("-std=c++17",), "all_reduce.cc", AVERAGE)),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "example", "printed"), LANGUAGES)
 def test_example_prints_the_sum(
-    name: str, flags: tuple[str, ...], folder: Path, tmp_path: Path
+    name: str, flags: tuple[str, ...], example: str, printed: str, folder: Path, tmp_path: Path
 ) -> None:
-    program = compiled(EXAMPLE, folder, name=name, flags=("-Wall", "-Wextra", *flags))
-    meeting = {"HCCL_COMM_ID": f"127.0.0.1:{free_port()}", "HCCL_SECRET": "0123456789abcdef" * 4}
-    ended = run_ranks([program], 2, tmp_path, meeting)
-    assert Counter(ended) == Counter((0, f"rank {r} of 2: 2 4 6 1\n") for r in range(2))
+    program = compiled(EXAMPLES / example, folder, name=name, flags=("-Wall", "-Wextra", *flags))
+    expect_sums(program, printed, tmp_path)
+
+
+@pytest.mark.nightly("calls")
+def test_example_in_rust_prints_the_sum(tmp_path: Path) -> None:
+    if shutil.which("rustc") is None:
+        pytest.skip("there is no rustc")
+    program = tmp_path / "all_reduce"
+    words = ["rustc", EXAMPLES / "all_reduce.rs", "-L", LIB, "-l", "hccl", "-o", program]
+    subprocess.run(words, check=True)
+    expect_sums(program, SUM, tmp_path)
+
+
+def expect_sums(program: Path, printed: str, at: Path) -> None:
+    environment = {
+        "HCCL_COMM_ID": f"127.0.0.1:{free_port()}",
+        "HCCL_SECRET": "0123456789abcdef" * 4,
+        "LD_LIBRARY_PATH": str(LIB),
+    }
+    ended = run_ranks([program], 2, at, environment)
+    assert ended == [(0, f"rank {rank} of 2: {printed}\n") for rank in range(2)]
+
+
+def test_debugging_prints_the_text_of_an_error(folder: Path, tmp_path: Path) -> None:
+    program = compiled(HERE / "errors.c", folder)
+    ended = run_ranks([program], 2, tmp_path, {"HCCL_DEBUG": "1"})
+    expect_success(ended, "libhccl: hcclReduce: root: expected a rank of 0..1, got -1")

@@ -2,6 +2,8 @@
 // others.
 #include "libhccl/api.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace hccl {
@@ -117,6 +119,11 @@ hcclResult_t collective(const char* name, Asked asked, hcclComm_t comm, void* st
 
 hcclResult_t report(Error error) {
   last_text = std::move(error.text);
+  // Programs often print hcclGetErrorString() alone.
+  const char* debug = getenv("HCCL_DEBUG");
+  if (debug != nullptr && *debug != '\0' && *debug != '0') {
+    std::fprintf(stderr, "libhccl: %s\n", last_text.c_str());
+  }
   return error.code;
 }
 
