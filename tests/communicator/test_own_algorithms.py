@@ -79,6 +79,35 @@ def test_own_algorithm_serves_the_calls_that_its_rules_name(
     assert chosen[1].endswith("your algorithm, 1 step")
 
 
+@pytest.mark.parametrize("count", [96, 100_000])
+def test_chunk_that_is_written_in_part_is_sent_with_the_rest_of_the_input(count: int) -> None:
+    def in_two_ways(me: int, n: int, plan: PlanBuilder) -> None:
+        if me == 0:
+            plan.recv_reduce([1], data[0:1])
+            plan.send([2], data[:])
+            plan.recv(2, data[:])
+        elif me == 1:
+            plan.send([0], data[0:1])
+            plan.send([2], data[1:3])
+            plan.recv(2, data[:])
+        else:
+            plan.recv_reduce([1], data[1:3])
+            plan.recv_reduce([0], data[:])
+            plan.send([0, 1], data[:])
+
+    own = (hccl_py.algorithm("all_reduce", chunks=3, cost="3 steps")(in_two_ways),)
+
+    def call(comm: Communicator) -> None:
+        given, found = np.arange(count, dtype=np.float64), np.full(count, np.nan)
+        comm.all_reduce(given, output=found)
+        np.testing.assert_array_equal(found, 3 * np.arange(count))
+        np.testing.assert_array_equal(given, np.arange(count))
+        comm.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(call, open_ranks(3, lambda _rank: own)))
+
+
 def test_wrong_algorithm_is_the_same_error_on_all_ranks() -> None:
     (message,) = messages(open_ranks(3, lambda _rank: (wrong,)))
     assert "to_the_next_only is wrong for 3 ranks" in message
