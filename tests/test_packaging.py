@@ -80,9 +80,8 @@ def test_tested_versions_of_torch_are_those_of_the_matrix_and_of_the_pages() -> 
     assert (tuple(one.rpartition(".")[0] for one in exact), newest) == (TESTED_TORCH, "newest")
     assert default[1] == exact[0]
     assert f"pip install torch=={exact[0]}\n" in text_of(".github/workflows/nightly.yml")
-    assert f"tested](docs/stability.md#versions) with {' and '.join(TESTED_TORCH)} |" in text_of(
-        "README.md"
-    )
+    listed = f"{', '.join(TESTED_TORCH[:-1])} and {TESTED_TORCH[-1]}"
+    assert f"tested](docs/stability.md#versions) with {listed} |" in text_of("README.md")
     assert f"| {', '.join(TESTED_TORCH)} and the newest |" in text_of("docs/stability.md")
 
 

@@ -29,7 +29,7 @@ SECTIONS = {
 }
 """Names that the marker `nightly` takes."""
 
-TORCH_VERSIONS = ("2.13.0", "2.14.1", "newest")
+TORCH_VERSIONS = ("2.13.0", "2.14.1", "2.15.0", "newest")
 """Versions of torch with which the default tier runs, in an environment of its own each."""
 
 COMMANDS = {

@@ -81,7 +81,7 @@ def _connected(options: Any, config: str, wait: str | None) -> TorchCollectives:
 @cache  # once in a process
 def _warn_of_untested_torch(version: str) -> None:
     if ".".join(version.split(".")[:2]) not in TESTED_TORCH:
-        tested = " and ".join(TESTED_TORCH)
+        tested = ", ".join(TESTED_TORCH)
         text = f"hccl: warning: torch {version} was not tested with hccl-py; tested: {tested}"
         print(text, file=sys.stderr, flush=True)
 
