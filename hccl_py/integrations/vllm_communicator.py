@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
+from hccl_py.torch_backend.groups.backend import backend_of
 from hccl_py.transport.errors import InvalidArgumentError
 
 
 class HcclCommunicator(CpuCommunicator):  # type: ignore[misc]
-    """vLLM's communicator for CPUs, whose calls all go to torch.distributed.
+    """vLLM's communicator for CPUs, whose calls all go to hccl's groups.
 
     `GroupCoordinator` of vLLM sends dictionaries of tensors by `isend` then.
     """
@@ -24,6 +26,19 @@ class HcclCommunicator(CpuCommunicator):  # type: ignore[misc]
                 "torch.distributed: this version of vLLM does not fit hccl-py; start it without "
                 "HCCL_REPLACE=gloo:all"
             )
+        backend = backend_of(self.device_group)
+        self._communicator = None if backend is None else backend.communicator
+
+    def all_reduce(self, input_: Tensor) -> Tensor:
+        """Sum in place over the ranks.
+
+        A layer has two small sums, and the Python of torch.distributed takes longer than each.
+        """
+        if self._communicator is None or not input_.is_contiguous():
+            super().all_reduce(input_)
+        else:
+            self._communicator.all_reduce(input_)
+        return input_
 
     def _all_group_ranks_share_shm_group_name(self) -> bool:
         return False  # so vLLM makes no shared memory of its own

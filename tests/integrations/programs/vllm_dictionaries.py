@@ -1,4 +1,4 @@
-"""Two ranks of vLLM's pipeline parallelism, which send each other dictionaries of tensors."""
+"""Two ranks of a group of vLLM, which send each other dictionaries of tensors, and sum."""
 
 import os
 from typing import Any
@@ -48,6 +48,9 @@ else:
     for number in range(NUM_SENDS):
         (received,) = group.recv_tensor_dict().values()
         assert torch.equal(received, torch.full((1 << 16,), number))
+for data in (torch.arange(512.0), torch.ones(2, 256, dtype=torch.bfloat16), torch.ones(3, 5).t()):
+    summed = group.device_communicator.all_reduce(data.clone())
+    assert torch.equal(summed, 2 * data)
 check(group.broadcast_tensor_dict(SENT if rank == 1 else None, src=1))
 group.barrier()
 group._reap_completed_isends()
