@@ -44,7 +44,8 @@ typedef enum {
   hcclMax = 3,
   hcclAvg = 4, /* the sum, divided once by the number of ranks; integers round towards 0 */
   hcclOpNone = 5,
-  hcclMaxRedOp = 0x7fffffff /* beyond hcclOpNone: of hcclRedOpCreatePreMulSum */
+  hcclMaxRedOp = 0x7fffffff, /* beyond hcclOpNone: of hcclRedOpCreatePreMulSum */
+  hcclMinRedOp = -0x7fffffff /* so that any int may be passed, also in C++ */
 } hcclRedOp_t;
 
 typedef enum {
@@ -65,7 +66,8 @@ typedef enum {
   hcclNumResults = 13,
   hcclStreamError = 14, /* the communicator was aborted */
   hcclSynapseTerminated = 15,
-  hcclPortDown = 16
+  hcclPortDown = 16,
+  hcclMaxResult = 0x7fffffff
 } hcclResult_t;
 
 typedef enum {
@@ -85,7 +87,8 @@ typedef enum {
   hcclDouble = 8,
   hcclBfloat16 = 9,
   hcclNumTypes = 10,
-  hcclMaxDataType = 0x7fffffff
+  hcclMaxDataType = 0x7fffffff,
+  hcclMinDataType = -0x7fffffff
 } hcclDataType_t;
 
 /* ---- Version and errors */
