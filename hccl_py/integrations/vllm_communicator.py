@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
@@ -34,7 +35,8 @@ class HcclCommunicator(CpuCommunicator):  # type: ignore[misc]
 
         A layer has two small sums, and the Python of torch.distributed takes longer than each.
         """
-        if self._communicator is None or not input_.is_contiguous():
+        traced = torch.compiler.is_compiling()  # torch knows how to trace its own calls alone
+        if self._communicator is None or traced or not input_.is_contiguous():
             super().all_reduce(input_)
         else:
             self._communicator.all_reduce(input_)

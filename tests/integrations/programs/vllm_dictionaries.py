@@ -51,6 +51,8 @@ else:
 for data in (torch.arange(512.0), torch.ones(2, 256, dtype=torch.bfloat16), torch.ones(3, 5).t()):
     summed = group.device_communicator.all_reduce(data.clone())
     assert torch.equal(summed, 2 * data)
+traced = torch.compile(group.device_communicator.all_reduce, backend="eager", fullgraph=True)
+assert torch.equal(traced(torch.ones(8)), torch.full((8,), 2.0))
 check(group.broadcast_tensor_dict(SENT if rank == 1 else None, src=1))
 group.barrier()
 group._reap_completed_isends()
