@@ -201,7 +201,7 @@ def test_page_names_every_suite_and_what_remains() -> None:
     for suite in (IN_WHEEL, *OF_GROUPS, *OF_BACKENDS):
         lost = [sum(name.startswith(f"{kind}/{suite}.") for name in REMAIN) for kind in CAN]
         alone, backend = (f"all but {count}" if count else "all" for count in lost)
-        name = "`DistributedTest`, in the wheel" if suite == IN_WHEEL else f"`{suite}`"
+        name = "`DistributedTest`, in the wheel" if suite == IN_WHEEL else f"`{suite}.py`"
         row = rf"\| {name} \| .* \| {'–' if suite in OF_BACKENDS else alone} \| {backend} \|"
         assert re.search(row, rows), suite
     for name, reason in REMAIN.items():
