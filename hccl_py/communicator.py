@@ -321,11 +321,9 @@ class Communicator(Collectives[None]):
         gather = partial(self.all_gather, timeout_s=timeout_s)
         connect = self._connector(self.name.partition(_SHRUNK)[0], limit_s)
         made = open_grown(self._state, (unique_id, num_new), limit_s, gather, connect)
-        try:
+        # After it all ranks know the outcome, so this coordinator may end.
+        with contextlib.suppress(CommunicatorError):
             self.barrier(timeout_s=timeout_s)
-        except BaseException:
-            made.close()
-            raise
         made.timeout_s = self.timeout_s
         self._state.ended = f"grew: use what grow() returned, with {made.world_size} ranks"
         self.close()

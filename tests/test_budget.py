@@ -19,11 +19,11 @@ BUDGET = {
     "transport/control": 1_800,
     "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_273,
-    "hccl_py/communicator.py": 370,
-    "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_690,
+    "hccl_py/communicator.py": 372,
+    "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_726,
     "hccl_py/*": 1_630,
     "hccl_py/plan hccl_py/algorithms": 4_025,
-    "hccl_py/diagnosis hccl_py/observe": 3_360,
+    "hccl_py/diagnosis hccl_py/observe": 3_364,
     "hccl_py/csrc": 12_005,
     "hccl_py/torch_backend": 5_640,
     "hccl_py/schedulers hccl_py/integrations": 3_720,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_050,
     "benchmarks": 4_280,
-    "tests": 64_695,
+    "tests": 64_735,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -46,6 +46,7 @@ class CommunicatorState:
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
     num_windows: int = 0  # made so far
+    num_grows: int = 0  # begun so far
     owner: "weakref.ref[Any] | None" = None  # the Communicator
     ended: str = "is closed"  # for errors of calls after the end
 

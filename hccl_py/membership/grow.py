@@ -2,9 +2,11 @@
 
     request   one rank has the unique id; all learn it, and check that they agree
     connect   old ranks keep their numbers and new ones follow; a death of an old rank ends it
-    confirm   a barrier of the old communicator: all old ranks are connected, or none goes on
+    confirm   all old ranks are connected, or none goes on
 
-New processes know nothing of the old communicator. They use the id as for any communicator.
+All old ranks that live learn the same outcome, also if one dies meanwhile: otherwise some would go
+on with the new ranks, and the rest could not shrink without them. New processes know nothing of the
+old communicator. They use the id as for any communicator.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ import numpy as np
 from hccl_py.calls.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.environment import report
-from hccl_py.membership.subset import Connect, Made, ended_members, failure_of, trouble_of
+from hccl_py.membership.subset import Closable, Connect, Made, ended_members, failure_of, trouble_of
 from hccl_py.membership.unique_id import UniqueId, store_of_unique_id
 from hccl_py.transport.arguments import whole_number
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
@@ -52,11 +54,14 @@ def open_grown(
     known, num_new = wanted
     mine = request(known, num_new)
     requests = np.empty((old.world_size, mine.size), mine.dtype)
+    old.num_grows += 1
     try:
         gather(requests, mine)
         known = _agreed_id(requests)
         return _connect(old, known, num_new, timeout_s, connect)
     except HcclError as error:
+        if old.coordination is not None:
+            old.coordination.decline(_key(old), str(error))
         if known is not None:
             report(f"rank {old.rank} did not grow its communicator: {error}", known)
         raise
@@ -96,7 +101,9 @@ def _connect(
             unique_id, *member, timeout_s, hopeless=lambda: trouble_of(old, members)
         ) as store:
             store.ended = lambda: ended_members(old, members).keys()
-            return connect(store, *member)
+            made = connect(store, *member)
+        _confirm(old, made, timeout_s)
+        return made
     except BootstrapError as error:
         failure = failure_of(old, members, error)
         if failure is None:
@@ -105,3 +112,22 @@ def _connect(
             raise failure from error
         finally:
             del failure  # its traceback refers to this frame
+
+
+def _key(old: CommunicatorState) -> str:
+    return f"grow/{old.num_grows}"
+
+
+def _confirm(old: CommunicatorState, made: Closable, timeout_s: float) -> None:
+    """Return if all old ranks are connected; else close what was made, and raise."""
+    if old.coordination is None:
+        return
+    try:
+        problems = old.coordination.agree(_key(old), "", timeout_s)
+        lost = [rank for rank in range(old.world_size) if rank not in problems]
+        missing = f"{ranks(lost)} did not confirm the connections" if lost else ""
+        if problem := next(filter(None, problems.values()), missing):
+            raise BootstrapError(problem)
+    except BaseException:
+        made.close()
+        raise

@@ -363,7 +363,11 @@ def main(way: str, num_events: int, seed: str) -> None:
     for _ in range(num_events):
         controller.story = []
         before = len(controller.quiets)
-        controller.event()
+        try:
+            controller.event()
+        except Wrong:
+            print("wrong:", *controller.story, sep="\n  ", flush=True)
+            raise
         if max(controller.quiets[before:], default=0) > LIMIT_S:
             print(f"{max(controller.quiets[before:]):.1f} s:", *controller.story, sep="\n  ")
     controller.end()

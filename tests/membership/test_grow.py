@@ -23,7 +23,7 @@ from hccl_py import (
     InvalidArgumentError,
     get_unique_id,
 )
-from hccl_py.membership.grow import request
+from hccl_py.membership.grow import open_grown, request
 from hccl_py.transport.network.identity import Identity
 
 
@@ -183,6 +183,29 @@ def test_death_of_an_old_rank_ends_the_wait_with_its_number(nodes: int) -> None:
         loses_a_rank_while_it_waits, 3, env=on_nodes(nodes, 3), victims=[2], timeout_s=HANG_S
     )
     assert results == [[2, 2], [2, 2], None]
+
+
+def test_rank_that_fails_after_it_was_connected_takes_all_old_ranks_back() -> None:
+    uid = get_unique_id()
+
+    def grow(comm: Communicator) -> tuple[str, int]:
+        connected = comm._connector("grown", HANG_S)
+
+        def connect(store: Any, rank: int, size: int) -> Communicator:
+            made = connected(store, rank, size)
+            if rank == 1:
+                made.close()
+                raise BootstrapError("no memory is left")
+            return made
+
+        with pytest.raises(BootstrapError) as caught:
+            open_grown(comm._state, (uid, 1), HANG_S, comm.all_gather, connect)
+        return str(caught.value), ranks_as_bits(comm)
+
+    with ThreadRanks("aab") as ranks, ThreadPoolExecutor(1) as thread:
+        joined = thread.submit(join, uid, 3, 4)
+        assert ranks.run(grow) == [("rank 1 of 4: no memory is left", 7)] * 3
+        assert isinstance(joined.exception(HANG_S), CommunicatorError)
 
 
 def grows_and_closes(rank: int, world_size: int) -> None:

@@ -83,6 +83,11 @@ class Coordination:
                 "whether the other ranks still run"
             ) from None
 
+    def decline(self, key: str, value: Any) -> None:
+        """Give a value that settles an agreement by itself: it ends at once; does not wait."""
+        with contextlib.suppress(CommunicatorError):  # closed: the others see that
+            self._ask("agree", [key, value, 0.0, None])
+
     def store(
         self, prefix: str = "", timeout_s: float = 60.0, hopeless: Callable[[], str] | None = None
     ) -> StoreClient:
