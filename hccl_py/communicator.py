@@ -286,7 +286,11 @@ class Communicator(Collectives[None]):
         core.poll()
         connect = self._connector(name, timeout_s)
         self._num_shrinks += 1
-        made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
+        self._state.reporter.diagnoses_losses = True
+        try:
+            made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
+        finally:
+            self._state.reporter.diagnoses_losses = False
         made.timeout_s, made.old_ranks = self.timeout_s, tuple(members)
         # After it all ranks have left the agreement, so this coordinator may end. From now on the
         # calls of the new communicator report ranks that die.

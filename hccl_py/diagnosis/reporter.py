@@ -45,7 +45,13 @@ _MAX_OTHER_CALLS = 8
 
 
 class Reporter:
-    """Reports for one rank of one communicator."""
+    """Reports for one rank of one communicator.
+
+    Attributes:
+        diagnoses_losses: whether a lost rank is reported even while no call waits for it.
+    """
+
+    diagnoses_losses = False
 
     def __init__(self, core: _core.Communicator, recorder: FlightRecorder) -> None:
         self.member = recorder.member
@@ -79,6 +85,10 @@ class Reporter:
         core.poll()
         for change in core.take_device_changes():
             logger.warning("%s", change)
+        if self.diagnoses_losses:
+            for one in core.ended_peers():
+                if one.cause == Cause.LOST:
+                    self.report_ended(one.rank)
         return [
             (one.rank, one.cause == Cause.LEFT, one.last_sequence)
             for one in core.ended_peers()

@@ -24,6 +24,10 @@ _CONFIRM_S = 2.0
 """How much later than its neighbours a rank may finish connecting."""
 
 
+class _MinorityError(BootstrapError):
+    """Another group could continue too."""
+
+
 def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[int]:
     """Return the ranks to exclude, in order, or raise InvalidArgumentError."""
     excluded = sorted(set(check_ranks("exclude", world_size, exclude)))
@@ -54,12 +58,20 @@ def regroup(
         return connect(None, 0, 1), [0]
     me, world_size = old.rank, old.world_size
     awaited = [rank for rank in range(world_size) if rank not in exclude]
-    for attempt in range(world_size):  # repeated when a member was lost
+    is_repeated = False
+    for attempt in range(world_size + 1):  # repeated when a member was lost
         key = f"shrink/{number}/{attempt}"
         dead = [rank for rank, left, _ in old.reporter.ended_ranks() if not left]
         mine = {"exclude": list(exclude), "dead": dead}
         answers = coordination.agree(key, mine, timeout_s, among=awaited)
-        members = _members(me, world_size, answers)
+        try:
+            members = _members(me, world_size, answers)
+        except _MinorityError:
+            # Ranks that died meanwhile are in nobody's answer. All have the same answers.
+            if is_repeated:
+                raise
+            is_repeated, awaited = True, list(answers)
+            continue
         problem = ""
         with ExitStack() as undo:
             try:
@@ -99,11 +111,10 @@ def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
             )
     ended = {*named, *(one for rank in members for one in answers[rank]["dead"])}
     voters = sorted({*members, *range(world_size)} - (ended - {*members}))
-    # Otherwise another group could continue too.
     if 2 * len(members) + (voters[0] in members) > len(voters):
         return members
     absent = [rank for rank in voters if rank not in members]
-    raise BootstrapError(
+    raise _MinorityError(
         f"shrink: only {ranks(members)} of {len(voters)} ranks that may be alive came; "
         f"{ranks(absent)} may have gone on without this one, and two groups must not: more than "
         "half are needed, or half with the lowest rank. If you know that they have ended, name "

@@ -86,6 +86,24 @@ def test_after_a_sigkill_of_one_of_eight_the_next_all_reduce_is_done_in_half_a_s
         assert took_s < RECOVERED_S
 
 
+def dies_between_calls(rank: int, world_size: int) -> tuple[float, int]:
+    comm = Communicator()
+    assert sum_of_ones(comm) == world_size
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = Moment.now()
+    with comm.shrink(timeout_s=HANG_S) as left:
+        return Moment.now() - began, sum_of_ones(left)
+
+
+@pytest.mark.parametrize(("nodes", "n"), [(1, 2), (2, 2), (2, 3), (3, 3)])
+def test_death_that_no_call_waits_for_is_found_by_shrink(nodes: int, n: int) -> None:
+    results = run_ranks(dies_between_calls, n, env=on_nodes(nodes, n), victims=[0])
+    for took_s, found in results[1:]:
+        assert found == n - 1
+        assert took_s < SHRUNK_S
+
+
 def all_die_in_turn(rank: int, world_size: int) -> str:
     """Every time the lowest rank dies, which is the coordinator."""
     comm = Communicator()
