@@ -286,11 +286,8 @@ class Communicator(Collectives[None]):
         core.poll()
         connect = self._connector(name, timeout_s)
         self._num_shrinks += 1
-        self._state.reporter.diagnoses_losses = True
-        try:
+        with self._state.reporter.diagnosing_losses():
             made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
-        finally:
-            self._state.reporter.diagnoses_losses = False
         made.timeout_s, made.old_ranks = self.timeout_s, tuple(members)
         # After it all ranks have left the agreement, so this coordinator may end. From now on the
         # calls of the new communicator report ranks that die.
@@ -324,7 +321,8 @@ class Communicator(Collectives[None]):
         limit_s = self._state.limit(timeout_s)
         gather = partial(self.all_gather, timeout_s=timeout_s)
         connect = self._connector(self.name.partition(_SHRUNK)[0], limit_s)
-        made = open_grown(self._state, (unique_id, num_new), limit_s, gather, connect)
+        with self._state.reporter.diagnosing_losses():
+            made = open_grown(self._state, (unique_id, num_new), limit_s, gather, connect)
         # After it all ranks know the outcome, so this coordinator may end.
         with contextlib.suppress(CommunicatorError):
             self.barrier(timeout_s=timeout_s)

@@ -8,7 +8,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -45,13 +46,7 @@ _MAX_OTHER_CALLS = 8
 
 
 class Reporter:
-    """Reports for one rank of one communicator.
-
-    Attributes:
-        diagnoses_losses: whether a lost rank is reported even while no call waits for it.
-    """
-
-    diagnoses_losses = False
+    """Reports for one rank of one communicator."""
 
     def __init__(self, core: _core.Communicator, recorder: FlightRecorder) -> None:
         self.member = recorder.member
@@ -63,6 +58,7 @@ class Reporter:
         self._cut_off: set[int] | None = None
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
+        self._diagnoses_losses = False
         _reporters[id(self)] = self
 
     def close(self) -> None:
@@ -85,7 +81,7 @@ class Reporter:
         core.poll()
         for change in core.take_device_changes():
             logger.warning("%s", change)
-        if self.diagnoses_losses:
+        if self._diagnoses_losses:
             for one in core.ended_peers():
                 if one.cause == Cause.LOST:
                     self.report_ended(one.rank)
@@ -204,6 +200,15 @@ class Reporter:
         peer = next(one for one in core.ended_peers() if one.rank == rank)
         self._failure = Failure.of(peer)
         os.eventfd_write(core.report_fd(), 1)
+
+    @contextmanager
+    def diagnosing_losses(self) -> Iterator[None]:
+        """Report lost ranks meanwhile, even if no call waits for them."""
+        self._diagnoses_losses = True
+        try:
+            yield
+        finally:
+            self._diagnoses_losses = False
 
     def await_diagnosis(self) -> None:
         """Wait, for a limited time, for the diagnosis of a failure that this rank has reported."""
