@@ -11,8 +11,9 @@ from hccl_py.capi.config import folder
 
 HERE = Path(__file__).parent
 LIMIT_S = 200.0
-INCLUDE, LIB = folder() / "include", folder() / "lib"
-FLAGS = (f"-I{INCLUDE}", f"-I{INCLUDE / 'hccl'}")
+PREFIX = Path(os.environ.get("HCCL_TEST_C_PREFIX", folder()))
+INCLUDE, LIB = PREFIX / "include", PREFIX / "lib"
+FLAGS = (f"-I{INCLUDE}", f"-I{INCLUDE / 'hccl'}", *os.environ.get("HCCL_TEST_C_FLAGS", "").split())
 LINK = (f"-L{LIB}", "-lSynapse", "-lhccl", "-lpthread", f"-Wl,-rpath,{LIB}")
 STRICT = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 

@@ -77,11 +77,13 @@ void submit(Asked asked, void* stream) {
     group.calls.emplace_back(stream, std::move(asked));
   } else if (on == nullptr) {
     StreamPtr before;
+    uint64_t number;
     {
       std::lock_guard guard(asked.communicator->mutex);
       before = asked.communicator->queued_on.lock();
+      number = asked.communicator->queued_as;
     }
-    if (before != nullptr) before->wait_for(asked.communicator->queued_as);
+    if (before != nullptr) before->wait_for(number);
     Call(std::move(asked)).run();
   } else {
     auto batch = std::make_unique<Batch>();
