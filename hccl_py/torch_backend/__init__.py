@@ -24,7 +24,7 @@ ALIAS = "hccl_py"
 """Always registered: Habana's and Ascend's plug-ins register `NAME` too, and the last one wins."""
 
 TESTED_TORCH = ("2.13", "2.14", "2.15")
-"""Versions with which the whole suite passed; the matrix of the hosted CI has these."""
+"""Versions with which the tests that need torch passed; the matrix of the hosted CI has these."""
 
 AFTER_IMPORT: dict[str, Callable[[], None]] = {}
 """By module of torch, what to do once a program has imported it; see `_autoload.py`."""

@@ -198,6 +198,7 @@ def open_and_close_often(_rank: int, _size: int, how: str) -> list[int]:
             participant = coordination._require()
             store = participant._serves["set"].__closure__[0].cell_contents  # type: ignore[attr-defined]
             sizes.append(len(participant._sets) + len(store._values) + len(store._left))
+            comm.barrier()  # before the other rank's next subset
     return sizes
 
 

@@ -30,14 +30,11 @@ class StoreServer(Generic[Client]):
         self._values: dict[str, bytes] = {}
         self._waiting: dict[tuple[Client, int], list[str]] = {}
         self._left: dict[str, set[Client]] = {}
-        self._last_left: dict[Client, tuple[int, str]] = {}
 
     def set(self, client: Client, number: int, key: str, value: bytes) -> None:
         """Set a key, and answer the clients that waited for it."""
         self._answer(client, number, True)
-        left_as, prefix = self._last_left.get(client, (0, ""))
-        if not (0 < number < left_as and key.startswith(prefix)):  # else a repeated question
-            self._put(key, value)
+        self._put(key, value)
 
     def compare(self, client: Client, number: int, key: str, expected: bytes, value: bytes) -> None:
         """Set a key if it has the expected value, and answer with its final value."""
@@ -70,7 +67,6 @@ class StoreServer(Generic[Client]):
     def leave(self, client: Client, number: int, prefix: str, num_clients: int) -> None:
         """Record that a client no longer needs a prefix; after the last, drop its keys."""
         self._answer(client, number, True)
-        self._last_left[client] = number, prefix
         if not any(key.startswith(prefix) for key in self._values):
             return  # a repeated question
         self._left.setdefault(prefix, set()).add(client)

@@ -39,7 +39,7 @@ struct SchedulingAttributes {
   uint64_t runtime, deadline, period;  // nanoseconds
 };
 
-// The shortest that Linux takes. A thread that computes is preempted by its timer no more often.
+// The shortest that Linux takes. A thread that computes loses its core at timer ticks all the same.
 constexpr uint64_t slice_ns = 100'000;
 
 }  // namespace

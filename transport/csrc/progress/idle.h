@@ -17,10 +17,10 @@ enum class Wait : int { spin, balanced, idle };
 // Cores this process may use: affinity mask and cgroup quota.
 int usable_cores();
 
-// For a thread that waits for peers. Linux runs first whose time slice ends first: a thread that
-// wakes up among programs that compute is late by several of their slices (1.4 to 2.8 ms each), and
-// so is one that yields from 6.6 on. From 6.12 on a thread can set its slice: this sets a tenth of
-// a millisecond, if it has more. Its share of the core stays the same.
+// For a thread that waits for peers. Of the threads that want a core, Linux prefers the one whose
+// time slice would end first. Among programs that compute, a thread that wakes up or yields is
+// therefore late by several of their slices, of 1.4 to 2.8 ms each. From Linux 6.12 on a thread can
+// set its slice: this sets a tenth of a millisecond, if it has more. Its share of the core stays.
 void shorten_slice();
 
 // How often another thread has taken the core from this one; its yields count too.
