@@ -117,12 +117,14 @@ def _busy(count: int) -> Iterator[list[int]]:
     """Run processes that compute all the time, of this session and nice; yield their ids."""
     context = multiprocessing.get_context("fork")
     crowd = [context.Process(target=_compute, args=(os.getpid(),)) for _ in range(count)]
-    for one in crowd:
-        one.start()
+    started = []
     try:
-        yield [one.pid for one in crowd if one.pid]
-    finally:
         for one in crowd:
+            one.start()
+            started.append(one)
+        yield [one.pid for one in started if one.pid]
+    finally:
+        for one in started:
             one.kill()
             one.join()
 
