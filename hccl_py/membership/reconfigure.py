@@ -75,7 +75,7 @@ class Member:
                 "a process that is left out does not reconfigure"
             )
         if self._last:
-            self._server.drop(self._last, FAILURE)  # which late members of it still get
+            self._server.end(self._last, FAILURE)
         epoch = Epoch(uuid, ids, list(ids).index(self.handle))
         if uuid in self._used:
             epoch.refuse(f"uuid: {uuid} was already used by this group; pass a fresh one to all")

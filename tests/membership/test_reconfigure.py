@@ -4,6 +4,7 @@ import json
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,7 @@ from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.membership.reconfigure import Member
+from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.network.identity import Identity
 
 CHURN = Path(__file__).parent / "churn.py"
@@ -183,13 +185,36 @@ def test_handle_of_a_member_that_ended_is_named_at_once(gone: int, parts: list[P
     assert connect(left, 2) == group_of(2)
 
 
+def test_member_that_reads_after_the_others_went_on_hears_why(
+    parts: list[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen that the list of members is there; the first member drops it then."""
+    has_gone_on, wait_for_keys = threading.Event(), SealedStore.wait
+
+    def wait(self: SealedStore, keys: list[str], *rest: Any) -> None:
+        wait_for_keys(self, keys, *rest)
+        if keys == ["members"]:
+            assert has_gone_on.wait(HANG_S)
+
+    monkeypatch.setattr(SealedStore, "wait", wait)
+    given = handles_of(parts)
+    parts[2].close()
+    early, late = start(parts[:2], 1, given)
+    (error,) = errors_of([early])
+    assert connect(parts[:1], 2) == group_of(1)
+    has_gone_on.set()
+    began = Moment.now()
+    assert str(errors_of([late])[0]).endswith(str(error).partition(": cannot connect: ")[2])
+    assert Moment.now() - began < LOST_S
+
+
 def test_store_of_a_member_keeps_only_failures_of_earlier_epochs(parts: list[Part]) -> None:
     for uuid in range(1, 6):
         connect(parts, uuid)
     errors_of(start(parts[:2], 6, handles_of(parts), 2.0))
     connect(parts[:1], 7)
     server = parts[0].member._server
-    server.drop("never/", "")
+    server.end("never/", "")
     server._plane.loop.call(lambda: None)
     assert list(server._store._values) == ["6/failure"]
 

@@ -174,8 +174,12 @@ class UniqueIdClient(StoreClient):
             for its_number, problem, value, rejected in answers:
                 self.rejected = rejected
                 self.problem = self.problem or problem
-                if its_number == number and value is not None and (kind == "check" or not problem):
+                if its_number != number:
+                    continue
+                if value is not None and (kind == "check" or not problem):
                     return value
+                if not problem:
+                    raise BootstrapError(f"{self._server} has ended this rendezvous")
             if self.problem and kind != "check":
                 raise BootstrapError(self.problem)
             self._check_server()

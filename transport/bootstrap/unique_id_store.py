@@ -106,9 +106,9 @@ class UniqueIdServer:
 
         self._plane.loop.post(unkeep)
 
-    def drop(self, prefix: str, kept: str) -> None:
-        """Drop the keys of a rendezvous that is over, except one."""
-        self._plane.loop.post(lambda: self._store.drop(prefix, kept))
+    def end(self, prefix: str, kept: str) -> None:
+        """Drop the keys of a rendezvous that is over, except one; late ranks still get that."""
+        self._plane.loop.post(lambda: self._store.end(prefix, kept))
 
     def close(self) -> None:
         """End the rendezvous; ranks that still wait get the reason. Idempotent."""

@@ -5,7 +5,7 @@ ranks that have no communicator yet (`unique_id_store.py`).
 
     kind     body        answer
     set      key, value  True
-    get      keys        the values, once all are set
+    get      keys        the values, once all are set; None: a key's rendezvous is over
     check    keys        whether all of them are set
     compare  key, a, b   the key's value, replaced by b if it is a; empty if not set
     cancel   -           none; the question with this number is dropped
@@ -30,6 +30,7 @@ class StoreServer(Generic[Client]):
         self._values: dict[str, bytes] = {}
         self._waiting: dict[tuple[Client, int], list[str]] = {}
         self._left: dict[str, set[Client]] = {}
+        self._over: tuple[str, ...] = ()  # prefixes
 
     def set(self, client: Client, number: int, key: str, value: bytes) -> None:
         """Set a key, and answer the clients that waited for it."""
@@ -53,6 +54,8 @@ class StoreServer(Generic[Client]):
         """Answer with the values, once all keys are set."""
         if self._has(keys):
             self._answer(client, number, [self._values[key] for key in keys])
+        elif any(key.startswith(self._over) for key in keys):
+            self._answer(client, number, None)
         else:
             self._waiting[client, number] = keys
 
@@ -72,10 +75,17 @@ class StoreServer(Generic[Client]):
         self._left.setdefault(prefix, set()).add(client)
         if len(self._left[prefix]) >= num_clients:
             del self._left[prefix]
-            self.drop(prefix)
+            self._drop(prefix)
 
-    def drop(self, prefix: str, kept: str = "") -> None:
-        """Drop the keys of a prefix, except one."""
+    def end(self, prefix: str, kept: str) -> None:
+        """Drop the keys of a prefix, except one, and answer None to who still asks for others."""
+        self._over += (prefix,)
+        self._drop(prefix, kept)
+        for (waiter, number), keys in tuple(self._waiting.items()):
+            self.cancel(waiter, number)
+            self.get(waiter, number, keys)
+
+    def _drop(self, prefix: str, kept: str = "") -> None:
         for key in [key for key in self._values if key.startswith(prefix)]:
             if key != prefix + kept:
                 del self._values[key]
