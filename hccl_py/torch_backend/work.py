@@ -178,7 +178,7 @@ class HcclWork(dist.Work):
         return self.sequence
 
     def get_future(self) -> TensorsFuture:
-        """Return a future of the output tensors, always the same one.
+        """Return a future of the output tensors, always the same one; after `wait` it is done.
 
         Its callbacks run on a thread of the lane, never on the engine's.
         """
@@ -202,6 +202,8 @@ class HcclWork(dist.Work):
         else:
             lane.append(lambda: self._complete(base, results))
             lane.unended.await_at_end_of_backward()
+            if not self._natives:  # whoever has waited for the call may read the value at once
+                future.wait()
         return future
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:

@@ -159,6 +159,42 @@ def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Te
     return results
 
 
+def asks_for_a_future_after_the_end(rank: int, world_size: int) -> tuple[bool, list[int]] | None:
+    """While a callback of an earlier call runs; DDP's reducer reads the value at once then."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank:
+        store.wait(["rank 0 has added its callback"])
+        dist.all_reduce(ones())
+        dist.all_reduce(ones())
+        return None
+    order, done, goes_on = list[int](), list[bool](), threading.Event()
+
+    def slow(_: Any) -> None:
+        assert goes_on.wait(60)
+        order.append(1)
+
+    def ask() -> None:
+        future = work.get_future()
+        done.append(future.done())
+        future.then(lambda _: order.append(2)).wait()
+
+    earlier = dist.all_reduce(ones(), async_op=True).get_future().then(slow)
+    store.set("rank 0 has added its callback", "")
+    work = dist.all_reduce(ones(), async_op=True)
+    work.wait()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(0.2)  # if it did not wait it would be over by then
+    goes_on.set()
+    asking.join()
+    earlier.wait()
+    return done[0], order
+
+
+def test_future_of_a_call_that_was_waited_for_is_done() -> None:
+    assert run_ranks(asks_for_a_future_after_the_end, 2, backend="hccl")[0] == (True, [1, 2])
+
+
 def starts_in_callbacks(rank: int, world_size: int) -> list[list[float]]:
     """Rank 0's callback comes before the group's next call, other ranks' callbacks after it."""
     has_called = threading.Event()
