@@ -16,7 +16,7 @@ SUFFIXES = {".py", ".cc", ".h", ".html"}
 BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 3_030,
-    "transport/control": 1_800,
+    "transport/control": 1_810,
     "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_273,
     "hccl_py/communicator.py": 370,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_050,
     "benchmarks": 4_280,
-    "tests": 64_738,
+    "tests": 64_800,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 
