@@ -1,10 +1,11 @@
 """Plans in a file: `all_reduce=plan:FILE` runs the ops that are written there.
 
 `hccl-plan synthesize` writes such files; other programs may. A file is JSON: `format`, `version`,
-`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `about` (for people) and
-`plans`, one for each root (`null` without roots): `root`, and `ops`, for each rank the lines that
-`hccl-plan show` prints, with `end_step` where a step ends. It counts as a user's algorithm: the
-ranks prove it before their first call, and all must have the same file.
+`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `equal_blocks` (true if
+it relies on blocks of one length), `about` (for people) and `plans`, one for each root (`null`
+without roots): `root`, and `ops`, for each rank the lines that `hccl-plan show` prints, with
+`end_step` where a step ends. It counts as a user's algorithm: the ranks prove it before their first
+call, and all must have the same file.
 """
 
 import json
@@ -28,13 +29,13 @@ _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 _Ops = dict[int | None, list[list[Op | None]]]
 """By root and rank; None ends a step."""
 
-_KEYS = ("collective", "world_size", "data_chunks", "about")
+_KEYS = ("collective", "world_size", "data_chunks", "about", "equal_blocks")
 
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
 """By root (None: the collective has none), the plans of all ranks."""
 
 
-def write_plans(path: Path, plans: PlansOfRoots, about: str) -> None:
+def write_plans(path: Path, plans: PlansOfRoots, about: str, *, equal_blocks: bool = False) -> None:
     """Write plans of one collective among the same ranks; `about` describes them.
 
     Raise OSError: the file cannot be written.
@@ -47,6 +48,7 @@ def write_plans(path: Path, plans: PlansOfRoots, about: str) -> None:
         "world_size": first.world_size,
         "data_chunks": first.shape.data_chunks,
         "about": about,
+        **({"equal_blocks": True} if equal_blocks else {}),
         "plans": [
             {"root": root, "ops": [_lines(plan) for plan in ranks]} for root, ranks in plans.items()
         ],
@@ -88,7 +90,7 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
             "this version of hccl-py"
         )
     values: dict[str, Any] = dict.fromkeys(_KEYS) | document
-    collective, n, chunks, about = (values[key] for key in _KEYS)
+    collective, n, chunks, about, equal = (values[key] for key in _KEYS)
     _require(
         collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
     )
@@ -99,6 +101,7 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
         good = type(value) is int and least <= value <= most
         _require(good, what, f"a number from {least} to {most}", value)
     _require(isinstance(about, str), "about", "text", about)
+    _require(equal is None or type(equal) is bool, "equal_blocks", "true or false", equal)
     contract = COLLECTIVES[collective]
     on_data = contract.blocks is None
     _require(bool(chunks) == on_data, "data_chunks", "1 or more" if on_data else "0", chunks)
@@ -112,7 +115,7 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
             else:
                 _append(plan, op)
 
-    entry = Algorithm(write, lambda _nodes: chunks)
+    entry = Algorithm(write, lambda _nodes: chunks, equal_blocks=bool(equal))
     return CustomAlgorithm(collective, name, entry, about, 0, None, None, n)
 
 

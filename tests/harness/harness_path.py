@@ -19,7 +19,7 @@ HARNESSES = (
         "torch_backend/harness",
     ),
     *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
-    *("lab/synthesis", "capi"),
+    *("lab/synthesis", "lab/interchange", "capi"),
 )
 """Folders whose modules tests import by their bare names."""
 

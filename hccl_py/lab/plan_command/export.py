@@ -7,7 +7,7 @@ from pathlib import Path
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import names_for, plans_for
 from hccl_py.command_line import parse_output, parse_size
-from hccl_py.lab.interchange import msccl
+from hccl_py.lab.interchange import msccl, mscclpp_file
 from hccl_py.lab.interchange.schedule import Schedule, chakra, goal
 from hccl_py.lab.plan_command.arguments import add_costs, add_nodes, chosen, parsed_nodes
 from hccl_py.lab.simulation.costs import Costs, costs_of
@@ -22,9 +22,12 @@ EPILOG = """\
 examples:
   hccl-plan export mine.py:ring --nodes 4 -o ring.json           a plan file
   hccl-plan export all_reduce=ring --nodes 8 -o ring.xml         MSCCL
+  hccl-plan export all_reduce=ring --nodes 8 -o ring.mscclpp.json        MSCCL++
   hccl-plan export all_reduce=ring --nodes 2x4 --size 1M -o ring.goal    LogGOPSim, ATLAHS
   hccl-plan export all_reduce=ring --nodes 2x4 --size 1M -o ring.et      ASTRA-sim, ring.0.et and on
   hccl-plan export --trace traces -o job.et                      the calls of a recorded job"""
+
+_MSCCLPP = ".mscclpp.json"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_costs(parser, required=False)
     add("--size", type=parse_size, metavar="SIZE", help="for .goal and .et: bytes of the call")
     add("--trace", type=Path, metavar="DIR", help="the calls in these flight recorders instead")
-    about = ".json: a plan file; .xml: MSCCL; .goal: GOAL; .et: Chakra traces, a file for each rank"
+    about = (
+        ".json: a plan file; .mscclpp.json: MSCCL++; .xml: MSCCL; .goal: GOAL; .et: Chakra traces, "
+        "a file for each rank"
+    )
     add("-o", "--output", type=parse_output, required=True, metavar="FILE", help=about)
 
 
@@ -59,11 +65,14 @@ def run(given: argparse.Namespace) -> int:
         raise InvalidArgumentError("--trace: expected an --output of .goal or .et")
     algorithm, world = chosen(given)
     roots = range(len(sum(world.nodes, ()))) if COLLECTIVES[algorithm.collective].rooted else [None]
-    if suffix == ".json":
+    is_plan_file = suffix == ".json" and not given.output.name.endswith(_MSCCLPP)
+    if is_plan_file:
         plans = {root: algorithm.verify(world.nodes, root) for root in roots}
-        write_plans(given.output, plans, f"{algorithm}, {algorithm.cost}")
+        equal = algorithm.entry.equal_blocks
+        write_plans(given.output, plans, f"{algorithm}, {algorithm.cost}", equal_blocks=equal)
     else:
-        text = msccl.written(algorithm.verify(world.nodes, world.root))
+        written = msccl.written if suffix == ".xml" else mscclpp_file.written
+        text = written(algorithm.verify(world.nodes, world.root))
         given.output.write_text(text, encoding="utf-8")
     print(f"{given.output}: {algorithm}, {world}")
     return 0

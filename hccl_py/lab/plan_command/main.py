@@ -24,7 +24,7 @@ _IN_FILES = {
     "predict": "predict the time of collectives by running their plans in virtual time",
     "calibrate": "find costs with which simulated times match measured ones",
     "export": "write plans, or a recorded job, for other programs",
-    "import": "prove plans of MSCCL, and write them as a plan file",
+    "import": "prove plans of MSCCL or MSCCL++, and write them as a plan file",
     "synthesize": "make proved plans for a network, and compare them with its bound",
 }
 """Commands with a file each, which has `EPILOG`, `add_options` and `run`."""

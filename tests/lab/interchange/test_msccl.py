@@ -113,8 +113,12 @@ def test_wrong_plan_is_not_imported(
     [
         ("<algo", "expected MSCCL's XML: unclosed token"),
         (xml("allreduce", (1, 1, 0), [[(1, 1, step(0, "r", "i0", "i0"))], []]), "waits for ever"),
-        (xml("allgather", (2, 4, 0), [[], []]), "expected 1 input chunks, because a plan cuts no"),
-        (xml("allreduce", (1, 1, 1), [[(-1, -1, step(0, "re", "s0", "i0"))]]), "was not just rec"),
+        (
+            xml("allgather", (1, 3, 0), [[], []]),
+            "for blocks of 2 GPUs, got 1 of input, 3 of output",
+        ),
+        (xml("allreduce", (1, 1, 1), [[(-1, -1, step(0, "re", "s0", "i0"))]]), "is read before it"),
+        (xml("custom", (1, 1, 1), [[]]), "expected one of allreduce, allgather"),
     ],
 )
 def test_file_that_plans_cannot_express_gets_one_line(
