@@ -1,9 +1,11 @@
 """Arguments that several commands take: an algorithm, its ranks and nodes, and costs."""
 
+from __future__ import annotations
+
 import argparse
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
@@ -11,6 +13,9 @@ from hccl_py.lab.algorithms import MOST_RANKS, algorithm_named, nodes_of
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from hccl_py.lab.simulation.topology import Topology
 
 NODES = "ranks of each node, such as 4,4, or 512x8 for 512 nodes of 8"
 
@@ -51,6 +56,27 @@ def add_costs(parser: argparse.ArgumentParser, *, required: bool) -> None:
     costs.add_argument("--costs", type=Path, metavar="FILE", help=about)
 
 
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Add the option for ranks and links of a network."""
+    about = "the ranks and links of a topology, or of measured links, as synthesize reads them"
+    parser.add_argument("--network", type=Path, metavar="FILE", help=about)
+
+
+def network_of(given: argparse.Namespace) -> Topology | None:
+    """Return the topology of --network, if it is given.
+
+    Raises:
+        InvalidArgumentError: the file is wrong, or --nodes is given too.
+    """
+    if getattr(given, "network", None) is None:
+        return None
+    if given.nodes:
+        raise InvalidArgumentError("--nodes: the file of --network has the ranks; leave one out")
+    from hccl_py.lab.simulation.topology import Topology  # numpy, as above
+
+    return Topology.of_network(given.network)
+
+
 def parsed_nodes(text: str) -> Nodes:
     """Read `4,4`, the number of ranks of each node, ranks in order, or `512x8` for 512 nodes of 8.
 
@@ -72,7 +98,9 @@ def chosen(given: argparse.Namespace) -> tuple[CustomAlgorithm, PlannedWorld]:
         InvalidArgumentError: there is no such algorithm or root, or the nodes are malformed.
     """
     algorithm = algorithm_named(given.algorithm)
-    nodes = parsed_nodes(given.nodes or str(algorithm.world_size or 8))
+    network = network_of(given)
+    text = given.nodes or str(algorithm.world_size or 8)
+    nodes = network.nodes if network else parsed_nodes(text)
     if not COLLECTIVES[algorithm.collective].rooted:
         return algorithm, PlannedWorld(nodes, None)
     if not 0 <= given.root < count_ranks(nodes):

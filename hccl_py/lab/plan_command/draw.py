@@ -8,7 +8,14 @@ from typing import Any
 from hccl_py.algorithms.table import ALGORITHMS
 from hccl_py.command_line import parse_output, parse_picture, parse_size
 from hccl_py.lab.plan_command import still
-from hccl_py.lab.plan_command.arguments import add_algorithm, add_costs, add_nodes, chosen
+from hccl_py.lab.plan_command.arguments import (
+    add_algorithm,
+    add_costs,
+    add_network,
+    add_nodes,
+    chosen,
+    network_of,
+)
 from hccl_py.lab.plan_command.drawing import Drawing, page
 from hccl_py.lab.plan_command.perfetto import timeline
 from hccl_py.lab.simulation.recorded import measured
@@ -41,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_algorithm(parser)
     add_nodes(parser)
+    add_network(parser)
     add_costs(parser, required=False)
     add("--size", type=parse_size, metavar="SIZE", help="with costs: bytes of the call, such as 1M")
     add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
@@ -64,14 +72,16 @@ def _parse_drawing(text: str) -> Path:
 
 def run(given: argparse.Namespace) -> int:
     """Write the file; return 0."""
-    algorithm, world = chosen(given)
     source = given.preset or given.costs
     if given.call is not None and given.trace is None:
         raise InvalidArgumentError("--call: expected --trace with it")
     if given.size and not source:
         raise InvalidArgumentError("--size: expected --preset or --costs with it")
+    if given.network and not source:
+        raise InvalidArgumentError("--network: expected --preset or --costs with it")
     if source and not (given.size or given.trace):
         raise InvalidArgumentError("--preset, --costs: expected --size or --trace with it")
+    algorithm, world = chosen(given)
     plans = algorithm.verify(world.nodes, world.root)
     about, call, num_bytes = f"{world}. {algorithm.cost}.", None, given.size
     if given.trace is not None:
@@ -82,9 +92,12 @@ def run(given: argparse.Namespace) -> int:
     if source:
         is_known = (algorithm.collective, algorithm.name) in ALGORITHMS
         what = str(algorithm) if is_known else plans
-        topology = Topology(world.nodes)
+        topology = network_of(given) or Topology(world.nodes)
         simulated = simulate(what, topology, source, num_bytes, root=world.root, events=True)
-        about += f" Times of a call of {num_bytes} bytes with {source}, as hccl-plan predict has."
+        links = f" over {given.network}" if given.network else ""
+        about += (
+            f" Times of a call of {num_bytes} bytes with {source}{links}, as hccl-plan predict has."
+        )
         if call is not None:
             about += f" It took {call.end / simulated.us:.3g} times as long as predicted."
     drawing = Drawing(plans, algorithm.contract, world.nodes, simulated)

@@ -15,7 +15,13 @@ from hccl_py.command_line import (
     parse_sizes,
     wrapped,
 )
-from hccl_py.lab.plan_command.arguments import NODES, add_costs, parsed_nodes
+from hccl_py.lab.plan_command.arguments import (
+    NODES,
+    add_costs,
+    add_network,
+    network_of,
+    parsed_nodes,
+)
 from hccl_py.lab.plan_command.prediction_report import (
     Predicted,
     chart_lines,
@@ -43,6 +49,7 @@ examples:
   hccl-plan predict --nodes 512x8 --preset gaudi2 --size 1M:1G --plot gaudi2.png
   hccl-plan predict --nodes 16x4 --preset cloud25 --what-if straggler=17:2ms,link=3-4:10Gbit
   hccl-plan predict --costs tuning.json --nodes 4x2 --what-if network=1Gbit,burst=125KB
+  hccl-plan predict --network torus.json --preset cloud25    over links that differ
   hccl-plan predict --trace traces --nodes 32x4 --preset cloud25    a recorded job elsewhere
   hccl-plan predict --trace traces --preset cloud25 --algorithm ring    with another algorithm"""
 
@@ -52,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = f"{NODES} (one node of the preset's ranks, or those of the recorded job)"
     add("--nodes", metavar="LIST", help=about)
+    add_network(parser)
     add_costs(parser, required=True)
     add("--collective", choices=COLLECTIVES, help=f"collective ({_COLLECTIVE})")
     about = "only these, with commas between them; with --trace a collective without any takes all"
@@ -89,7 +97,7 @@ def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology,
     per_node = RANKS_PER_NODE.get(given.preset, 1)
     ranks = world_size or per_node
     per_node = min(per_node, ranks)
-    topology = Topology.even(-(-ranks // per_node), per_node)
+    topology = network_of(given) or Topology.even(-(-ranks // per_node), per_node)
     if given.nodes:
         topology = Topology(parsed_nodes(given.nodes))
     if topology.world_size < 2:
@@ -230,6 +238,10 @@ def _replay(given: argparse.Namespace) -> int:
 
 def _world_line(given: argparse.Namespace, topology: Topology) -> str:
     source = given.preset or given.costs
+    if given.network:
+        return f"{topology.world_size} ranks: the network {given.network}, {source}" + (
+            f", {given.what_if}" if given.what_if else ""
+        )
     sizes = " and ".join(map(str, sorted({len(node) for node in topology.nodes})))
     line = f"{topology.world_size} ranks: {len(topology.nodes)} nodes of {sizes}, {source}"
     return line + (f", {given.what_if}" if given.what_if else "")

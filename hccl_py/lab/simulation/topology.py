@@ -123,6 +123,9 @@ def changed(text: str, topology: Topology, costs: Costs) -> tuple[Topology, Cost
     late_us, links_gbit = dict(topology.late_us), dict(topology.links_gbit)
     for part in filter(None, text.split(",")):
         name, _, value = part.strip().partition("=")
+        if topology.network is not None and name in ("link", "network", "burst"):
+            problem = "the network's file has the links: change them there"
+            raise InvalidArgumentError(f"what-if {part!r}: {problem}")
         if name == "straggler" and (found := re.fullmatch(r"(\d+):(.+)", value)):
             late_us[int(found[1])] = 1e6 * _quantity(part, found[2], TIME)
         elif name == "link" and (found := re.fullmatch(r"(\d+)-(\d+):(.+)", value)):

@@ -87,6 +87,46 @@ def test_page_ends_when_predict_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert spans[-1][1] == pytest.approx(content["end"])
 
 
+def test_links_of_a_network_are_drawn_and_predicted_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "racks.json"
+    links = [([rank, f"rack {rank // 2}"], 1000) for rank in range(4)]
+    links.append((["rack 0", "rack 1"], 250))
+    named = [{"between": ends, "mbit": mbit} for ends, mbit in links]
+    file.write_text(json.dumps({"links": named}))
+    options = ["--network", str(file), "--preset", "cloud25", "--size", "1M"]
+    content = content_of(page_of(tmp_path, "all_reduce=mesh", *options))
+    capsys.readouterr()
+    assert main(["predict", "--algorithm", "mesh", *options]) == 0
+    predicted = capsys.readouterr().out
+    assert f" {content['end'] / 1000:.3g} ms " in predicted and "4 ranks: the network" in predicted
+    # The mesh sends each quarter of the data of two ranks across the racks, twice.
+    least_us = 2 * 4 * (1 << 18) * 8 / 250
+    assert least_us < content["end"] < 1.1 * least_us
+    shares = dict(content["links"])
+    assert shares["rack 0 > rack 1 250 Mbit/s"] > 0.9 > shares["0 > rack 0 1000 Mbit/s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["draw", "all_reduce=ring", "--network", "n.json"], "--network: expected --preset or"),
+        (["predict", "--network", "n.json", "--preset", "office1"], "n.json: No such file"),
+        (
+            ["predict", "--network", "n.json", "--preset", "office1", "--nodes", "4"],
+            "--nodes: the file of --network has the ranks",
+        ),
+    ],
+)
+def test_network_that_says_too_little_or_too_much_is_one_line(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+
+
 def test_name_in_json_gets_a_timeline_with_an_arrow_for_each_message(tmp_path: Path) -> None:
     path = tmp_path / "ring.json"
     options = ["--nodes", "3", "--preset", "office1", "--size", "4K"]

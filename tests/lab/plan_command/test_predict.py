@@ -72,6 +72,18 @@ def test_what_if_changes_the_world() -> None:
     assert costs.scale_out.burst_bytes == 125 << 10
 
 
+def test_what_if_changes_no_links_of_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pair.json"
+    file.write_text('{"links": [{"between": [0, 1], "mbit": 100}]}')
+    words = ["predict", "--network", str(file), "--preset", "office1", "--size", "64K"]
+    for change in ("network=1Gbit", "link=0-1:1Gbit", "burst=125KB"):
+        assert main([*words, "--what-if", change]) == 2
+        assert "the network's file has the links" in capsys.readouterr().err
+    assert main([*words, "--what-if", "straggler=1:2ms"]) == 0
+
+
 def test_burst_fills_the_idle_time_of_a_wire() -> None:
     # Measured over tc's tbf of 100 Mbit/s: bursts of 2000 and 125,000 bytes.
     for burst, measured_us in (("2000", 16_900), ("122KB", 11_030)):
