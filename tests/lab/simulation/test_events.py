@@ -10,7 +10,7 @@ import pytest
 from hccl_py.lab.simulation.costs import Costs, LinkCosts
 from hccl_py.lab.simulation.run import simulate
 from hccl_py.lab.simulation.topology import Topology
-from hccl_py.plan.language import PlanError
+from hccl_py.plan.language import Plan, PlanBuilder, PlanError, Shape, data
 
 MIB = 1 << 20
 FREE = LinkCosts(0.0, 0.0, 0.0)
@@ -66,6 +66,34 @@ def test_messages_share_the_links_of_a_network(tmp_path: Path) -> None:
     assert done.events is not None
     slow = [at for at, name in enumerate(done.events.links) if "100 Mbit/s" in name]
     assert done.events.busy_us()[slow] == pytest.approx([least_us] * 2)
+
+
+def test_message_that_waits_on_its_way_leaves_later_links_to_others(tmp_path: Path) -> None:
+    # Rank 0 sends to 1 and then to 2, whose message waits 8 s for the slow link to the switch. Rank
+    # 3 sends to 2 meanwhile.
+    topology = network_of(
+        tmp_path, (0, "switch", 1.0), (1, "switch", 1.0), (2, "switch", 4.0), (3, "switch", 4.0)
+    )
+    plans = []
+    for rank, pairs in enumerate(([1, 2], [0], [3, 0], [2])):
+        header = Plan("all_reduce", "few", rank, 4, shape=Shape(1))
+        plan = PlanBuilder(header, topology.nodes)
+        for peer in pairs:
+            if rank in (0, 3):
+                plan.send([peer], data[0])
+            else:
+                plan.recv(peer, data[0])
+        plans.append(plan.finish())
+    events = simulate(plans, topology, ONLY_LINKS, 4096, events=True).events
+    assert events is not None
+    us = 4096 / MIB * US_PER_MIB_AT_1_MBIT  # on a link of 1 Mbit/s
+
+    def arrival(rank: int, peer: int) -> float:
+        (at,) = set(events.arrives_us[(events.rank == rank) & (events.peer == peer)].tolist())
+        return at
+
+    assert arrival(3, 2) == pytest.approx(us / 4)
+    assert (arrival(0, 1), arrival(0, 2)) == (pytest.approx(us), pytest.approx(2 * us))
 
 
 def test_message_without_a_route_is_rejected(tmp_path: Path) -> None:

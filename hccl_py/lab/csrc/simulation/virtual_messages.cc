@@ -54,19 +54,33 @@ double VirtualTime::pass(double& clear_at, double busy_us, double burst_us, doub
   return std::max(begin, out - busy_us);
 }
 
-// Takes a message over the links of its route, each of which begins when the one before it does.
-double VirtualTime::cross(const SentMessage& sent, int peer, double now) {
+// Takes a message over the next link of its route. A link takes messages in the order in which they
+// come to it, and the link behind it begins when it does.
+void VirtualTime::cross(SentMessage sent, int peer, double now) {
   const VirtualRank& sender = ranks_[sent.rank];
+  const std::vector<int>& route = world_.routes.at({sender.number, peer});
   double size = mib(sender.program->ops[sender.program->op_of[sent.message]], sent.is_last);
-  double begin = now, end = now;
-  size_t first = happened_.size();
-  for (int link : world_.routes.at({sender.number, peer})) {
-    begin = pass(links_clear_[link], world_.link_us_per_mib[link] * size, 0.0, begin, end);
-    note(sent, begin, links_clear_[link], end, link);
+  int here = route[sent.hop];
+  double end = std::max(sent.end, now);
+  double begin = pass(links_clear_[here], world_.link_us_per_mib[here] * size, 0.0, now, end);
+  if (records_) {
+    note(sent, begin, links_clear_[here], end, here);
+    rows_before_.resize(happened_.size(), no_message);
+    rows_before_.back() = sent.row;
+    sent.row = static_cast<int64_t>(happened_.size()) - 1;
+  }
+  if (static_cast<size_t>(++sent.hop) < route.size()) {
+    sent.at = begin;
+    sent.end = end;
+    sent_now_.push_back(sent);
+    push_leaving();
+    return;
   }
   double arrives = end + link(is_local(sender.number, peer)).latency_us;
-  for (; first < happened_.size(); ++first) std::get<2>(happened_[first]) = arrives;
-  return arrives;
+  for (int64_t row = sent.row; row >= 0; row = rows_before_[static_cast<size_t>(row)]) {
+    std::get<2>(happened_[static_cast<size_t>(row)]) = arrives;
+  }
+  arrive(sent, arrives);
 }
 
 void VirtualTime::leave(int leaving, double now) {
@@ -76,8 +90,8 @@ void VirtualTime::leave(int leaving, double now) {
   int peer = programs_.peer(sender.number, sent.message);
   VirtualRank& receiver = standing_for(peer);
   if (!links_clear_.empty()) {
-    arrive(sent, cross(sent, peer, now));
     push_next(leaving);
+    cross(sent, peer, now);
     return;
   }
   bool local = is_local(sender.number, peer);

@@ -136,11 +136,14 @@ class VirtualTime {
     double memory_clear_at = 0;
     std::deque<int> queue;
   };
-  // A message of a simulated rank on a channel.
+  // A message of a simulated rank on a channel, before a link of its route.
   struct SentMessage {
     double at;
     int rank, message, tile;
     uint8_t channel, is_last;
+    uint16_t hop = 0;
+    double end = 0;            // of its time on the links before
+    int64_t row = no_message;  // in happened_, of the link before
   };
   // Messages that leave one after the other: one event at a time keeps the heap small.
   struct Leaving {
@@ -193,7 +196,7 @@ class VirtualTime {
   void leave(int leaving, double now);
   void make_room(size_t lane, double at);
   void arrive(const SentMessage& sent, double at);
-  double cross(const SentMessage& sent, int peer, double now);
+  void cross(SentMessage sent, int peer, double now);
   void note(const VirtualRank& rank, int number, int op, double begin, double end) {
     if (records_ && end > begin) {
       happened_.push_back({begin, end, end, rank.number, op, rank.channels[number].tile, -1, -1});
@@ -240,6 +243,7 @@ class VirtualTime {
   std::vector<double> links_clear_;                                    // of a network
   bool records_ = false;
   std::vector<Happening> happened_;
+  std::vector<int64_t> rows_before_;  // by row: that of the same message on the link before
   std::priority_queue<VirtualEvent> events_;
   uint64_t num_events_ = 0;
   int64_t num_sent_ = 0;
