@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hccl_py.algorithms import (
+    bine,
     direct,
     doubling,
     halving_doubling,
@@ -35,7 +36,7 @@ class Algorithm(NamedTuple):
     """An entry of the table."""
 
     write: Callable[[int, int, PlanBuilder], None]  # the algorithm: the plan of rank `me` of `n`
-    # Number of chunks of `data`; unused for collectives on blocks.
+    # Number of chunks of `data`, or of each block.
     data_chunks: Callable[[Nodes], int] = lambda _nodes: 1
     # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one message,
     # and all ranks must cut the same tiles.
@@ -72,6 +73,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         compressible=True,
     ),
     ("all_reduce", "leader"): Algorithm(leader.all_reduce),
+    ("all_reduce", "bine"): Algorithm(bine.all_reduce, bine.num_seats, bine.max_span),
     ("broadcast", "direct"): Algorithm(direct.broadcast, long_messages=are_two_on_a_node),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),
@@ -80,11 +82,16 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
     ("broadcast", "leader"): Algorithm(leader.broadcast),
+    ("broadcast", "bine"): Algorithm(bine.broadcast),
+    ("broadcast", "bine_scatter"): Algorithm(
+        bine.broadcast_by_scatter, bine.num_seats, bine.max_span
+    ),
     ("reduce", "direct"): Algorithm(direct.reduce, in_rank_order=True),
     ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks, in_rank_order=True),
     ("reduce", "tree"): Algorithm(tree.reduce),
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
     ("reduce", "leader"): Algorithm(leader.reduce),
+    ("reduce", "bine"): Algorithm(bine.reduce),
     ("all_gather", "mesh"): Algorithm(mesh.all_gather, long_messages=are_two_on_a_node),
     ("all_gather", "ring"): Algorithm(ring.all_gather),
     ("all_gather", "bruck"): Algorithm(
@@ -94,6 +101,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_gather", "leader"): Algorithm(
         leader.all_gather, max_span=leader.max_span, equal_blocks=True
     ),
+    ("all_gather", "bine"): Algorithm(bine.all_gather, max_span=bine.max_span, equal_blocks=True),
     ("reduce_scatter", "mesh"): Algorithm(
         mesh.reduce_scatter, compressible=True, in_rank_order=True
     ),
@@ -101,6 +109,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
     ("reduce_scatter", "leader"): Algorithm(
         leader.reduce_scatter, max_span=leader.max_span, equal_blocks=True
+    ),
+    ("reduce_scatter", "bine"): Algorithm(
+        bine.reduce_scatter, max_span=bine.max_span, equal_blocks=True
     ),
     ("all_to_all", "direct"): Algorithm(direct.all_to_all, long_messages=are_on_a_node),
     ("all_to_all", "bruck"): Algorithm(

@@ -24,7 +24,9 @@ def algorithm_named(text: str) -> CustomAlgorithm:
     if ":" in name:
         return loaded(name, collective if equals else None)
     if (collective, name) not in ALGORITHMS:
-        valid = "; ".join(f"{one}={', '.join(names_for(one))}" for one in COLLECTIVES)
+        valid = "those that hccl-plan list prints"
+        if collective in COLLECTIVES:
+            valid = f"{collective}={', '.join(names_for(collective))}"
         raise InvalidArgumentError(
             f"algorithm: expected FILE:FUNCTION, plan:FILE or one of {valid}; got {text!r}"
         )

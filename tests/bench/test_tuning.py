@@ -161,11 +161,16 @@ def test_chosen_is_compared_with_best_round_by_round() -> None:
 def test_algorithms_far_behind_are_not_measured_again() -> None:
     point = SweepPoint.of("reduce", 8, one_node(4))
     assert point.near() == [first for first, *_ in point.alike]
-    point.times = {"direct": [1.0, 9.0, 1.0], "mesh": [4.0] * 3, "tree": [2.0] * 3}
+    point.times = {
+        "direct": [1.0, 9.0, 1.0],
+        "mesh": [4.0] * 3,
+        "tree": [2.0] * 3,
+        "bine": [5.0] * 3,
+    }
     assert point.near() == ["direct", "tree"]
     in_file = {one.algorithm: one.us for one in point.measurements(4)}
     alike = {"leader": 1.0, "hierarchical": 4.0}  # on one node they have plans of the others
-    assert in_file == {"direct": 1.0, "mesh": 4.0, "tree": 2.0, **alike}
+    assert in_file == {"direct": 1.0, "mesh": 4.0, "tree": 2.0, "bine": 5.0, **alike}
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.02, "mesh"), (1.05, "ring")])
