@@ -22,18 +22,18 @@ BUDGET = {
     "hccl_py/communicator.py": 370,
     "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_726,
     "hccl_py/*": 1_630,
-    "hccl_py/plan hccl_py/algorithms": 4_025,
+    "hccl_py/plan hccl_py/algorithms": 4_370,
     "hccl_py/diagnosis hccl_py/observe": 3_369,
-    "hccl_py/csrc": 12_005,
+    "hccl_py/csrc": 12_015,
     "hccl_py/torch_backend": 5_640,
     "hccl_py/schedulers hccl_py/integrations": 3_720,
     "launcher": 9_160,
     "hccl_py/bench": 5_530,
-    "hccl_py/lab": 9_127,
+    "hccl_py/lab": 9_620,
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_050,
     "benchmarks": 4_280,
-    "tests": 65_282,
+    "tests": 65_700,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -81,12 +81,10 @@ class CustomAlgorithm:
 
         Raise InvalidArgumentError: the result is not a number, or the function raised.
         """
-        chunks = 0  # for a collective on blocks
-        if COLLECTIVES[self.collective].blocks is None:
-            where = f"`chunks` of {count_ranks(nodes)} ranks"
-            expected = f"a whole number from 1 to {MOST_CHUNKS}", range(1, MOST_CHUNKS + 1)
-            got = self._call(where, self.entry.data_chunks, nodes)
-            chunks = whole_number(f"{self}: chunks", got, *expected)
+        where = f"`chunks` of {count_ranks(nodes)} ranks"
+        expected = f"a whole number from 1 to {MOST_CHUNKS}", range(1, MOST_CHUNKS + 1)
+        got = self._call(where, self.entry.data_chunks, nodes)
+        chunks = whole_number(f"{self}: chunks", got, *expected)
         return replace(self, entry=self.entry._replace(data_chunks=lambda _nodes: chunks))
 
     def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
@@ -169,7 +167,7 @@ def algorithm(
     Args:
         collective: the collective, as torch spells it.
         cost: a description, shown where the algorithm is chosen.
-        chunks: number of chunks of `data`, or a function of world size and nodes.
+        chunks: number of chunks of `data`, or of each block, or a function of world size and nodes.
         equal_blocks: it relies on blocks of one length, the same on all ranks.
         min_bytes: it serves calls of more bytes than this, a power of two, or 0.
         max_bytes: it serves calls of up to this many bytes, a power of two; None: any size.

@@ -1,8 +1,9 @@
 """Plans in a file: `all_reduce=plan:FILE` runs the ops that are written there.
 
 `hccl-plan synthesize` writes such files; other programs may. A file is JSON: `format`, `version`,
-`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `equal_blocks` (true if
-it relies on blocks of one length), `about` (for people) and `plans`, one for each root (`null`
+`collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `block_parts` (chunks of
+each block, 1 if it is not given), `equal_blocks` (true if it relies on blocks of one length),
+`about` (for people) and `plans`, one for each root (`null`
 without roots): `root`, and `ops`, for each rank the lines that `hccl-plan show` prints, with
 `end_step` where a step ends. It counts as a user's algorithm: the ranks prove it before their first
 call, and all must have the same file.
@@ -29,7 +30,7 @@ _FORMAT, _VERSION, _END_STEP = "hccl-plan", 1, "end_step"
 _Ops = dict[int | None, list[list[Op | None]]]
 """By root and rank; None ends a step."""
 
-_KEYS = ("collective", "world_size", "data_chunks", "about", "equal_blocks")
+_KEYS = ("collective", "world_size", "data_chunks", "block_parts", "about", "equal_blocks")
 
 PlansOfRoots = Mapping[int | None, Sequence[Plan]]
 """By root (None: the collective has none), the plans of all ranks."""
@@ -47,6 +48,7 @@ def write_plans(path: Path, plans: PlansOfRoots, about: str, *, equal_blocks: bo
         "collective": first.collective,
         "world_size": first.world_size,
         "data_chunks": first.shape.data_chunks,
+        "block_parts": first.shape.block_parts,
         "about": about,
         **({"equal_blocks": True} if equal_blocks else {}),
         "plans": [
@@ -89,14 +91,15 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
             f"expected version {_VERSION}, got {document.get('version')!r}: write it again with "
             "this version of hccl-py"
         )
-    values: dict[str, Any] = dict.fromkeys(_KEYS) | document
-    collective, n, chunks, about, equal = (values[key] for key in _KEYS)
+    values: dict[str, Any] = dict.fromkeys(_KEYS) | {"block_parts": 1} | document
+    collective, n, chunks, parts, about, equal = (values[key] for key in _KEYS)
     _require(
         collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
     )
     for what, value, least, most in (
         ("world_size", n, 1, MOST_RANKS),
         ("data_chunks", chunks, 0, MOST_CHUNKS),
+        ("block_parts", parts, 1, MOST_CHUNKS),
     ):
         good = type(value) is int and least <= value <= most
         _require(good, what, f"a number from {least} to {most}", value)
@@ -105,6 +108,7 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
     contract = COLLECTIVES[collective]
     on_data = contract.blocks is None
     _require(bool(chunks) == on_data, "data_chunks", "1 or more" if on_data else "0", chunks)
+    _require(parts == 1 or not on_data, "block_parts", "1 without blocks", parts)
     roots = range(n) if contract.rooted else [None]
     ops = _ops(document.get("plans"), list(roots), n)
 
@@ -115,7 +119,7 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
             else:
                 _append(plan, op)
 
-    entry = Algorithm(write, lambda _nodes: chunks, equal_blocks=bool(equal))
+    entry = Algorithm(write, lambda _nodes: chunks or parts, equal_blocks=bool(equal))
     return CustomAlgorithm(collective, name, entry, about, 0, None, None, n)
 
 

@@ -140,11 +140,20 @@ class Op(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The number of chunks (`data`) or blocks (`input`, `output`) of a rank's buffers."""
+    """The number of chunks of a rank's buffers: of `data`, or of all its blocks.
+
+    Each block is cut into `block_parts` chunks: part j of block b is `output[b * block_parts + j]`.
+    """
 
     data_chunks: int = 0
     input_blocks: int = 0
     output_blocks: int = 0
+    block_parts: int = 1
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of `data`, or of each block."""
+        return self.data_chunks or self.block_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,8 @@ class Plan:
     def __str__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"
         chunks = f", {self.shape.data_chunks} chunks" if self.shape.data_chunks else ""
+        if self.shape.block_parts > 1:
+            chunks = f", blocks in {self.shape.block_parts} parts"
         head = f"{self.collective}/{self.algorithm}, rank {self.rank} of {self.world_size}"
         width = len(str(len(self.ops)))
         lines = [f"{index:>{width}}  {op}" for index, op in enumerate(self.ops)]

@@ -10,7 +10,7 @@ from hccl_py.plan.tiles import slot_bytes
 
 MOST_RANKS = 4096
 MOST_CHUNKS = 1 << 16
-"""Most chunks of `data`."""
+"""Most chunks of `data`, or of a block."""
 
 MOST_SCRATCH = 1024
 """Messages that fit the scratch of a rank: each takes a slot of the engine on every channel."""
@@ -25,15 +25,16 @@ def most_span(world_size: int) -> int:
 
 def check_limits(plans: Sequence[Plan]) -> None:
     """Raise MalformedPlanError if plans, one per rank, exceed the engine's limits."""
-    n, chunks = len(plans), plans[0].shape.data_chunks
+    n, shape = len(plans), plans[0].shape
     if n > MOST_RANKS:
         raise MalformedPlanError(0, None, f"expected at most {MOST_RANKS} ranks, got {n}")
-    if chunks > MOST_CHUNKS:
+    if shape.chunks > MOST_CHUNKS:
+        of = "data" if shape.data_chunks else "a block"
         raise MalformedPlanError(
-            0, None, f"expected at most {MOST_CHUNKS} chunks of data, got {chunks}"
+            0, None, f"expected at most {MOST_CHUNKS} chunks of {of}, got {shape.chunks}"
         )
     # Blocks that share a message share a slot of the engine.
-    most_slots = MOST_SCRATCH * (1 if chunks else max(plan.span for plan in plans))
+    most_slots = MOST_SCRATCH * (1 if shape.data_chunks else max(plan.span for plan in plans))
     for plan in plans:
         for index, op in enumerate(plan.ops):
             for chunk in filter(None, (op.dst, op.src)):

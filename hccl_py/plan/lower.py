@@ -27,6 +27,7 @@ class LoweredPlan(NamedTuple):
     compressed: tuple[bool, ...]  # for each of `peers`; empty if none is
     steps: tuple[int, ...]  # ends of its steps, as numbers of ops
     data_chunks: int  # number of chunks of `data`
+    block_parts: int  # number of chunks of each block
     scratch_slots: int
 
 
@@ -57,9 +58,8 @@ def lower(plan: Plan) -> LoweredPlan:
     compressed: tuple[bool, ...] = ()
     if any(op.compressed for op in plan.ops):
         compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
-    return LoweredPlan(
-        tuple(rows), tuple(peers), compressed, steps, plan.shape.data_chunks, scratch_slots
-    )
+    sizes = plan.shape.data_chunks, plan.shape.block_parts, scratch_slots
+    return LoweredPlan(tuple(rows), tuple(peers), compressed, steps, *sizes)
 
 
 def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:

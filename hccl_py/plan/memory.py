@@ -101,7 +101,10 @@ class Memory:
         self._plan = plan
         self._alias: dict[Place, Place] = {}
         if in_place and (shared := contract.shared_block(plan)):
-            self._alias[Buffer.OUTPUT, shared[1]] = (Buffer.INPUT, shared[0])
+            parts = plan.shape.block_parts
+            for part in range(parts):
+                place = Buffer.OUTPUT, shared[1] * parts + part
+                self._alias[place] = (Buffer.INPUT, shared[0] * parts + part)
         # By place, the lengths of its chunks, as symbols, and their values.
         self._held: dict[Place, tuple[tuple[Hashable, ...], tuple[Value, ...]]] = {}
         for buffer in (Buffer.DATA, Buffer.INPUT):

@@ -34,15 +34,17 @@ class Tiles(NamedTuple):
     number: int
     full: int  # elements of every tile but the last
     last: int
-    parts: int  # chunks of a tile: the chunks of `data`, or 1
+    parts: int  # chunks of a tile: those of `data`, or of a block
 
     def elements(self, tile: int, chunk: Chunk) -> int:
         """Return a chunk's number of elements in a tile, by the engine's partition."""
         whole = self.last if tile == self.number - 1 else self.full
-        if chunk.buffer is not Buffer.DATA:
+        if chunk.slots > 1:  # blocks are not cut then
             return whole * chunk.slots
+        first = chunk.begin if chunk.buffer is Buffer.DATA else chunk.begin % self.parts
         each, longer = divmod(whole, self.parts)
-        begin, end = (part * each + min(part, longer) for part in (chunk.begin, chunk.end))
+        last = first + chunk.end - chunk.begin
+        begin, end = (part * each + min(part, longer) for part in (first, last))
         return end - begin
 
 
@@ -55,13 +57,14 @@ class Cut(NamedTuple):
     min_message_bytes: int
     item_bytes: int = 4
     long_messages: bool = False  # of a collective on blocks
+    block_parts: int = 1
 
     def tiles(self, count: int) -> Tiles:
         """Cut `count` elements: of `data`, or of the longest block."""
         longest = LONG_BYTES if self.long_messages else slot_bytes(self.world_size)
         most = longest // self.item_bytes // self.span
         if not self.data_chunks:
-            return _tiles(count, most, 1)
+            return _tiles(count, most * self.block_parts, self.block_parts)
         line = max(1, _CACHE_LINE // self.item_bytes)
         # Enough tiles that every channel has two to overlap, within the two limits.
         wanted = _divide_up(count, self.data_chunks * 2 * NUM_CHANNELS)

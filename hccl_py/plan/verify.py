@@ -47,7 +47,7 @@ def verify(
         raise PlanError(0, None, f"root {first.root} in {contract.name}")
     for rank, plan in enumerate(plans):
         expected = Plan(contract.name, first.algorithm, rank, n, first.root)
-        expected = replace(expected, shape=contract.shape(expected, first.shape.data_chunks))
+        expected = replace(expected, shape=contract.shape(expected, first.shape.chunks))
         if replace(plan, ops=(), steps=()) != expected:
             got = replace(plan, ops=(), steps=())
             raise PlanError(rank, None, f"is {got!r}, expected {expected!r}")
@@ -100,7 +100,7 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
         if not 0 <= chunk.begin < chunk.end <= parts:
             problems.append(f"{chunk} is empty or outside {name}[0:{parts}]")
         if chunk.slots > 1 and chunk.scratch is None:
-            problems.append(f"a chunk of {name} is one whole block, or several in scratch")
+            problems.append(f"a chunk of {name} is one block or part, or several in scratch")
         if chunk.scratch is not None and chunk.scratch < 0:
             problems.append(f"scratch slot {chunk.scratch} is negative")
     if problems:

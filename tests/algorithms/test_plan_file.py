@@ -16,11 +16,12 @@ from node_shapes import one_node
 from stores import MemoryStore
 from thread_ranks import ThreadRanks
 
-from hccl_py import Communicator
+from hccl_py import Communicator, ReduceOp, algorithm
 from hccl_py.algorithms.loading import in_effect, loaded
 from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.algorithms.table import ALGORITHMS, plans_for
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import PlanBuilder, input, output
 from hccl_py.transport.errors import InvalidArgumentError
 
 NODES = one_node(4)
@@ -84,6 +85,8 @@ def _line(text: object) -> Callable[[Any], object]:
         (_set("data_chunks", 10**12), "data_chunks: expected a number from 0 to 65536, got"),
         (_set("data_chunks", True), "data_chunks: expected a number from 0 to 65536, got True"),
         (_set("data_chunks", 0), "data_chunks: expected 1 or more, got 0"),
+        (_set("block_parts", 0), "block_parts: expected a number from 1 to 65536, got 0"),
+        (_set("block_parts", 2), "block_parts: expected 1 without blocks, got 2"),
         (_set("about", None), "about: expected text, got None"),
         (_set("plans", []), r"plans: expected the roots \[None\], in order, got \[\]"),
         (_set("plans", [3]), r"plans: expected objects, got \[3\]"),
@@ -140,6 +143,72 @@ def test_a_job_runs_it_and_other_sizes_of_world_the_table(
             ranks.run(run)
         chosen = [one for one in caplog.messages if "your algorithm, about" in one]
         assert {one.split(": ")[1].split()[0] for one in chosen} == serving
+
+
+def halves(me: int, n: int, plan: PlanBuilder) -> None:
+    """all_gather: the halves of each block go to the others on their own."""
+    others = [peer for peer in range(n) if peer != me]
+    for part in (1, 0):
+        plan.copy(output[2 * me + part], input[part])
+        plan.send(others, output[2 * me + part])
+    for peer in others:
+        for part in (1, 0):
+            plan.recv(peer, output[2 * peer + part])
+
+
+def thirds(me: int, n: int, plan: PlanBuilder) -> None:
+    """reduce_scatter: the thirds of each block go round a ring, the second in scratch."""
+    for part in range(3):
+        at = plan.scratch(0, like=input[3 * ((me - 1) % n) + part])
+        plan.copy(at, input[3 * ((me - 1) % n) + part])
+        for step in range(1, n):
+            block = (me - step - 1) % n
+            plan.send([(me + 1) % n], at)
+            at = plan.scratch(step % 2, like=input[3 * block + part])
+            if step == n - 1:
+                at = output[part]
+            plan.copy(at, input[3 * block + part])
+            plan.recv_reduce([(me - 1) % n], at)
+
+
+def test_a_job_runs_plans_that_cut_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file, blocks of any length, uneven ones too, out of place and in place."""
+    functions = {
+        "all_gather": algorithm("all_gather", chunks=2)(halves),
+        "reduce_scatter": algorithm("reduce_scatter", chunks=3)(thirds),
+    }
+    for name, one in functions.items():
+        write_plans(tmp_path / f"{name}.json", {None: one.verify(NODES)}, "about")
+        again = loaded(f"plan:{tmp_path}/{name}.json").plans(NODES, None)
+        assert [plan.shape for plan in again] == [plan.shape for plan in one.plans(NODES, None)]
+    files = (f"{name}=plan:{tmp_path}/{name}.json" for name in functions)
+    monkeypatch.setenv("HCCL_ALGORITHM", ",".join(files))
+
+    def run(comm: Communicator) -> None:
+        n, me = comm.world_size, comm.rank
+        for count in (0, 1, 2, 5, 90_001, 400_000):
+            every = [np.arange(count, dtype=np.float32) + rank for rank in range(n)]
+            gathered = np.zeros(n * count, np.float32)
+            comm.all_gather(gathered, every[me])
+            np.testing.assert_array_equal(gathered, np.concatenate(every))
+            uneven = [one[: max(0, count - rank)] for rank, one in enumerate(every)]
+            outputs = [np.zeros_like(one) for one in uneven]
+            comm.all_gather(outputs, uneven[me])
+            for got, expected in zip(outputs, uneven, strict=True):
+                np.testing.assert_array_equal(got, expected)
+            blocks = np.tile(np.arange(count, dtype=np.float32), n) * (me + 1)
+            for op, factor in ((ReduceOp.SUM, 10.0), (ReduceOp.AVG, 2.5), (ReduceOp.MAX, 4.0)):
+                output = np.zeros(count, np.float32)
+                comm.reduce_scatter(output, blocks, op)
+                np.testing.assert_allclose(output, np.arange(count) * factor, rtol=1e-6)
+            inside = blocks.copy()
+            mine = inside[me * count : (me + 1) * count]
+            comm.reduce_scatter(mine, inside)
+            np.testing.assert_array_equal(mine, np.arange(count) * 10)
+
+    for layout in ("aaaa", "aabb"):
+        with ThreadRanks(layout) as ranks:
+            ranks.run(run)
 
 
 def test_file_that_differs_on_one_rank_is_named(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def random_plans(
         ops = tuple(op for op in mixed if op is not None)
         ends = accumulate(op is not None for op in mixed)
         steps = tuple(end for op, end in zip(mixed, ends, strict=True) if op is None)
-        plans.append(replace(plan, shape=contract.shape(plan, parts), ops=ops, steps=steps))
+        shape = contract.shape(plan, parts if contract.blocks is None else 1)
+        plans.append(replace(plan, shape=shape, ops=ops, steps=steps))
     return Drawn(tuple(plans), draft.relayed is not None or draft.has_bundles, in_rank_order)
 
 

@@ -164,6 +164,59 @@ def test_plan_of_another_call_is_refused(wrong: Callable[[Plan], Plan]) -> None:
         verify(plans, COLLECTIVES["all_reduce"])
 
 
+def in_halves(me: int, n: int, plan: PlanBuilder) -> None:
+    """all_gather: the halves of a block go round a ring in opposite directions."""
+    for half in (0, 1):
+        plan.copy(output[2 * me + half], input[half])
+    for step in range(n - 1):
+        for half, way in ((0, 1), (1, -1)):
+            plan.send([(me + way) % n], output[2 * ((me - way * step) % n) + half])
+        for half, way in ((0, 1), (1, -1)):
+            plan.recv((me - way) % n, output[2 * ((me - way * (step + 1)) % n) + half])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_in_parts_are_proved(n: int, in_place: bool) -> None:
+    prove("all_gather", in_halves, n, chunks=2, in_place=in_place)
+
+
+def test_part_in_the_place_of_another_is_refused() -> None:
+    def swapped(me: int, n: int, plan: PlanBuilder) -> None:
+        for half in (0, 1):
+            plan.copy(output[2 * me + half], input[1 - half])
+
+    rejected("all_gather", swapped, 1, "copies between different lengths", chunks=2)
+
+    def alike(me: int, n: int, plan: PlanBuilder) -> None:
+        for half in (0, 1):
+            plan.copy(output[half], input[2 * me + half])
+            plan.send([1 - me], input[2 - 2 * me + (half if me else 0)])
+        for half in (0, 1):
+            plan.recv_reduce([1 - me], output[half])
+
+    rejected("reduce_scatter", alike, 2, "gets a message of another length", chunks=2)
+
+
+def test_missing_part_is_refused() -> None:
+    def half(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.copy(output[2 * me], input[0])
+
+    error = rejected(
+        "all_gather", half, 1, r"output\[1\] ends wrong: nothing was written", chunks=2
+    )
+    assert error.fault is not None and error.fault.block == 1
+
+
+def test_blocks_in_parts_share_no_message() -> None:
+    def both(me: int, n: int, plan: PlanBuilder) -> None:
+        for half in (0, 1):
+            plan.copy(output[half], input[half])
+        plan.copy(plan.scratch(0, like=output[0:2]), plan.scratch(2, like=output[0:2]))
+
+    rejected("all_gather", both, 1, "to have one length", chunks=2)
+
+
 def in_one_step(me: int, n: int, plan: PlanBuilder) -> None:
     everyone_to_everyone(me, n, plan)
     plan.end_step()

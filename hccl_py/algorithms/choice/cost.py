@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import plan_for
-from hccl_py.plan.language import Buffer, Chunk, Nodes, OpKind, Plan
+from hccl_py.plan.language import Chunk, Nodes, OpKind, Plan
 
 NUMBERS = (
     "scale_up_latency_us",
@@ -119,7 +119,8 @@ def share_of(plan: Plan, chunk: Chunk | None) -> float:
     """Return a chunk's share of the call's bytes."""
     if chunk is None:
         return 0.0
-    whole = plan.shape.data_chunks if chunk.buffer is Buffer.DATA else plan.world_size
+    shape = plan.shape
+    whole = shape.data_chunks or plan.world_size * shape.block_parts
     return (chunk.end - chunk.begin) / whole
 
 

@@ -130,7 +130,8 @@ class Moves:
 
     def _head(self, name: str, rank: int) -> Plan:
         head = Plan(self._collective, name, rank, self._n)
-        return replace(head, shape=COLLECTIVES[self._collective].shape(head, self._chunks))
+        chunks = self._chunks if self._on_data else 1
+        return replace(head, shape=COLLECTIVES[self._collective].shape(head, chunks))
 
     def _resolved(self, rank: int, place: Place) -> Place:
         buffer, at = place

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", type=Path, metavar="FILE", help="write this file (COLLECTIVE.json)")
     about = "measured links share no network card (a topology file has its own switches)"
     add("--separate-links", action="store_true", help=about)
-    about = f"cut the data into at most this many chunks ({MOST_CHUNKS})"
+    about = f"cut the data, or each block, into at most this many chunks ({MOST_CHUNKS})"
     add("--chunks", type=parse_natural, default=MOST_CHUNKS, metavar="N", help=about)
 
 

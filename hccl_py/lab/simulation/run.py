@@ -106,7 +106,8 @@ def simulate(
         elements = -(-elements // topology.world_size)
     chunks, least = first.shape[Buffer.DATA], min_message_bytes(topology.nodes)
     world_size, long_messages = topology.world_size, source.long_messages
-    cut = Cut(chunks, source.span, world_size, least, item_bytes, long_messages)
+    parts = first.shape.block_parts
+    cut = Cut(chunks, source.span, world_size, least, item_bytes, long_messages, parts)
     tiles = cut.tiles(elements)
     # Ranks are not alike if there are fewer elements than chunks, because some have nothing to send
     # then, or, in small worlds, if chunks differ by an element.

@@ -12,6 +12,8 @@ that no message takes do not count.
 - all_reduce: the whole data must cross every cut. If the ranks are divided into p groups, an
   element needs 2(p-1) messages between groups, as gossip does (F. Harary and A. J. Schwenk, 1974).
   So 2(p-1) times the data must leave the groups.
+
+Among many ranks there are too many cuts: `regions.py`.
 """
 
 from collections import Counter
@@ -27,6 +29,7 @@ from hccl_py.lab.simulation.costs import Costs, LinkCosts
 from hccl_py.lab.simulation.run import simulate
 from hccl_py.lab.simulation.topology import Topology
 from hccl_py.lab.synthesis.network import Arc, Network
+from hccl_py.lab.synthesis.regions import Bound, bound_of_regions
 from hccl_py.plan.language import OpKind, Plan
 
 Vertex = TypeVar("Vertex", bound=Hashable)
@@ -39,36 +42,19 @@ _ONLY_LINKS = Costs(_FREE, _FREE, reduce_us_per_mib=0.0)
 _SOURCE = -1
 
 
-class Bound(NamedTuple):
-    """A lower bound of the time, and a text that names the bottleneck."""
-
-    time: Fraction
-    bottleneck: str
-
-
 def bound_of(collective: str, network: Network, root: int | None = None) -> Bound:
     """Return the bound of a collective; `root` is that of a broadcast."""
     network = network.taken
-    if network.world_size > MOST_SEARCHED:
-        return _of_one_rank(collective, network)
     if collective == "broadcast":
         assert root is not None
         return _broadcast(network, root)
+    if network.world_size > MOST_SEARCHED:
+        return bound_of_regions(collective, network)
     if collective == "all_gather":
         return _all_gather(network)
     if collective == "reduce_scatter":
         return _all_gather(network.reversed, is_reversed=True)
     return _all_reduce(network)
-
-
-def _of_one_rank(collective: str, network: Network) -> Bound:
-    """Return a bound that needs no search: what must leave, or reach, a single rank."""
-    n, rates = network.world_size, network.kbit_per_s.items()
-    out = min(sum(rate for (tail, _), rate in rates if tail == rank) for rank in range(n))
-    into = min(sum(rate for (_, head), rate in rates if head == rank) for rank in range(n))
-    all_reduce = collective == "all_reduce"
-    time = Fraction((n - 1) * (2 if all_reduce else 1), n * min(out, into))
-    return Bound(time, f"a rank, with links of {min(out, into) / 1000:g} Mbit/s")
 
 
 def _broadcast(network: Network, root: int) -> Bound:
@@ -94,7 +80,7 @@ def _all_gather(network: Network, *, is_reversed: bool = False) -> Bound:
 
 def _share(network: Network, side: set[int]) -> Fraction:
     num_blocks = sum(vertex < network.world_size for vertex in side)
-    return Fraction(num_blocks, _leaving(network, side))
+    return Fraction(num_blocks, network.leaving(side))
 
 
 def _too_narrow(network: Network, time: Fraction) -> list[set[int]]:
@@ -178,14 +164,6 @@ def _all_groupings(n: int) -> Iterator[list[frozenset[int]]]:
             yield [*groups[:at], group | {n - 1}, *groups[at + 1 :]]
 
 
-def _leaving(network: Network, side: set[int]) -> int:
-    return sum(
-        rate
-        for (tail, head), rate in network.kbit_per_s.items()
-        if tail in side and head not in side
-    )
-
-
 def _described(network: Network, side: set[int], *, is_reversed: bool = False) -> str:
     n, crossing = network.world_size, list[str]()
     for tail, head in sorted(network.kbit_per_s):
@@ -196,7 +174,7 @@ def _described(network: Network, side: set[int], *, is_reversed: bool = False) -
         " ".join(str(rank) for rank in range(n) if (rank in side) == is_here)
         for is_here in (not is_reversed, is_reversed)
     )
-    rate = _leaving(network, side) / 1000
+    rate = network.leaving(side) / 1000
     return f"ranks {here} -> {there}, {rate:g} Mbit/s: {', '.join(crossing)}"
 
 
@@ -237,7 +215,7 @@ def certify(plans: Sequence[Plan], network: Network, bound: Bound) -> Certificat
     """Find the busiest link of plans, one for each rank."""
     load = Counter[Arc]()
     for plan in plans:
-        whole = plan.shape.data_chunks or plan.world_size
+        whole = plan.shape.data_chunks or plan.world_size * plan.shape.block_parts
         for op in plan.ops:
             if op.kind is not OpKind.SEND or op.src is None:
                 continue

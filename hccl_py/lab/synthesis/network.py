@@ -1,7 +1,7 @@
 """A network as a graph: ranks, switches, directed links with a rate, routes of messages."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,7 +30,8 @@ class Network:
     def routes(self) -> dict[Arc, tuple[Arc, ...]]:
         """The links that a message crosses, by sender and receiver; some pairs have no route.
 
-        A route is the fastest, and the shortest of several. Ranks do not forward for others.
+        A route is the fastest, and the shortest of several. Of routes that are as good, receivers
+        take turns. Ranks do not forward for others.
         """
         found: dict[Arc, tuple[Arc, ...]] = {}
         for source in range(self.world_size):
@@ -51,6 +52,11 @@ class Network:
         turned = {(head, tail): rate for (tail, head), rate in self.kbit_per_s.items()}
         return Network(self.world_size, self.names, turned, self.nodes)
 
+    def leaving(self, side: Set[int]) -> int:
+        """Return the rate of the links from these vertices to others."""
+        rates = self.kbit_per_s.items()
+        return sum(rate for (tail, head), rate in rates if tail in side and head not in side)
+
     def described(self, arc: Arc) -> str:
         """Return the text of a link with its rate."""
         tail, head = (self.names[vertex] for vertex in arc)
@@ -58,20 +64,35 @@ class Network:
 
     def _ways(self, source: int) -> dict[int, tuple[Arc, ...]]:
         # Dijkstra for the widest route: the first entry of a vertex is final.
-        heap: list[tuple[float, int, tuple[int, ...]]] = [(float("-inf"), 0, (source,))]
-        done: dict[int, tuple[Arc, ...]] = {}
+        heap: list[tuple[float, int, int, int]] = [(float("-inf"), 0, source, source)]
+        done: dict[int, tuple[float, int]] = {}
+        before: dict[int, list[int]] = {}  # by vertex, those before it on routes that are as good
         while heap:
-            negative_width, hops, way = heapq.heappop(heap)
-            here = way[-1]
+            negative_width, hops, here, previous = heapq.heappop(heap)
             if here in done:
+                if done[here] == (negative_width, hops):
+                    before[here].append(previous)
                 continue
-            done[here] = tuple(zip(way, way[1:], strict=False))
+            done[here], before[here] = (negative_width, hops), [previous]
             if here != source and here < self.world_size:
                 continue
             for head, rate in self._out[here]:
-                entry = max(negative_width, -rate), hops + 1, (*way, head)
-                heapq.heappush(heap, entry)
-        return {vertex: way for vertex, way in done.items() if way and vertex < self.world_size}
+                heapq.heappush(heap, (max(negative_width, -rate), hops + 1, head, here))
+        return {
+            target: self._way(source, target, before)
+            for target in before
+            if target != source and target < self.world_size
+        }
+
+    @staticmethod
+    def _way(source: int, target: int, before: dict[int, list[int]]) -> tuple[Arc, ...]:
+        """Return the route; of several that are as good the receivers take turns (d-mod-k)."""
+        way, here, turn = list[Arc](), target, target
+        while here != source:
+            turn, at = divmod(turn, len(before[here]))
+            way.append((before[here][at], here))
+            here = way[-1][0]
+        return tuple(reversed(way))
 
     @cached_property
     def _out(self) -> list[list[tuple[int, int]]]:

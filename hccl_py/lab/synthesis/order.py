@@ -11,8 +11,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from hccl_py.lab.synthesis.network import Arc, Network
 from hccl_py.lab.synthesis.packing import Tree
+from hccl_py.lab.synthesis.symmetry import Symmetry
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Chunk, Plan, PlanBuilder, data, input, output
 
@@ -32,18 +36,61 @@ class _TreeMessage:
 
 
 def plans_of(
-    collective: str, name: str, network: Network, trees: Sequence[Tree], root: int | None = None
+    collective: str,
+    name: str,
+    network: Network,
+    trees: Sequence[Tree],
+    root: int | None = None,
+    symmetry: Symmetry | None = None,
+    turned: bool = False,
 ) -> tuple[Plan, ...]:
-    """Write the plans of all ranks: tree i carries chunk i of `data`, or the block of its root."""
+    """Write the plans of all ranks: tree i carries chunk i of `data`, or of all blocks.
+
+    A block is cut into as many parts as there are trees of its root, one after the other. With a
+    symmetry these are the trees of its roots. Its moves take them to all ranks, whose number is the
+    order of their chunks. `turned`: messages are in the reverse of the order that the opposite
+    messages have, which may serve reductions better.
+    """
     n = network.world_size
     contract, plans = COLLECTIVES[collective], list[Plan]()
-    ordered = _ordered(network, trees)
+    num_chunks = len(trees) * (1 if symmetry is None else len(symmetry.moves))
+    ordered, places = _ordered(network, trees, symmetry, turned), _Places(n, trees, symmetry)
     for rank in range(n):
         header = Plan(collective, name, rank, n, root)
-        header = replace(header, shape=contract.shape(header, len(trees)))
-        writer = _Writer(PlanBuilder(header, network.nodes), rank, trees)
+        chunks = num_chunks if contract.blocks is None else num_chunks // n
+        header = replace(header, shape=contract.shape(header, chunks))
+        writer = _Writer(PlanBuilder(header, network.nodes), rank, trees, places)
         plans.append(writer.write(ordered))
     return tuple(plans)
+
+
+class _Places:
+    """The place of each rank in each tree: its own, or with moves that from which it is moved."""
+
+    def __init__(self, n: int, trees: Sequence[Tree], symmetry: Symmetry | None) -> None:
+        self._trees, self._parts = trees, 0
+        self._moves: npt.NDArray[np.int32] = np.arange(n, dtype=np.int32)[None]
+        if symmetry is not None:
+            self._moves, self._parts = symmetry.moves, len(trees) // len(symmetry.roots)
+        # By place and rank, the move from one to the other.
+        self._move = np.full((n, n), -1)
+        for number, move in enumerate(self._moves):
+            self._move[np.arange(n), move] = number
+
+    def has(self, rank: int, place: int) -> bool:
+        """Return whether a move takes a place to a rank."""
+        return bool(self._move[place, rank] >= 0)
+
+    def other(self, rank: int, place: int, other: int) -> int:
+        """Return the rank in another place of a tree in which `rank` has `place`."""
+        return int(self._moves[self._move[place, rank], other])
+
+    def chunk(self, rank: int, place: int, tree: int) -> int:
+        """Return the chunk of a tree in which `rank` has `place`."""
+        if not self._parts:
+            return tree
+        root = self.other(rank, place, self._trees[tree].root)
+        return root * self._parts + tree % self._parts
 
 
 def makespan(network: Network, trees: Sequence[Tree]) -> float:
@@ -52,7 +99,7 @@ def makespan(network: Network, trees: Sequence[Tree]) -> float:
     It is longer than the time of the busiest link, which is idle while the first and the last
     chunks cross other links.
     """
-    return max(message.end for message in _ordered(network, trees))
+    return max(message.end for message in _ordered(network, trees, None, turned=False))
 
 
 def _messages(trees: Sequence[Tree]) -> list[_TreeMessage]:
@@ -82,10 +129,22 @@ def _messages(trees: Sequence[Tree]) -> list[_TreeMessage]:
     return found
 
 
-def _ordered(network: Network, trees: Sequence[Tree]) -> list[_TreeMessage]:
-    """Return all messages, in the order of their ends."""
+def _ordered(
+    network: Network, trees: Sequence[Tree], symmetry: Symmetry | None, turned: bool
+) -> list[_TreeMessage]:
+    """Return all messages, in the order of their ends.
+
+    With a symmetry, links that are alike are one, which takes the messages of all moves in turn.
+    `turned`: the order is that of the opposite messages, in reversed time.
+    """
     messages = _messages(trees)
+    if turned:
+        _turn(messages)
     each = {arc: 1 / rate for arc, rate in network.kbit_per_s.items()}
+    kind = {arc: arc for arc in each}
+    if symmetry is not None:
+        kind, num_moves = symmetry.kind_of, len(symmetry.moves)
+        each = {arc: time * num_moves / symmetry.num_alike[kind[arc]] for arc, time in each.items()}
     free = defaultdict[Arc, float](float)
     for message in messages:
         _find_way(message, network, each)
@@ -94,14 +153,14 @@ def _ordered(network: Network, trees: Sequence[Tree]) -> list[_TreeMessage]:
 
         def start(one: _TreeMessage) -> tuple[float, float]:
             route = network.routes[one.source, one.target]
-            return max(one.begin, *(free[arc] for arc in route)), -one.way
+            return max(one.begin, *(free[kind[arc]] for arc in route)), -one.way
 
         message = min(ready, key=start)
         ready.remove(message)
         message.begin, _ = start(message)
         route = network.routes[message.source, message.target]
         for arc in route:
-            free[arc] = message.begin + each[arc]
+            free[kind[arc]] = message.begin + each[arc]
         message.end = message.begin + max(each[arc] for arc in route)
         done.append(message)
         for one in message.needed_by:
@@ -109,7 +168,18 @@ def _ordered(network: Network, trees: Sequence[Tree]) -> list[_TreeMessage]:
             one.begin = max(one.begin, message.end)
             if not one.num_missing:
                 ready.append(one)
+    if turned:
+        _turn(messages)
+        last = max(one.end for one in messages)
+        for message in messages:
+            message.begin, message.end = last - message.end, last - message.begin
     return sorted(done, key=lambda one: one.end)
+
+
+def _turn(messages: Sequence[_TreeMessage]) -> None:
+    for one in messages:
+        one.needs, one.needed_by = one.needed_by, one.needs
+        one.num_missing = len(one.needs)
 
 
 def _find_way(message: _TreeMessage, network: Network, each: dict[Arc, float]) -> float:
@@ -123,70 +193,72 @@ def _find_way(message: _TreeMessage, network: Network, each: dict[Arc, float]) -
 class _Writer:
     """Writes the plan of a rank."""
 
-    def __init__(self, plan: PlanBuilder, me: int, trees: Sequence[Tree]) -> None:
-        self._plan, self._me, self._trees = plan, me, trees
+    def __init__(self, plan: PlanBuilder, me: int, trees: Sequence[Tree], places: _Places) -> None:
+        self._plan, self._me, self._trees, self._places = plan, me, trees, places
         self._received: set[_TreeMessage] = set()
-        self._touched: set[int] = set()  # chunks of which this rank has reduced a part
-        self._is_blocks = False
-        # Blocks whose partial results pass through this rank; each has a slot in scratch.
-        self._passing = [
-            chunk
-            for chunk, tree in enumerate(trees)
-            if me != tree.root and any(to == me != rank for rank, to in enumerate(tree.up))
-        ]
+        self._is_blocks, self._parts = False, 1
+        # By chunk of which this rank has reduced a part, where that is.
+        self._partial: dict[int, Chunk] = {}
+        self._num_slots = 0
 
     def write(self, ordered: Sequence[_TreeMessage]) -> Plan:
         me, plan = self._me, self._plan
         header = plan.finish()
-        self._is_blocks = not header.shape.data_chunks
-        if header.collective == "all_gather":
-            plan.copy(output[me], input[0])
+        self._is_blocks, self._parts = not header.shape.data_chunks, header.shape.block_parts
+        for part in range(self._parts if header.collective == "all_gather" else 0):
+            plan.copy(output[me * self._parts + part], input[part])
         sends = defaultdict[int, list[_TreeMessage]](list)
-        for message in sorted(ordered, key=lambda one: one.begin):
-            if message.source == me:
-                sends[message.target].append(message)
+        # A lane has the order of the receives at its other end.
+        for message in (one for one in ordered if self._places.has(me, one.source)):
+            sends[self._places.other(me, message.source, message.target)].append(message)
         self._post(sends)
-        for message in ordered:
-            if message.target == me:
-                self._receive(message)
-                self._received.add(message)
-                self._post(sends)
+        for message in (one for one in ordered if self._places.has(me, one.target)):
+            self._receive(message)
+            self._received.add(message)
+            self._post(sends)
         return plan.finish()
 
     def _post(self, sends: dict[int, list[_TreeMessage]]) -> None:
         """Post the sends that have their data, in order of each lane; peers may share one op."""
         while True:
-            firsts = [
-                lane[0] for lane in sends.values() if lane and self._received >= {*lane[0].needs}
-            ]
+            firsts = {
+                peer: lane[0]
+                for peer, lane in sends.items()
+                if lane and self._received >= {*lane[0].needs}
+            }
             if not firsts:
                 return
-            first = min(firsts, key=lambda one: one.begin)
-            same = [one for one in firsts if (one.chunk, one.is_up) == (first.chunk, first.is_up)]
-            for one in same:
-                sends[one.target].pop(0)
-            self._plan.send([one.target for one in same], self._place(first))
+            first = min(firsts.values(), key=lambda one: one.begin)
+            place = self._place(first, first.source)
+            same = [
+                peer
+                for peer, one in firsts.items()
+                if (one.chunk, one.is_up, one.source) == (first.chunk, first.is_up, first.source)
+            ]
+            for peer in same:
+                sends[peer].pop(0)
+            self._plan.send(same, place)
 
     def _receive(self, message: _TreeMessage) -> None:
+        source = self._places.other(self._me, message.target, message.source)
+        place = self._place(message, message.target)
         if not message.is_up:
-            self._plan.recv(message.source, self._place(message))
+            self._plan.recv(source, place)
             return
-        mine = message.chunk not in self._touched
-        self._touched.add(message.chunk)
-        place = self._place(message)
-        if self._is_blocks and mine:
-            self._plan.copy(place, input[message.chunk])
-        self._plan.recv_reduce([message.source], place)
+        chunk = self._places.chunk(self._me, message.target, message.chunk)
+        if self._is_blocks and chunk not in self._partial:
+            if message.target == self._trees[message.chunk].root:
+                place = output[chunk % self._parts]
+            else:
+                place = self._plan.scratch(self._num_slots, like=input[chunk])
+                self._num_slots += 1
+            self._partial[chunk] = place
+            self._plan.copy(place, input[chunk])
+        self._plan.recv_reduce([source], place)
 
-    def _place(self, message: _TreeMessage) -> Chunk:
-        """Return where this rank keeps the chunk of a message that it sends or receives."""
+    def _place(self, message: _TreeMessage, place: int) -> Chunk:
+        """Return where this rank, at a place of the tree, keeps the chunk of a message."""
+        chunk = self._places.chunk(self._me, place, message.chunk)
         if not self._is_blocks:
-            return data[message.chunk]
-        if not message.is_up:
-            return output[self._trees[message.chunk].root]
-        if self._trees[message.chunk].root == self._me:
-            return output[0]
-        if message.chunk not in self._touched:
-            return input[message.chunk]
-        slot = self._passing.index(message.chunk)
-        return self._plan.scratch(slot, like=input[message.chunk])
+            return data[chunk]
+        return self._partial.get(chunk, input[chunk]) if message.is_up else output[chunk]

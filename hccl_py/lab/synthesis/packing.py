@@ -15,6 +15,7 @@ import numpy as np
 
 from hccl_py.lab.synthesis.arborescence import Matrix, arborescence
 from hccl_py.lab.synthesis.network import Arc, Network
+from hccl_py.lab.synthesis.symmetry import Symmetry
 
 _STEEPNESS = (4, 8, 16, 32, 64)
 _ROUNDS_EACH = 3
@@ -65,12 +66,18 @@ def pack(
     return _Packing(network, tasks, target, flatness).run()
 
 
-def time_of(network: Network, trees: Iterable[Tree]) -> Fraction:
-    """Return the time of the busiest link, in chunks at 1 kbit/s."""
+def time_of(network: Network, trees: Iterable[Tree], symmetry: Symmetry | None = None) -> Fraction:
+    """Return the time of the busiest link, in chunks at 1 kbit/s, if the trees are moved too."""
     load = Counter[Arc]()
     for tree in trees:
         load.update(_crossed(network, tree))
-    return max(Fraction(count, network.kbit_per_s[arc]) for arc, count in load.items())
+    rate = network.kbit_per_s
+    if symmetry is None:
+        return max(Fraction(count, rate[arc]) for arc, count in load.items())
+    alike, num_alike = Counter[Arc](), symmetry.num_alike
+    for arc, count in load.items():
+        alike[symmetry.kind_of[arc]] += count * len(symmetry.moves)
+    return max(Fraction(many, num_alike[kind] * rate[kind]) for kind, many in alike.items())
 
 
 def _crossed(network: Network, tree: Tree) -> list[Arc]:

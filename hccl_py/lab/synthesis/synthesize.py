@@ -5,22 +5,24 @@ if they are clearly faster; an even network keeps the table's algorithm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from hccl_py.algorithms.plan_file import PlansOfRoots
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.lab.synthesis.bound import (
     MOST_SEARCHED,
-    Bound,
     Certificate,
     bound_of,
     certify,
     simulated_time,
 )
+from hccl_py.lab.synthesis.moved import MOVED, moved_candidates
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.order import makespan, plans_of
 from hccl_py.lab.synthesis.packing import Tree, TreeTask, pack, time_of
-from hccl_py.lab.synthesis.symmetry import MOVED, moved_plans, moved_tree
+from hccl_py.lab.synthesis.regions import Bound
+from hccl_py.lab.synthesis.symmetry import Symmetry, symmetry_of
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Plan
 from hccl_py.plan.verify import verify
@@ -32,6 +34,7 @@ SYNTHESIZED = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 MOST_CHUNKS = 32
 _NUMS_OF_CHUNKS = (*range(1, 9), *range(10, 16, 2), *range(16, MOST_CHUNKS, 4))
 _NUMS_OF_MANY_RANKS = (1, 2, 4, 8, 16)
+_PARTS, _PARTS_OF_MANY_RANKS = (1, 2, 3, 4, 6, 8), (1, 2)
 _MANY_RANKS = 16  # trees of more ranks take long to find
 _FLATNESS = (1e-6, 0.3, 0.6)
 _WORTH_A_CHANGE = 1.05
@@ -65,9 +68,9 @@ class Synthesis:
 
     @property
     def num_chunks(self) -> int:
-        """Number of chunks of `data`, or of blocks; each has its own tree."""
+        """Number of chunks of `data`, or of all blocks; each has its own tree."""
         first = next(iter(self.plans.values()))[0]
-        return first.shape.data_chunks or first.world_size
+        return first.shape.data_chunks or first.world_size * first.shape.block_parts
 
 
 def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS) -> Synthesis:
@@ -76,7 +79,8 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
     Args:
         collective: one of `SYNTHESIZED`.
         network: of the ranks.
-        most_chunks: largest number of chunks of `data`. Blocks are never cut: each has one tree.
+        most_chunks: largest number of chunks of `data`, or of each block. By default `data` among
+            many ranks may have more, some for each rank, where the network looks alike from them.
 
     Raises:
         InvalidArgumentError: the collective or the number of chunks is none of these.
@@ -85,7 +89,13 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
         raise InvalidArgumentError(f"expected one of {', '.join(SYNTHESIZED)}; got {collective}")
     if not 1 <= most_chunks <= MOST_CHUNKS:
         raise InvalidArgumentError(f"expected 1 to {MOST_CHUNKS} chunks, got {most_chunks}")
-    roots = range(network.world_size) if COLLECTIVES[collective].rooted else [None]
+    has_many = network.world_size > MOST_SEARCHED
+    symmetry = symmetry_of(network) if has_many else None
+    roots: Sequence[int | None] = [None]
+    if COLLECTIVES[collective].rooted:
+        if has_many and symmetry is None:
+            raise _unlike()
+        roots = range(network.world_size) if symmetry is None else symmetry.roots
     bounds = {root: bound_of(collective, network, root) for root in roots}
     rivals = {root: _rivals(collective, network, root) for root in roots}
     table = {
@@ -97,20 +107,30 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
     by_time = sorted(table, key=lambda one: total[one])
     name, best = _NAME, _least(bounds)
     if not by_time or total[by_time[0]] > best * _WORTH_A_CHANGE:
-        tree = moved_tree(network) if collective in MOVED else None
         packed: list[PlansOfRoots] = []
-        if tree is not None:
-            packed.append({None: moved_plans(collective, name, network, tree)})
-        elif network.world_size > MOST_SEARCHED:
-            raise InvalidArgumentError(
-                f"among more than {MOST_SEARCHED} ranks expected one of {', '.join(MOVED)}, on a "
-                "ring, torus or hypercube without switches"
-            )
-        packed += [
-            {root: plans_of(collective, name, network, trees, root) for root, trees in each.items()}
-            for each in _trees(collective, network, bounds, most_chunks)
-        ]
-        times = [sum(simulated_time(one, network) for one in each.values()) for each in packed]
+        if collective in MOVED:
+            parts = most_chunks
+            if COLLECTIVES[collective].blocks is None and parts < MOST_CHUNKS:
+                parts //= network.world_size
+            moved = moved_candidates(collective, name, network, bounds[None].time, parts)
+            packed += [{None: plans} for plans in moved]
+        times = [_simulated(each, network) for each in packed]
+        if has_many and symmetry is None:
+            raise _unlike()
+        if (
+            collective not in MOVED
+            or not has_many
+            and min(times, default=inf) > best * _WORTH_A_CHUNK
+        ):
+            searched: list[PlansOfRoots] = [
+                {
+                    root: plans_of(collective, name, network, trees, root)
+                    for root, trees in each.items()
+                }
+                for each in _trees(collective, network, bounds, most_chunks)
+            ]
+            packed += searched
+            times += [_simulated(each, network) for each in searched]
         best = min(times)
     if by_time and total[by_time[0]] <= best * _WORTH_A_CHANGE:
         name = by_time[0]
@@ -122,8 +142,37 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
             verify(each, COLLECTIVES[collective], in_place=in_place)
     rated = {root: certify(each, network, bounds[root]) for root, each in plans.items()}
     root = min(roots, key=lambda one: rated[one].share)
+    if symmetry is not None and root is not None:
+        plans = _of_all_roots(plans, symmetry)
     others = tuple((one, table[one][root]) for one in by_time)
     return Synthesis(collective, name, plans, rated[root], root, others)
+
+
+def _unlike() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"among more than {MOST_SEARCHED} ranks expected a network that looks alike from many of "
+        "them, such as racks of equal size whose ranks have consecutive numbers"
+    )
+
+
+def _of_all_roots(plans: PlansOfRoots, symmetry: Symmetry) -> PlansOfRoots:
+    """Move the plans of the symmetry's roots to all; a proof holds for other names of ranks too."""
+    found: dict[int | None, Sequence[Plan]] = {}
+    for root in symmetry.roots:
+        for move in symmetry.moves.tolist():
+            moved = [_renamed(plan, move) for plan in plans[root]]
+            found[move[root]] = sorted(moved, key=lambda one: one.rank)
+    return {root: found[root] for root in range(len(found))}
+
+
+def _renamed(plan: Plan, move: Sequence[int]) -> Plan:
+    assert plan.root is not None
+    ops = tuple(op._replace(peers=tuple(move[peer] for peer in op.peers)) for op in plan.ops)
+    return replace(plan, rank=move[plan.rank], root=move[plan.root], ops=ops)
+
+
+def _simulated(plans: PlansOfRoots, network: Network) -> float:
+    return sum(simulated_time(one, network) for one in plans.values())
 
 
 def _least(bounds: Bounds) -> float:
@@ -160,13 +209,12 @@ class _Packed:
 def _trees(
     collective: str, network: Network, bounds: Bounds, most_chunks: int
 ) -> list[dict[int | None, list[Tree]]]:
-    if network.world_size > MOST_SEARCHED:
-        return []
+    is_large = network.world_size > _MANY_RANKS
     if COLLECTIVES[collective].blocks is not None:
-        num = [network.world_size]  # blocks are never cut
+        nums = _PARTS_OF_MANY_RANKS if is_large else _PARTS
+        num = [one * network.world_size for one in nums if one <= most_chunks]
     else:
         # All roots have the same number of chunks, because plans of one file cut `data` alike.
-        is_large = network.world_size > _MANY_RANKS
         nums = _NUMS_OF_MANY_RANKS if is_large else _NUMS_OF_CHUNKS
         num = [one for one in nums if one < most_chunks] + [most_chunks]
     found: list[_Packed] = []
@@ -188,7 +236,10 @@ def _packed(
     goes_up, goes_down = collective in _GOING_UP, collective != "reduce_scatter"
     for root, bound in bounds.items():
         if COLLECTIVES[collective].blocks is not None:
-            tasks = [TreeTask((rank,), goes_up, goes_down) for rank in everyone]
+            parts = num_chunks // network.world_size
+            tasks = [
+                TreeTask((rank,), goes_up, goes_down) for rank in everyone for _ in range(parts)
+            ]
         else:
             tasks = [
                 TreeTask(everyone if root is None else (root,), goes_up, goes_down)

@@ -138,6 +138,51 @@ HCCL_TEST(tiles_fit_slots_and_cover_the_data) {
   }
 }
 
+// Tiles cover each block once, in order, whatever its length, and no message is longer than a slot.
+HCCL_TEST(parts_of_blocks_fit_slots_and_cover_them) {
+  std::vector<std::byte> memory(3 * 4 * 100003);
+  for (int parts : {1, 2, 3, 7}) {
+    Plan plan;
+    plan.block_parts = parts;
+    Call call;
+    call.plan = &plan;
+    call.dtype = DType::float32;
+    for (size_t count : {100003ul, 0ul, 5ul}) {
+      call.output.push_back({memory.data() + call.output.size() * 400012, count});
+    }
+    Tiling tiling(call, 4096, 2);
+    for (int block = 0; block < 3; ++block) {
+      const Span& whole = call.output[static_cast<size_t>(block)];
+      size_t covered = 0;
+      for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) {
+        for (int chunk = block * parts; chunk < (block + 1) * parts; ++chunk) {
+          ChunkRef part{Buffer::output, chunk, chunk + 1, -1};
+          Span span = tiling.resolve(call, part, tile, nullptr);
+          CHECK(span.address == whole.address + covered * 4 && span.count * 4 <= 4096);
+          CHECK(Tiling::whole(call, part) == whole.count);
+          covered += span.count;
+        }
+      }
+      CHECK(covered == whole.count);
+    }
+  }
+}
+
+HCCL_TEST(parts_of_blocks_are_checked) {
+  auto refused = [](int parts, int chunk, int data_chunks, int span) {
+    Plan plan;
+    plan.block_parts = parts;
+    plan.data_chunks = data_chunks;
+    plan.max_chunk_span = span;
+    Buffer buffer = data_chunks > 0 ? Buffer::data : Buffer::output;
+    plan.ops = {{OpKind::copy, 0, 0, {buffer, chunk, chunk + 1, -1}, {buffer, 0, 1, -1}}};
+    return throws<std::invalid_argument>([&] { plan.validate(0, 2); });
+  };
+  CHECK(!refused(3, 5, 0, 1) && !refused(1, 0, 1, 1));
+  CHECK(refused(3, 6, 0, 1) && refused(0, 0, 0, 1) && refused(1 << 20, 0, 0, 1));
+  CHECK(refused(3, 0, 1, 1) && refused(3, 0, 0, 2));
+}
+
 // What fits the plan's smallest message stays one message, whatever channels could share it.
 HCCL_TEST(small_calls_are_not_cut) {
   for (size_t least : {size_t{16384}, size_t{131072}}) {

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +33,46 @@ RACKS = [
     *(between(rank, f"rack {rank // 2}", 100) for rank in range(4)),
     between("rack 0", "rack 1", 50),
 ]
+
+
+def torus(*sides: int) -> list[dict[str, Any]]:
+    """Return the links of a grid whose rows are rings."""
+    points = list(product(*map(range, sides)))
+    number = {point: at for at, point in enumerate(points)}
+    links = set()
+    for point in points:
+        for axis, side in enumerate(sides):
+            there = (*point[:axis], (point[axis] + 1) % side, *point[axis + 1 :])
+            links.add(tuple(sorted((number[point], number[there]))))
+    return [between(*pair, 1000) for pair in sorted(links)]
+
+
+def fat_tree(racks: int, per_rack: int, over: float, spines: int = 1) -> list[dict[str, Any]]:
+    """Link racks to spines, whose links to a rack have 1/over of the rate of its ranks."""
+    up = 100 * per_rack / over / spines
+    return [
+        *(between(rank, f"rack {rank // per_rack}", 100) for rank in range(racks * per_rack)),
+        *(between(f"rack {r}", f"spine {s}", up) for r in range(racks) for s in range(spines)),
+    ]
+
+
+def rails(nodes: int, per_node: int) -> list[dict[str, Any]]:
+    """Link each rank to the switch of its node, and to that of the ranks with its local rank."""
+    every = list(product(range(nodes), range(per_node)))
+    return [
+        *(between(node * per_node + place, f"node {node}", 400) for node, place in every),
+        *(between(node * per_node + place, f"rail {place}", 100) for node, place in every),
+    ]
+
+
+def dragonfly(groups: int, per_group: int, between_groups: float) -> list[dict[str, Any]]:
+    """Link each two groups, which have one router each."""
+    return [
+        *(between(rank, f"g{rank // per_group}", 100) for rank in range(groups * per_group)),
+        *(between(f"g{a}", f"g{b}", between_groups) for a, b in combinations(range(groups), 2)),
+    ]
+
+
 EVEN = [between(here, there, 100) for here, there in combinations(range(4), 2)]
 ONE_WAY = [{"from": rank, "to": (rank + 1) % 4, "mbit": 100} for rank in range(4)]
 

@@ -190,9 +190,9 @@ using Row = std::array<int, 12>;
 
 std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
                                 std::vector<uint8_t> compressed, std::vector<int> steps,
-                                int data_chunks, int scratch_slots, int max_chunk_span,
-                                size_t min_message_bytes, bool long_messages, bool by_step,
-                                bool reduces, int rank, int world_size) {
+                                int data_chunks, int block_parts, int scratch_slots,
+                                int max_chunk_span, size_t min_message_bytes, bool long_messages,
+                                bool by_step, bool reduces, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   plan->ops.reserve(ops.size());
   for (const Row& row : ops) {
@@ -206,6 +206,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
   plan->compressed = std::move(compressed);
   plan->steps = std::move(steps);
   plan->data_chunks = data_chunks;
+  plan->block_parts = block_parts;
   plan->scratch_slots = scratch_slots;
   plan->max_chunk_span = max_chunk_span;
   plan->min_message_bytes = min_message_bytes;
@@ -221,9 +222,10 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
 void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("compressed"),
-             nb::arg("steps"), nb::arg("data_chunks"), nb::arg("scratch_slots"),
-             nb::arg("max_chunk_span"), nb::arg("min_message_bytes"), nb::arg("long_messages"),
-             nb::arg("by_step"), nb::arg("reduces"), nb::arg("rank"), nb::arg("world_size"));
+             nb::arg("steps"), nb::arg("data_chunks"), nb::arg("block_parts"),
+             nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("min_message_bytes"),
+             nb::arg("long_messages"), nb::arg("by_step"), nb::arg("reduces"), nb::arg("rank"),
+             nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)

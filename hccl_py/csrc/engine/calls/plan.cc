@@ -10,6 +10,7 @@ namespace hccl {
 namespace {
 
 constexpr size_t cache_line = 64;
+constexpr int max_block_parts = 1 << 16;  // MOST_CHUNKS in Python; times 4096 ranks fits an int
 
 constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
@@ -50,7 +51,7 @@ void Plan::validate(int rank, int world_size) const {
   };
   auto check_chunk = [&](const ChunkRef& chunk) {
     bool of_data = chunk.buffer == Buffer::data;
-    int limit = of_data ? data_chunks : world_size, span = chunk.end - chunk.begin;
+    int limit = of_data ? data_chunks : world_size * block_parts, span = chunk.end - chunk.begin;
     // Tiles are cut for one kind or the other.
     require(of_data == (data_chunks > 0) && chunk.buffer <= Buffer::output, "buffer");
     require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
@@ -63,6 +64,9 @@ void Plan::validate(int rank, int world_size) const {
               (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
           "steps");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
+  require(block_parts == 1 || (block_parts > 1 && block_parts <= max_block_parts &&
+                               data_chunks == 0 && max_chunk_span <= 1 && !long_messages),
+          "parts of blocks");
   require(
       !long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
       "long messages");
@@ -128,7 +132,7 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     return;
   }
   // Block lengths may differ between ranks here, so a tile may depend only on the slot.
-  tile_elements_ = slot_elements / span;
+  tile_elements_ = slot_elements / span * static_cast<size_t>(plan.block_parts);
   size_t longest = 0;
   for (const std::vector<Span>* blocks : {&call.input, &call.output}) {
     for (const Span& block : *blocks) longest = std::max(longest, block.count);

@@ -17,7 +17,7 @@ enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
 // Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on.
 // Chunks of `data` take one slot together. Blocks take a slot each; several in a row, which exist
-// only in scratch, have one length and are contiguous.
+// only in scratch, have one length and are contiguous, and are not cut into parts.
 struct ChunkRef {
   Buffer buffer = Buffer::data;
   int begin = 0;
@@ -51,6 +51,7 @@ struct Plan {
   // received in the same step, and the ranks of a node take the same steps.
   std::vector<int> steps;
   int data_chunks = 0;  // parts that `data` is cut into; 0: the plan has no `data`
+  int block_parts = 1;  // chunks of each block; chunk i is a part of block i / block_parts
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Smaller messages are not cut for more channels.
@@ -107,7 +108,8 @@ struct Call {
   size_t num_bytes() const { return total_bytes != 0 ? total_bytes : num_block_bytes(); }
   size_t num_block_bytes() const;
   const Span& block_of(const ChunkRef& chunk) const {
-    return (chunk.buffer == Buffer::input ? input : output).at(static_cast<size_t>(chunk.begin));
+    int parts = plan->block_parts, block = parts == 1 ? chunk.begin : chunk.begin / parts;
+    return (chunk.buffer == Buffer::input ? input : output).at(static_cast<size_t>(block));
   }
 };
 
@@ -135,13 +137,12 @@ class Tiling {
   // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
   Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const {
     Span span;
+    int parts = call.plan->block_parts;
     if (chunk.buffer == Buffer::data) {
-      Span whole = tile_of(call.data, tile);
-      size_t begin = partition(whole.count, call.plan->data_chunks, chunk.begin);
-      size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
-      span = {whole.address + begin * item_size_, end - begin};
+      span = cut(tile_of(call.data, tile), call.plan->data_chunks, chunk.begin, chunk.end);
     } else {
       span = tile_of(call.block_of(chunk), tile);
+      if (parts > 1) span = cut(span, parts, chunk.begin % parts, chunk.begin % parts + 1);
     }
     if (chunk.scratch >= 0) {
       bool end_to_end = chunk.buffer != Buffer::data && call.plan->max_chunk_span > 1;
@@ -162,6 +163,11 @@ class Tiling {
   }
 
  private:
+  Span cut(const Span& whole, int parts, int first, int last) const {
+    size_t begin = partition(whole.count, parts, first), end = partition(whole.count, parts, last);
+    return {whole.address + begin * item_size_, end - begin};
+  }
+
   size_t item_size_ = 1;
   size_t slot_bytes_ = 0;
   size_t count_ = 0;  // of `data`
