@@ -3,9 +3,23 @@
 from pathlib import Path
 
 import pytest
-from networks import EVEN, ONE_WAY, PAIRS, RACKS, STAR, network_of, random_links
+from networks import (
+    EVEN,
+    ONE_WAY,
+    PAIRS,
+    RACKS,
+    STAR,
+    dragonfly,
+    fat_tree,
+    network_of,
+    rails,
+    random_links,
+    torus,
+)
 from tiers import by_night
 
+from hccl_py import Costs, LinkCosts, Topology, simulate
+from hccl_py.algorithms.plan_file import write_plans
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.synthesize import SYNTHESIZED, synthesize
 from hccl_py.plan.contracts import COLLECTIVES
@@ -38,6 +52,33 @@ def test_share_of_the_bound(
 ) -> None:
     found = synthesize(collective, network_of(links, tmp_path), most_chunks=12)
     assert found.certificate.share == pytest.approx(least, rel=0.07)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize(
+    "links",
+    [
+        torus(3, 3),
+        fat_tree(3, 3, over=1),
+        fat_tree(3, 3, over=9, spines=2),
+        rails(3, 3),
+        dragonfly(3, 3, 20),
+        STAR,
+    ],
+)
+def test_certificate_says_what_a_simulation_of_the_file_says(
+    links: list[dict[str, object]], collective: str, tmp_path: Path
+) -> None:
+    found = synthesize(collective, network_of(links, tmp_path), most_chunks=4)
+    write_plans(tmp_path / "plan.json", found.plans, "about")
+    topology = Topology.of_network(tmp_path / "network.json")
+    num_bytes, free = 256 << 20, LinkCosts(0.0, 0.0, 0.0)
+    what = f"{collective}=plan:{tmp_path}/plan.json"
+    done = simulate(what, topology, Costs(free, free, 0.0), num_bytes)
+    mbit_per_s = num_bytes * 8 / done.us
+    most = 1 / float(found.certificate.bound.time) / 1000
+    assert mbit_per_s / most == pytest.approx(found.certificate.share, rel=1e-3)
+    assert 0.7 < found.certificate.share <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(
