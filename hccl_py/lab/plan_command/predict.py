@@ -57,7 +57,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    about = f"{NODES} (one node of the preset's ranks, or those of the recorded job)"
+    about = f"{NODES} (one node of the preset's ranks, or those of the recorded job or plan file)"
     add("--nodes", metavar="LIST", help=about)
     add_network(parser)
     add_costs(parser, required=True)
@@ -93,7 +93,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _world(given: argparse.Namespace, world_size: int | None) -> tuple[Topology, Costs]:
-    """Return the requested ranks; by default as many as the recorded job, or those of one node."""
+    """Return the requested ranks; by default as many as a job or plan file has, or a node."""
     per_node = RANKS_PER_NODE.get(given.preset, 1)
     ranks = world_size or per_node
     per_node = min(per_node, ranks)
@@ -122,8 +122,9 @@ def _names(given: argparse.Namespace, collectives: Set[str]) -> dict[str, list[s
 
 
 def _predict(given: argparse.Namespace) -> int:
-    topology, costs = _world(given, None)
-    collective = given.collective or _COLLECTIVE
+    own = [loaded(name) for name in (given.algorithm or "").split(",") if ":" in name]
+    collective = given.collective or next((one.collective for one in own), _COLLECTIVE)
+    topology, costs = _world(given, next((one.world_size for one in own), None))
     names, found = _names(given, {collective})[collective], []
     title = _world_line(given, topology)
     print(wrapped(f"# {title}"))

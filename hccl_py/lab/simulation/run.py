@@ -112,7 +112,9 @@ def simulate(
     # Ranks are not alike if there are fewer elements than chunks, because some have nothing to send
     # then, or, in small worlds, if chunks differ by an element.
     nodes = topology.nodes
-    is_alike = topology.is_uniform or averaged(tiles) == tiles or topology.world_size > _MANY_RANKS
+    # In a call of many tiles that is less than can be seen.
+    is_alike = averaged(tiles) == tiles or world_size > _MANY_RANKS
+    is_alike |= topology.is_uniform and tiles.number > 1
     can_fold = shorten and elements >= tiles.parts and is_alike
     fold = _fold(source, nodes, topology.is_uniform) if can_fold else whole(nodes)
     if fold.move is not Move.NONE:

@@ -171,6 +171,21 @@ def test_recorded_calls_are_predicted_elsewhere(
     assert "--algorithm bruck: expected one of all_reduce: one_shot, mesh" in error
 
 
+def test_plan_file_brings_its_collective_and_its_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "tree.json")
+    assert main(["export", "broadcast=tree", "--nodes", "4", "-o", path]) == 0
+    words = ["--preset", "office1", "--size", "64K", "--algorithm", f"plan:{path}"]
+    assert main(["predict", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "# 4 ranks: 4 nodes of 1, office1" in printed and "plan:" in printed
+    words = ["--preset", "office1", "--size", "64K", "--algorithm", "tree", "--nodes", "1,1,1,1"]
+    assert main(["predict", "--collective", "broadcast", *words]) == 0
+    own, table = rows_of(printed)[1].split(), rows_of(capsys.readouterr().out)[1].split()
+    assert own[1:5] == table[1:5]
+
+
 def test_wrong_algorithm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
