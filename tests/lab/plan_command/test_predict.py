@@ -172,18 +172,17 @@ def test_recorded_calls_are_predicted_elsewhere(
 
 
 def test_plan_file_brings_its_collective_and_its_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = str(tmp_path / "tree.json")
-    assert main(["export", "broadcast=tree", "--nodes", "4", "-o", path]) == 0
-    words = ["--preset", "office1", "--size", "64K", "--algorithm", f"plan:{path}"]
-    assert main(["predict", *words]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "broadcast=tree", "--nodes", "4x1", "-o", "tree.json"]) == 0
+    words = ["predict", "--preset", "office1", "--size", "64K", "--algorithm"]
+    assert main([*words, "plan:tree.json"]) == 0
     printed = capsys.readouterr().out
-    assert "# 4 ranks: 4 nodes of 1, office1" in printed and "plan:" in printed
-    words = ["--preset", "office1", "--size", "64K", "--algorithm", "tree", "--nodes", "1,1,1,1"]
-    assert main(["predict", "--collective", "broadcast", *words]) == 0
-    own, table = rows_of(printed)[1].split(), rows_of(capsys.readouterr().out)[1].split()
-    assert own[1:5] == table[1:5]
+    assert "# 4 ranks: 4 nodes of 1, office1" in printed
+    assert main([*words, "tree", "--collective", "broadcast", "--nodes", "4x1"]) == 0
+    own, table = (rows_of(text)[-1].split() for text in (printed, capsys.readouterr().out))
+    assert own[1:5] == table[1:5] and own[0] == "64K"
 
 
 def test_wrong_algorithm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
