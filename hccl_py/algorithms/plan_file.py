@@ -3,10 +3,9 @@
 `hccl-plan synthesize` writes such files; other programs may. A file is JSON: `format`, `version`,
 `collective`, `world_size`, `data_chunks` (0 for a collective on blocks), `block_parts` (chunks of
 each block, 1 if it is not given), `equal_blocks` (true if it relies on blocks of one length),
-`about` (for people) and `plans`, one for each root (`null`
-without roots): `root`, and `ops`, for each rank the lines that `hccl-plan show` prints, with
-`end_step` where a step ends. It counts as a user's algorithm: the ranks prove it before their first
-call, and all must have the same file.
+`about` (for people) and `plans`, one for each root (`null` without roots): `root`, and `ops`, for
+each rank the lines that `hccl-plan show` prints, with `end_step` where a step ends. It counts as a
+user's algorithm: the ranks prove it before their first call, and all must have the same file.
 """
 
 import json
