@@ -68,6 +68,7 @@ class Moves:
         self._collective, self._n, self._in_place = collective, n, in_place
         self._on_data = COLLECTIVES[collective].blocks is None
         self._chunks, self._pieces = chunks, 1 if self._on_data else chunks
+        self._parts = 1  # of a block in the plans: pieces that go the same way are one
         self._values: list[Value] = []
         self._held: dict[tuple[int, Place], Value] = {}
         self.now = 0.0
@@ -106,8 +107,9 @@ class Moves:
         """Return the plans; the caller proves them. ValueError: plans cannot express the moves."""
         self._check_pieces()
         results = 1 if self._collective == "reduce_scatter" else self._n
-        blocks = range(self._chunks if self._on_data else results)
-        places = [(rank, ("o", at * self._pieces)) for rank in range(self._n) for at in blocks]
+        firsts = range(0, self._chunks if self._on_data else results * self._pieces, self._pieces)
+        ends = [("o", at + part) for at in firsts for part in range(self._parts)]
+        places = [(rank, end) for rank in range(self._n) for end in ends]
         live = _live(self._values, [self._held[at] for at in places if at in self._held])
         # A plan has its own input, which a file in place has among its output from the beginning.
         own = [self._value(*at) for at in places if self._in_place and self._brought(*at)]
@@ -115,7 +117,7 @@ class Moves:
         for is_careful in (False, True):
             writing = _Writing(self._memory, live, self._n, is_careful)
             for one in own:
-                to = output[one.place[1] // self._pieces]
+                to = output[self._index(one.place[1])]
                 writing.add(0.0, one.rank, Op(OpKind.COPY, (), to, self._memory(one)))
             plans = tuple(
                 replace(self._head(name, rank), ops=_joined(writing.ops(rank)))
@@ -130,7 +132,7 @@ class Moves:
 
     def _head(self, name: str, rank: int) -> Plan:
         head = Plan(self._collective, name, rank, self._n)
-        chunks = self._chunks if self._on_data else 1
+        chunks = self._chunks if self._on_data else self._parts
         return replace(head, shape=COLLECTIVES[self._collective].shape(head, chunks))
 
     def _resolved(self, rank: int, place: Place) -> Place:
@@ -168,7 +170,7 @@ class Moves:
         return _Content(rank, block, piece)
 
     def _check_pieces(self) -> None:
-        """Check that the pieces of a block go the same way, because a plan cuts no blocks."""
+        """Take pieces of a block that all go the same way together; else a plan cuts the block."""
         ways = [Counter[object]() for _ in range(self._pieces)]
         for one in self._values:
             buffer, at = one.place
@@ -177,29 +179,33 @@ class Moves:
             where = () if buffer == "s" else (buffer, at // self._pieces)
             sources = tuple(sorted(value.rank for value in one.operands))
             ways[one.content.piece][one.content[:2], one.rank, where, sources, one.is_message] += 1
-        if any(way != ways[0] for way in ways):
-            raise ValueError("the pieces of a block go different ways, and a plan cuts no blocks")
-        self._values = [one for one in self._values if not one.content.piece]
+        if all(way == ways[0] for way in ways):
+            self._values = [one for one in self._values if not one.content.piece]
+        else:
+            self._parts = self._pieces
+
+    def _index(self, at: int) -> int:
+        """Return the chunk of a plan's blocks where a chunk of the file's is."""
+        return at // self._pieces * self._parts + at % self._pieces
 
     def _memory(self, value: Value, slot: int | None = None) -> Chunk | None:
         """Return the memory of a value; None: it needs a slot of scratch, which may be given."""
         buffer, at = value.place
-        owner, block, _ = value.content
-        if self._on_data:
-            chunk, like = data[block], data[block]
-        elif self._collective == "all_gather":
-            chunk, like = input[0], output[owner]
-        elif self._collective == "all_to_all" and block == value.rank:
-            chunk, like = input[block], output[owner]
-        else:
-            chunk, like = input[block], input[block]
+        owner, block, piece = value.content
+        chunk = like = data[block] if self._on_data else input[block * self._parts + piece]
+        if self._collective == "all_gather":
+            chunk = input[piece]
+        if self._collective == "all_gather" or (
+            self._collective == "all_to_all" and block == value.rank
+        ):
+            like = output[owner * self._parts + piece]
         if slot is not None:
             return like._replace(scratch=slot)
         if not value.operands:
             return chunk
         if buffer != "o":
             return None
-        return data[at] if self._on_data else output[at // self._pieces]
+        return data[at] if self._on_data else output[self._index(at)]
 
 
 def num_chunks(collective: str, n: int, counts: Sequence[int]) -> int:

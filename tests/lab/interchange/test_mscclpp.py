@@ -199,13 +199,31 @@ def test_file_that_plans_cannot_express_is_explained(file: Json, problem: str) -
     assert problem in wrong(file)
 
 
-def test_pieces_of_a_block_that_part_are_explained() -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_pieces_of_a_block_that_go_different_ways_are_cut(in_place: bool) -> None:
+    # Two rings that turn opposite ways, each with a piece of every block.
     def gpu(me: int) -> list[list[Json]]:
-        ops = [op("put", f"{1 - me}:s0", "i0"), op("put", f"{1 - me}:o{2 * me + 1}", "i1")]
-        ops += [sync("signal", 1 - me), sync("wait", 1 - me), op("copy", f"o{2 - 2 * me}", "s0")]
-        return [ops + [op("copy", f"o{2 * me + piece}", f"i{piece}") for piece in range(2)]]
+        blocks = []
+        for piece, turn in enumerate((1, -1)):
+            ahead, behind = (me + turn) % 4, (me - turn) % 4
+            ops = [] if in_place else [op("copy", f"o{2 * me + piece}", f"i{piece}")]
+            for step in range(3):
+                at = 2 * ((me - turn * step) % 4) + piece
+                ops.append(op("put", f"{ahead}:o{at}", f"o{at}"))
+                ops.append(sync("signal", ahead, channel=piece))
+                ops.append(sync("wait", behind, channel=piece))
+            blocks.append(ops)
+        return blocks
 
-    assert "go different ways" in wrong(document("allgather", (2, 4), [gpu(0), gpu(1)]))
+    file = document("allgather", (2, 8), [gpu(me) for me in range(4)], inplace=in_place)
+    plans = right(file)
+    assert plans[0].shape.block_parts == 2
+    assert {(one.peers, one.src and one.src.begin % 2) for one in plans[0].ops if one.src} == {
+        ((), 0),
+        ((), 1),
+        ((1,), 0),
+        ((3,), 1),
+    }
 
 
 def test_too_many_ops_for_mscclpp_get_one_line(
