@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/stream.h"
+#include "bindings/c_entry.h"
 #include "engine/communicator.h"
 #include "lanes/path.h"
 
@@ -45,6 +46,14 @@ void bind_memory(nanobind::module_& module);
 
 // calls/c_entry.cc: c_entry, the table of functions for programs in C.
 void bind_c_entry(nanobind::module_& module);
+const CEntry& c_entry();
+// Its `run`, on the main thread of Python; throws the exceptions of signal handlers.
+CResult run_checking_signals(CEngine* engine, CCall* const* calls, size_t num_calls,
+                             double timeout_s);
+
+// calls/xla_calls.cc: XlaCalls, collectives of a compiled program, and xla_handler, which runs
+// them.
+void bind_xla_calls(nanobind::module_& module);
 
 // calls/window.cc: Window, which `communicator` makes, and its calls.
 void bind_window(nanobind::module_& module, nanobind::class_<Communicator>& communicator);

@@ -174,6 +174,7 @@ NB_MODULE(_core, module) {
   bind_torch_calls(module, bind_call_entry(module));
   bind_communicator(communicator);
   bind_c_entry(module);
+  bind_xla_calls(module);
 
   module.def("address_of", &address_of);
   // For a forked child: the parent's objects must not say goodbye in its name.

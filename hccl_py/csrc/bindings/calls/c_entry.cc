@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/bindings.h"
 #include "bindings/calls/requests.h"
 #include "reduce/reduce.h"
 
@@ -88,21 +89,26 @@ CResult submit(CCall* const* calls, size_t num_calls, double timeout_s, Submit&&
   return ended(calls, num_calls);
 }
 
-CResult run(CEngine* engine, CCall* const* calls, size_t num_calls, double timeout_s) {
+CResult run_with(CEngine* engine, CCall* const* calls, size_t num_calls, double timeout_s,
+                 void (*interrupt)()) {
   Communicator& communicator = engine->communicator;
   if (num_calls > 1) {
     return submit(calls, num_calls, timeout_s, [&](const std::vector<RequestPtr>& requests) {
-      communicator.run(requests, never_interrupted);
+      communicator.run(requests, interrupt);
     });
   }
   begin(*calls[0]->request, calls[0]->request->kind, timeout_s);
   try {
-    communicator.run(calls[0]->request, never_interrupted);
+    communicator.run(calls[0]->request, interrupt);
   } catch (const CommunicatorFailed& failed) {
     calls[0]->failure = failed.failure;
     return CResult::failed;
   }
   return CResult::done;
+}
+
+CResult run(CEngine* engine, CCall* const* calls, size_t num_calls, double timeout_s) {
+  return run_with(engine, calls, num_calls, timeout_s, never_interrupted);
 }
 
 CResult start(CEngine* engine, CCall* const* calls, size_t num_calls, double timeout_s) {
@@ -162,6 +168,13 @@ const CEntry entry{
     }};
 
 }  // namespace
+
+const CEntry& c_entry() { return entry; }
+
+CResult run_checking_signals(CEngine* engine, CCall* const* calls, size_t num_calls,
+                             double timeout_s) {
+  return run_with(engine, calls, num_calls, timeout_s, check_signals);
+}
 
 void bind_c_entry(nb::module_& module) {
   module.attr("c_entry_version") = CEntry::current;
