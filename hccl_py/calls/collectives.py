@@ -30,6 +30,7 @@ from hccl_py.memory.arguments import (
 )
 from hccl_py.memory.buffers import READER, blocks_of, run_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType, Span
+from hccl_py.memory.mpi_buffers import is_mpi_in_place
 from hccl_py.memory.scaled import scaled
 from hccl_py.transport import _core
 from hccl_py.transport.arguments import whole_number, wrong
@@ -37,7 +38,8 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression, DType, ReduceOp
 
 Buffer = Any
-"""A contiguous CPU torch tensor or numpy array, or another object that `buffers.py` can read."""
+"""A contiguous CPU torch tensor or numpy array, or another object that `buffers.py` can read, also
+as mpi4py describes it: `[data, count, MPI.FLOAT]`. MPI.IN_PLACE stands for the other buffer."""
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 
@@ -103,6 +105,8 @@ class Collectives(Generic[Result]):
             compression: `none`, `bf16` or `int8`, or an ErrorFeedback of this tensor; the same on
                 all ranks. None: that of the communicator.
         """
+        if is_mpi_in_place(data):
+            data, output = output, None
         source = span_of(data, "data", output is None)
         if not isinstance(op, int):
             target, given = data if output is None else output, self._scaled(op, source)
@@ -164,6 +168,8 @@ class Collectives(Generic[Result]):
         """
         root = self._rank("root", root)
         is_root = root == self._state.rank
+        if is_mpi_in_place(data):
+            data, output = output, None
         source = span_of(data, "data", is_root and output is None)
         if not isinstance(op, int):
             target = output if output is not None or not is_root else data
@@ -190,8 +196,10 @@ class Collectives(Generic[Result]):
             input: any element type; may be this rank's block of `output` itself.
         """
         state = self._state
-        source = span_of(input, "input")
         targets = blocks_of(output, "output", state.world_size, writable=True)
+        if is_mpi_in_place(input):
+            input = targets[state.rank]
+        source = span_of(input, "input")
         check_block("output", targets[state.rank], "input", source, state.rank)
         self._check_apart((output, input), targets, [source])
         # Blocks may be uneven, but their total length is equal on all ranks.
@@ -241,6 +249,8 @@ class Collectives(Generic[Result]):
         """
         state = self._state
         n = state.world_size
+        if is_mpi_in_place(input):
+            input = output
         sources = blocks_of(input, "input", n)
         targets = blocks_of(output, "output", n, writable=True)
         check_block("output", targets[state.rank], "input", sources[state.rank], state.rank)
@@ -269,10 +279,13 @@ class Collectives(Generic[Result]):
         The root's `input` may be its block of `output` itself.
         """
         root = self._rank("root", root)
-        source = span_of(input, "input")
         targets: list[Span] = []
-        if self._is_root(root, "output", output):
+        is_root = self._is_root(root, "output", output)
+        if is_root:
             targets = blocks_of(output, "output", self._state.world_size, writable=True)
+            input = targets[root] if is_mpi_in_place(input) else input
+        source = span_of(input, "input")
+        if is_root:
             check_block("output", targets[root], "input", source, root)
             self._check_apart((output, input), targets, [source])
         prepared = self._plan("gather", source.kind, 0, root=root)
@@ -287,10 +300,13 @@ class Collectives(Generic[Result]):
         The root's `output` may be its block of `input` itself.
         """
         root = self._rank("root", root)
-        target = span_of(output, "output", writable=True)
         sources: list[Span] = []
-        if self._is_root(root, "input", input):
+        is_root = self._is_root(root, "input", input)
+        if is_root:
             sources = blocks_of(input, "input", self._state.world_size)
+            output = sources[root] if is_mpi_in_place(output) else output
+        target = span_of(output, "output", writable=True)
+        if is_root:
             check_block("input", sources[root], "output", target, root)
             self._check_apart((output, input), [target], sources)
         prepared = self._plan("scatter", target.kind, 0, root=root)

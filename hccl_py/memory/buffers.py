@@ -15,6 +15,11 @@ import numpy as np
 
 from hccl_py.memory.element_types import Span, learn
 from hccl_py.memory.exporters import span_of_exporter
+from hccl_py.memory.mpi_buffers import (
+    blocks_of_specification,
+    is_specification,
+    span_of_specification,
+)
 from hccl_py.memory.tensor_kinds import has_storage, without_elements, without_span
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -46,6 +51,8 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     if span is not None:
         READER.learn(buffer, span.kind)
         return span
+    if is_specification(buffer):
+        return span_of_specification(buffer, name, writable, span_of)
     span = span_of_exporter(buffer, name, writable)
     if span is None:
         raise _not_memory(buffer, name)
@@ -128,6 +135,8 @@ def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -
                 f"{span.count} elements; pass a list of buffers for uneven blocks"
             )
         return cut(span, world_size)
+    if is_specification(blocks):
+        return blocks_of_specification(blocks, name, world_size, writable, span_of)
     if len(blocks) != world_size:
         raise InvalidArgumentError(
             f"{name}: expected one buffer per rank ({world_size}), got {len(blocks)}"
