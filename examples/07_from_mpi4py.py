@@ -10,7 +10,7 @@ from hccl_py import Communicator, ReduceOp
 
 world = MPI.COMM_WORLD
 n = world.size
-with Communicator(rank=world.rank, world_size=n) as comm:
+with Communicator() as comm:
     me = comm.rank
     mine = np.arange(6.0) + me
     sums = {name: np.zeros(6) for name in ("mpi", "hccl")}

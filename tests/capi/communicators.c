@@ -40,16 +40,32 @@ static void check_split(hcclComm_t comm) {
   OK(hcclBarrier(comm, NULL));
 }
 
+static void await_made(hcclComm_t comm) {
+  hcclResult_t state = hcclBusy;
+  while (state == hcclBusy) OK(hcclCommGetAsyncError(comm, &state));
+  EXPECT(state == hcclSuccess, "%s", hcclCommGetAsyncErrorMessage(comm));
+}
+
 static void check_nonblocking(void) {
   hcclConfig_t config = HCCL_CONFIG_INITIALIZER;
-  hcclResult_t state = hcclBusy;
-  hcclComm_t comm;
+  hcclComm_t comm, part, rest;
+  int excluded = world_size - 1;
   config.blocking = 0;
   config.name = "later";
   OK(hcclCommInitRankConfig(&comm, world_size, id_of(1), rank, &config));
-  while (state == hcclBusy) OK(hcclCommGetAsyncError(comm, &state));
-  EXPECT(state == hcclSuccess, "%s", hcclCommGetAsyncErrorMessage(comm));
+  await_made(comm);
   EXPECT(summed(comm, rank) == world_size * (world_size - 1) / 2, "sum");
+  OK(hcclCommSplit(comm, 0, 0, &part, &config));
+  await_made(part);
+  EXPECT(summed(part, 1) == world_size, "sum of the part");
+  if (rank != excluded) {
+    OK(hcclCommShrink(part, &excluded, 1, &rest, &config, HCCL_SHRINK_DEFAULT));
+    await_made(rest);
+    EXPECT(summed(rest, 1) == world_size - 1, "sum of the rest");
+    OK(hcclCommDestroy(rest));
+  }
+  OK(hcclBarrier(part, NULL));
+  OK(hcclCommDestroy(part));
   OK(hcclCommDestroy(comm));
 }
 

@@ -1,5 +1,6 @@
 """The C API, by programs in C that check every result themselves."""
 
+import os
 import shutil
 import signal
 import socket
@@ -7,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import HERE, LIB, compiled, run_ranks
+from programs import HERE, INCLUDE, LIB, compiled, run_ranks
 from tiers import by_night
 
 EXAMPLES = HERE.parents[1] / "examples" / "c"
@@ -72,6 +73,18 @@ def test_example_in_rust_prints_the_sum(tmp_path: Path) -> None:
     words = ["rustc", EXAMPLES / "all_reduce.rs", "-L", LIB, "-l", "hccl", "-o", program]
     subprocess.run(words, check=True)
     expect_sums(program, SUM, tmp_path)
+
+
+@pytest.mark.nightly("calls")
+def test_example_in_go_prints_the_sum(tmp_path: Path) -> None:
+    if shutil.which("go") is None:
+        pytest.skip("there is no go")
+    program = tmp_path / "all_reduce"
+    flags = {"CGO_CFLAGS": f"-I{INCLUDE}", "CGO_LDFLAGS": f"-L{LIB} -lhccl"}
+    own = {"GOCACHE": str(tmp_path / "cache"), "GO111MODULE": "off", "CGO_ENABLED": "1"}
+    words = ["go", "build", "-o", program, EXAMPLES / "all_reduce.go"]
+    subprocess.run(words, check=True, env={**os.environ, **flags, **own})
+    expect_sums(program, "[2 4 6 1]", tmp_path)
 
 
 def expect_sums(program: Path, printed: str, at: Path) -> None:

@@ -78,6 +78,7 @@ COMMANDS["vllm"] = (
 PACKAGES = {
     "hosts": ("iproute2", "nftables"),
     "attacks": ("iproute2", "nftables"),
+    "calls": ("golang-go",),
     "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),

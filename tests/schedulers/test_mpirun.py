@@ -9,6 +9,9 @@ from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
 from namespaces import Hosts
 from quiet_clock import HANG_S
 from scheduled_program import ORDERS, command, expected, lines_of, run
+from wheels import installed
+
+PORT = Path(__file__).parents[2] / "examples" / "07_from_mpi4py.py"
 
 pytestmark = [
     pytest.mark.nightly("launchers"),
@@ -60,3 +63,15 @@ def test_exit_code_of_a_rank_is_that_of_mpirun(wheel: str) -> None:
     job = run([*words(wheel, 2), sys.executable, "-c", program], ENVIRONMENT)
     out, err = job.communicate(timeout=HANG_S)
     assert job.returncode == 7, out + err
+
+
+def test_port_from_mpi4py_has_the_results_of_mpi(wheel: str) -> None:
+    site = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    library = next(installed(wheel, "lib").glob("lib/libmpi.so*"))
+    own = {
+        "PYTHONPATH": str(installed("mpi4py", f"{site}/mpi4py") / site),
+        "MPI4PY_LIBMPI": str(library),
+    }
+    job = run([*words(wheel, 3), sys.executable, str(PORT)], {**ENVIRONMENT, **own})
+    agreed = [f"{rank} of 3: hccl and MPI agree" for rank in range(3)]
+    assert lines_of(job) == agreed

@@ -65,6 +65,18 @@ void check_rank(int nranks, int rank) {
   }
 }
 
+void make_in_background(hcclComm_t* comm, const CommunicatorPtr& made,
+                        std::function<void()> connect) {
+  *comm = communicators().add(made);
+  std::thread([connect = std::move(connect), made] {
+    try {
+      connect();
+    } catch (Error& error) {
+      made->fail(std::move(error));
+    }
+  }).detach();
+}
+
 void make(hcclComm_t* comm, int nranks, const hcclUniqueId& id, int rank, const Config& config) {
   check_rank(nranks, rank);
   if (id.length > HCCL_UNIQUE_ID_MAX_BYTES) {
@@ -77,21 +89,11 @@ void make(hcclComm_t* comm, int nranks, const hcclUniqueId& id, int rank, const 
   auto connect = [made, nranks, id, rank, config] {
     made->connect(id, rank, nranks, config.timeout_s, config.name);
   };
-  if (config.is_blocking) {
-    make_ranks([=] {
-      connect();
-      *comm = communicators().add(made);
-    });
-    return;
-  }
-  *comm = communicators().add(made);
-  std::thread([connect, made] {
-    try {
-      connect();
-    } catch (Error& error) {
-      made->fail(std::move(error));
-    }
-  }).detach();
+  if (!config.is_blocking) return make_in_background(comm, made, connect);
+  make_ranks([=] {
+    connect();
+    *comm = communicators().add(made);
+  });
 }
 
 // For calls that replace the communicator: nothing else runs.
@@ -102,10 +104,17 @@ CommunicatorPtr idle(hcclComm_t comm) {
   return found;
 }
 
-hcclComm_t adopted(const Object& opened, double timeout_s) {
+// What Python makes of another communicator: now, or in the background.
+template <typename Make>
+void make_from(hcclComm_t* comm, bool is_blocking, double timeout_s, Make&& call) {
   auto made = std::make_shared<Communicator>();
-  made->adopt(opened, timeout_s);
-  return communicators().add(made);
+  auto connect = [made, timeout_s, call] {
+    Gil gil;
+    made->adopt(call(), timeout_s);
+  };
+  if (!is_blocking) return make_in_background(comm, made, connect);
+  connect();
+  *comm = communicators().add(made);
 }
 
 hcclResult_t collective(const char* name, Asked asked, hcclComm_t comm, void* stream) {
@@ -342,9 +351,14 @@ hcclResult_t hcclCommSplit(hcclComm_t comm, int color, int key, hcclComm_t* newc
     from->require_open();
     double timeout_s = config != nullptr ? wanted.timeout_s : from->timeout_s;
     *newcomm = nullptr;
+    auto split = [from, color, key, timeout_s] {
+      return call_python("split", "(Oiid)", from->python, color, key, timeout_s);
+    };
+    if (color != HCCL_SPLIT_NOCOLOR) {
+      return make_from(newcomm, wanted.is_blocking, timeout_s, split);
+    }
     Gil gil;
-    Object made = call_python("split", "(Oiid)", from->python, color, key, timeout_s);
-    if (color != HCCL_SPLIT_NOCOLOR) *newcomm = adopted(made, timeout_s);
+    split();
   });
 }
 
@@ -372,10 +386,10 @@ hcclResult_t hcclCommShrink(hcclComm_t comm, int* excludeRanksList, int excludeR
       excluded += std::to_string(excludeRanksList[i]) + ' ';
     }
     *newcomm = nullptr;
-    Gil gil;
-    *newcomm = adopted(call_python("shrink", "(Osd)", from->python, excluded.c_str(),
-                                   config != nullptr ? timeout_s : usual_s),
-                       timeout_s);
+    double limit_s = config != nullptr ? timeout_s : usual_s;
+    make_from(newcomm, wanted.is_blocking, timeout_s, [from, excluded, limit_s] {
+      return call_python("shrink", "(Osd)", from->python, excluded.c_str(), limit_s);
+    });
   });
 }
 

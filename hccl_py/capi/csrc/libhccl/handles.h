@@ -58,7 +58,7 @@ class Handles {
   const unsigned kind_;
   const char* const name_;
   mutable std::mutex mutex_;
-  uintptr_t last_ = 0;
+  uintptr_t last_ = 1 << 12;  // Go's runtime stops programs whose pointers are below 4096
   std::unordered_map<uintptr_t, std::shared_ptr<Object>> objects_;
 };
 

@@ -171,7 +171,7 @@ hcclResult_t hcclGroupEnd(void);
 
 typedef struct {
   size_t size;      /* of this struct: HCCL_CONFIG_INITIALIZER sets it */
-  int blocking;     /* 0: hcclCommInitRankConfig returns at once; hcclCommGetAsyncError: hcclBusy */
+  int blocking;     /* 0: the call that makes it returns at once; hcclCommGetAsyncError: hcclBusy */
   double timeout_s; /* for connecting, and of every call; 0: 600 */
   const char* name; /* for messages; NULL: "default" */
 } hcclConfig_t;
@@ -181,7 +181,8 @@ typedef struct {
 hcclResult_t hcclCommInitRankConfig(hcclComm_t* comm, int nranks, hcclUniqueId commId, int rank,
                                     hcclConfig_t* config);
 #define HCCL_SPLIT_NOCOLOR (-1) /* this rank gets NULL as newcomm */
-/* A communicator of all ranks of one color, sorted by key; all ranks of comm call it. */
+/* A communicator of all ranks of one color, sorted by key; all ranks of comm call it. Nonblocking:
+ * no other call of comm until the new one is made; a rank without a color waits all the same. */
 hcclResult_t hcclCommSplit(hcclComm_t comm, int color, int key, hcclComm_t* newcomm,
                            hcclConfig_t* config);
 #define HCCL_SHRINK_DEFAULT 0
