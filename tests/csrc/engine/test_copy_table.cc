@@ -21,11 +21,11 @@ struct Node {
     table.add_peer(may_read);
     table.set_crowded(is_crowded);
   }
-  CopyMode mode(size_t num_bytes, bool is_far = false) const {
+  CopyMode mode(size_t num_bytes) const {
     Call call;
     call.plan = &plan;
     call.total_bytes = num_bytes;
-    return table.mode_of(call, is_far);
+    return table.mode_of(call);
   }
 };
 
@@ -37,25 +37,17 @@ HCCL_TEST(a_rank_without_peers_on_its_node_and_a_compressed_call_copy_by_the_cac
   Call call;
   call.plan = &node.plan;
   call.total_bytes = huge;
-  CHECK(alone.mode_of(call, false) == CopyMode::cached);
+  CHECK(alone.mode_of(call) == CopyMode::cached);
   call.compression = Compression::bf16;
-  CHECK(node.table.mode_of(call, false) == CopyMode::cached);
+  CHECK(node.table.mode_of(call) == CopyMode::cached);
 }
 
 HCCL_TEST(long_payloads_leave_the_slots_and_short_ones_do_not) {
   for (bool reduces : {false, true}) {
-    for (bool is_far : {false, true}) {
-      Node node({send_to_one, recv}, reduces);
-      CHECK(node.mode(huge, is_far) == CopyMode::single);
-      CHECK(node.mode(64 * KiB, is_far) == CopyMode::cached);
-    }
+    Node node({send_to_one, recv}, reduces);
+    CHECK(node.mode(huge) == CopyMode::single);
+    CHECK(node.mode(64 * KiB) == CopyMode::cached);
   }
-}
-
-HCCL_TEST(ranks_with_distant_cores_reduce_singly_earlier) {
-  Node node({send_to_one, recv}, true);
-  CHECK(node.mode(256 * KiB, false) == CopyMode::cached);
-  CHECK(node.mode(256 * KiB, true) == CopyMode::single);
 }
 
 HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots_unless_a_payload_is_very_long) {
@@ -68,13 +60,9 @@ HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots_unless_a_payload_is_very_lo
 HCCL_TEST(nothing_is_single_where_processes_may_not_read_each_other) {
   for (std::vector<Op> ops : {std::vector<Op>{send_to_one, recv}, std::vector<Op>{send_to_one}}) {
     for (bool reduces : {false, true}) {
-      for (bool is_far : {false, true}) {
-        for (bool is_crowded : {false, true}) {
-          Node node(ops, reduces, false, is_crowded);
-          for (size_t size = 1; size <= huge; size *= 2) {
-            CHECK(node.mode(size, is_far) != CopyMode::single);
-          }
-        }
+      for (bool is_crowded : {false, true}) {
+        Node node(ops, reduces, false, is_crowded);
+        for (size_t size = 1; size <= huge; size *= 2) CHECK(node.mode(size) != CopyMode::single);
       }
     }
   }
@@ -89,12 +77,12 @@ HCCL_TEST(a_payload_for_several_is_written_once) {
 }
 
 HCCL_TEST(a_rank_that_only_sends_counts_by_message) {
-  Node node({send_to_one, send_to_one}), far({send_to_one, send_to_one});
-  CHECK(node.mode(256 * KiB) == CopyMode::single);
-  CHECK(node.mode(256 * KiB - 2) == CopyMode::sender_streamed);
-  CHECK(far.mode(2 * min_joint_bytes, true) == CopyMode::single);
-  CHECK(far.mode(2 * min_joint_bytes - 2, true) == CopyMode::cached);
-  CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::sender_streamed);
+  Node node({send_to_one, send_to_one}), crowded({send_to_one, send_to_one}, false, true, true);
+  CHECK(node.mode(4 * MiB) == CopyMode::single);
+  CHECK(node.mode(4 * MiB - 2) == CopyMode::cached);
+  CHECK(crowded.mode(2 * min_joint_bytes) == CopyMode::single);
+  CHECK(crowded.mode(2 * min_joint_bytes - 2) == CopyMode::cached);
+  CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::cached);
   CHECK(Node({send_to_one}, true, true, true).mode(huge) == CopyMode::receiver_streamed);
 }
 

@@ -64,7 +64,7 @@ void CollectiveQueue::begin() {
   }
   expect(call);
   distance_->review(active_->submitted);
-  call.copy_mode = copy_table_.mode_of(call, distance_->is_far());
+  call.copy_mode = copy_table_.mode_of(call);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
   bool by_step = is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&

@@ -18,10 +18,12 @@ struct Step {
 };
 using Steps = std::span<const Step>;
 
-// How a rank copies, by its work in a call and by the cores of its node's ranks. Times are for
-// float32 on two cores of an EPYC, with buffers that were just written.
+// How a rank copies, by its work in a call and by whether ranks of its node share cores. Times are
+// for float32 on two near cores of an EPYC, with buffers that were just written. Between far cores
+// what is cached here goes past the caches, see distance.h: an all_reduce of 1 MiB took 370 us by
+// the caches, 190 past them and 240 singly.
 struct Row {
-  Steps near, far, crowded;
+  Steps apart, crowded;
 };
 
 // One payload for several peers, which nobody reduces: it is best written once, into a slot. 1 MiB
@@ -30,34 +32,33 @@ struct Row {
 constexpr Step to_several[] = {{least_step, CopyMode::sender_streamed},
                                {8 * MiB, CopyMode::receiver_streamed},
                                {32 * MiB, CopyMode::sender_streamed}};
-constexpr Row shares{to_several, to_several, to_several};
+constexpr Row shares{to_several, to_several};
 
 // A rank that only sends what nobody reduces helps to copy it (joint_copy.h): bytes of a message.
-// A broadcast to one rank: 64 KiB took 9 us either way, 256 KiB 20 singly and 38 past the caches,
-// 1 MiB 69 and 123; 4 MiB took 463 singly, and 662 cached.
-constexpr Step to_one[] = {{least_step, CopyMode::sender_streamed}, {128 * KiB, CopyMode::single}};
+// A broadcast of 1 MiB to one rank took 58 us cached, 100 past the caches and 88
+// singly; 4 MiB took 270 cached and 225 singly. Past the caches it takes as long between far cores.
+constexpr Step to_one[] = {{2 * MiB, CopyMode::single}};
 constexpr Step jointly[] = {{min_joint_bytes, CopyMode::single}};
-constexpr Row sends{to_one, jointly, jointly};
+constexpr Row sends{to_one, jointly};
 
-// A rank that only sends, to ranks that reduce.
-constexpr Step past_caches[] = {{4 * MiB, CopyMode::sender_streamed}};
+// A rank that only sends, to ranks that reduce. 8 MiB took 560 us cached, 790 past the caches and
+// 1,500 singly.
 constexpr Step past_shared_caches[] = {{4 * MiB, CopyMode::receiver_streamed}};
-constexpr Row is_reduced{past_caches, past_caches, past_shared_caches};
+constexpr Row is_reduced{{}, past_shared_caches};
 
-// A rank that sends and receives, without reductions. An all_to_all of 4 MiB took 1.2 ms singly,
-// and 1.5 cached; of 8 ranks on two cores 6.5 and 8.
-constexpr Step moved[] = {{4 * MiB, CopyMode::single}};
-constexpr Row moves{moved, moved, moved};
+// A rank that sends and receives, without reductions. An all_to_all of 4 MiB took 390 us cached and
+// 400 singly, 8 MiB 980 and 770.
+constexpr Step moved[] = {{8 * MiB, CopyMode::single}};
+constexpr Step moved_crowded[] = {{4 * MiB, CopyMode::single}};
+constexpr Row moves{moved, moved_crowded};
 
-// Ranks reduce. Payloads that fit a cache are reduced out of slots: all_reduce of 4 MiB took 0.9
-// ms, and 1.2 singly; 64 MiB 23 and 16. Between distant cores 256 KiB took 45 us, and 17 singly. Of
-// ranks that share cores, 1 MiB of 4 took 440 us with the first copy past the caches, and 600
-// cached.
+// Ranks reduce. Payloads that fit a cache are reduced out of slots: all_reduce of 1 MiB took 77 us,
+// and 190 singly; 64 MiB out of place 26 ms, and 19 singly. Of ranks that share cores, 1 MiB of 4
+// took 440 us with the first copy past the caches, and 600 cached.
 constexpr Step reduced[] = {{32 * MiB, CopyMode::single}};
-constexpr Step reduced_far[] = {{128 * KiB, CopyMode::single}};
 constexpr Step reduced_crowded[] = {{128 * KiB, CopyMode::sender_streamed},
                                     {32 * MiB, CopyMode::single}};
-constexpr Row reduces{reduced, reduced_far, reduced_crowded};
+constexpr Row reduces{reduced, reduced_crowded};
 
 const Row& row_of(const Plan& plan, bool has_single) {
   auto is_for_many = [](const Op& op) { return op.kind == OpKind::send && op.num_peers > 1; };
@@ -68,11 +69,11 @@ const Row& row_of(const Plan& plan, bool has_single) {
 
 }  // namespace
 
-CopyMode CopyTable::mode_of_long(const Call& call, size_t num_bytes, bool is_far) const {
+CopyMode CopyTable::mode_of_long(const Call& call, size_t num_bytes) const {
   CopyMode mode = CopyMode::cached;
   const Row& row = row_of(*call.plan, has_single_);
   if (&row == &sends) num_bytes /= std::max<size_t>(call.plan->ops.size(), 1);
-  for (const Step& step : is_crowded_ ? row.crowded : is_far ? row.far : row.near) {
+  for (const Step& step : is_crowded_ ? row.crowded : row.apart) {
     if (num_bytes >= step.from && (has_single_ || step.mode != CopyMode::single)) mode = step.mode;
   }
   return mode;

@@ -1,9 +1,9 @@
 // How large payloads are copied inside a node: a table, so that the first call of a kind is as fast
 // as later ones.
 //
-// The fastest mode depends on the size, on the rank's work with its payloads, on whether ranks
-// share cores, and on the distance of their cores. The sender chooses the mode and a receiver
-// accepts any, so ranks need not agree.
+// The fastest mode depends on the size, on the rank's work with its payloads, and on whether ranks
+// share cores; what the distance of their cores changes is in distance.h. The sender chooses the
+// mode and a receiver accepts any, so ranks need not agree.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,15 @@ class CopyTable {
   // Ranks of the node share cores. Before the first call.
   void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
 
-  // `is_far`: the cores of peers are far away, see distance.h.
-  CopyMode mode_of(const Call& call, bool is_far) const {
+  CopyMode mode_of(const Call& call) const {
     // Before reading the ops, for the latency of small calls.
     size_t num_bytes = call.num_bytes();
     bool is_short = !has_peers_ || num_bytes < least_step || call.compression != Compression::none;
-    return is_short ? CopyMode::cached : mode_of_long(call, num_bytes, is_far);
+    return is_short ? CopyMode::cached : mode_of_long(call, num_bytes);
   }
 
  private:
-  CopyMode mode_of_long(const Call& call, size_t num_bytes, bool is_far) const;
+  CopyMode mode_of_long(const Call& call, size_t num_bytes) const;
 
   bool has_peers_ = false, has_single_ = false, is_crowded_ = false;
 };
