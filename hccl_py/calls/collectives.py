@@ -196,10 +196,10 @@ class Collectives(Generic[Result]):
             input: any element type; may be this rank's block of `output` itself.
         """
         state = self._state
+        given = () if is_mpi_in_place(input) else (span_of(input, "input"),)
         targets = blocks_of(output, "output", state.world_size, writable=True)
-        if is_mpi_in_place(input):
-            input = targets[state.rank]
-        source = span_of(input, "input")
+        (source,) = given or (targets[state.rank],)
+        input = input if given else source
         check_block("output", targets[state.rank], "input", source, state.rank)
         self._check_apart((output, input), targets, [source])
         # Blocks may be uneven, but their total length is equal on all ranks.
