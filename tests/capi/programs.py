@@ -33,7 +33,11 @@ def compiled(source: Path, to: Path, *, flags: Sequence[str] = STRICT, name: str
 
 
 def run_ranks(
-    command: Sequence[object], num_ranks: int, at: Path, extra: Mapping[str, str] | None = None
+    command: Sequence[object],
+    num_ranks: int,
+    at: Path,
+    extra: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> list[tuple[int, str]]:
     """Run ranks to their ends; return the exit code and the output of each."""
     environ = {**os.environ, "TEST_FOLDER": str(at), "WORLD_SIZE": str(num_ranks), **(extra or {})}
@@ -52,7 +56,7 @@ def run_ranks(
     ended = []
     for process, output in running:
         try:
-            process.wait(LIMIT_S)
+            process.wait(limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

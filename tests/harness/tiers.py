@@ -78,7 +78,7 @@ COMMANDS["vllm"] = (
 PACKAGES = {
     "hosts": ("iproute2", "nftables"),
     "attacks": ("iproute2", "nftables"),
-    "calls": ("abigail-tools", "golang-go"),
+    "calls": ("abigail-tools", "golang-go", "valgrind"),
     "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),
