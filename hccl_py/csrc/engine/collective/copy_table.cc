@@ -46,11 +46,10 @@ constexpr Row sends{to_one, jointly};
 constexpr Step past_shared_caches[] = {{4 * MiB, CopyMode::receiver_streamed}};
 constexpr Row is_reduced{{}, past_shared_caches};
 
-// A rank that sends and receives, without reductions. An all_to_all of 4 MiB took 390 us cached and
-// 400 singly, 8 MiB 980 and 770.
-constexpr Step moved[] = {{8 * MiB, CopyMode::single}};
-constexpr Step moved_crowded[] = {{4 * MiB, CopyMode::single}};
-constexpr Row moves{moved, moved_crowded};
+// A rank that sends and receives, without reductions. An all_to_all of 4 MiB took 270 to 470 us
+// singly and 350 to 430 cached, 8 MiB 770 and 980. Singly it takes as long between far cores.
+constexpr Step moved[] = {{4 * MiB, CopyMode::single}};
+constexpr Row moves{moved, moved};
 
 // Ranks reduce. Payloads that fit a cache are reduced out of slots: all_reduce of 1 MiB took 77 us,
 // and 190 singly; 64 MiB out of place 26 ms, and 19 singly. Of ranks that share cores, 1 MiB of 4
