@@ -179,7 +179,9 @@ class UniqueIdClient(StoreClient):
                 if value is not None and (kind == "check" or not problem):
                     return value
                 if not problem:
-                    raise BootstrapError(f"{self._server} has ended this rendezvous")
+                    raise BootstrapError(
+                        f"{self._server} has ended this rendezvous; start another one on all ranks"
+                    )
             if self.problem and kind != "check":
                 raise BootstrapError(self.problem)
             self._check_server()

@@ -35,8 +35,8 @@ constexpr Step to_several[] = {{least_step, CopyMode::sender_streamed},
 constexpr Row shares{to_several, to_several};
 
 // A rank that only sends what nobody reduces helps to copy it (joint_copy.h): bytes of a message.
-// A broadcast of 1 MiB to one rank took 58 us cached, 100 past the caches and 88
-// singly; 4 MiB took 270 cached and 225 singly. Past the caches it takes as long between far cores.
+// A broadcast of 1 MiB to one rank took 58 us cached, 100 past the caches and 88 singly; 4 MiB took
+// 270 cached and 225 singly.
 constexpr Step to_one[] = {{2 * MiB, CopyMode::single}};
 constexpr Step jointly[] = {{min_joint_bytes, CopyMode::single}};
 constexpr Row sends{to_one, jointly};
