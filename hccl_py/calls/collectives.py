@@ -105,7 +105,7 @@ class Collectives(Generic[Result]):
             compression: `none`, `bf16` or `int8`, or an ErrorFeedback of this tensor; the same on
                 all ranks. None: that of the communicator.
         """
-        if is_mpi_in_place(data):
+        if output is not None and is_mpi_in_place(data):
             data, output = output, None
         source = span_of(data, "data", output is None)
         if not isinstance(op, int):
@@ -168,7 +168,7 @@ class Collectives(Generic[Result]):
         """
         root = self._rank("root", root)
         is_root = root == self._state.rank
-        if is_mpi_in_place(data):
+        if output is not None and is_mpi_in_place(data):
             data, output = output, None
         source = span_of(data, "data", is_root and output is None)
         if not isinstance(op, int):
