@@ -20,7 +20,7 @@ BUDGET = {
     "transport/network transport/providers transport/verbs transport/*": 4_260,
     "transport/csrc": 10_273,
     "hccl_py/communicator.py": 370,
-    "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_941,
+    "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_955,
     "hccl_py/*": 1_630,
     "hccl_py/plan hccl_py/algorithms": 4_370,
     "hccl_py/diagnosis hccl_py/observe": 3_369,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_065,
     "benchmarks": 4_280,
-    "tests": 66_312,
+    "tests": 66_357,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -216,9 +216,12 @@ class Collectives(Generic[Result]):
 
         Args:
             output: as long as one block; may be this rank's block of `input` itself.
-            input: world_size blocks of one length; never written otherwise.
+            input: world_size blocks of one length; never written otherwise. MPI.IN_PLACE: `output`
+                has the blocks, and gets the result in block 0.
         """
-        n = self._state.world_size
+        n, kept = self._state.world_size, output
+        if is_mpi_in_place(input):
+            output, input, kept = self._blocks_of_output(output)
         if not isinstance(op, int):
             sources = blocks_of(input, "input", n)
             products = [self._scaled(op, block) for block in sources]
@@ -232,7 +235,7 @@ class Collectives(Generic[Result]):
         wanted = self._compression(None)
         count = target.count * n
         prepared = self._plan("reduce_scatter", target.kind, count, op, compression=wanted)
-        return self._submit(prepared, sources, [target], (output, input), timeout_s)
+        return self._submit(prepared, sources, [target], (output, input, kept), timeout_s)
 
     @_core.entering
     def all_to_all(
@@ -336,6 +339,17 @@ class Collectives(Generic[Result]):
         if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
             raise wrong("tag", "a number of 0..2^64-1", tag)
         return Transfer(sends, peer, tag, span.num_bytes)
+
+    def _blocks_of_output(self, output: Blocks) -> tuple[Span, list[Span], object]:
+        """Return block 0 for the result, the blocks to reduce, and what keeps their memory."""
+        reject_in_capture("reduce_scatter of MPI.IN_PLACE", "pass an output of its own")
+        first, *others = blocks_of(output, "output", self._state.world_size, writable=True)
+        if self._state.rank == 0:
+            return first, [first, *others], output
+        # The result would replace what rank 0 has yet to read.
+        require_copyable("the copy of block 0", [first])
+        holder, copies = set_aside([first])
+        return first, [*copies, *others], (output, holder)
 
     def _check_apart(
         self, both: tuple[Any, Any], outputs: Sequence[Span], inputs: Sequence[Span]

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from thread_ranks import ThreadRanks, ranks_on
 
-from hccl_py import Communicator, InvalidArgumentError, ReduceOp
+from hccl_py import Communicator, InvalidArgumentError, ReduceOp, premul_sum
 from hccl_py.memory.buffers import blocks_of, span_of
 
 ranks = ranks_on("aab")
+pair = ranks_on("aa")
 ARRAY = np.arange(12, dtype=np.float32)
 BYTES = bytearray(48)
 
@@ -148,3 +149,47 @@ def test_every_call_takes_specifications(ranks: ThreadRanks) -> None:
         assert sums[:2].tolist() == [2, 2]
 
     ranks.run(call)
+
+
+InPlaceType = type("InPlaceType", (int,), {"__module__": "mpi4py.MPI"})
+IN_PLACE = InPlaceType(-1)
+
+
+@pytest.mark.parametrize("count", [0, 5, 300_001])
+def test_reduce_scatter_in_place_has_its_result_at_the_start(
+    count: int, pair: ThreadRanks, ranks: ThreadRanks
+) -> None:
+    def call(comm: Communicator) -> None:
+        me, n = comm.rank, comm.world_size
+        all_given = [np.arange(n * count) % 97 * (rank + 1.0) for rank in range(n)]
+        expected = np.sum(all_given, 0).reshape(n, count)[me]
+        given = all_given[me].copy()
+        comm.reduce_scatter(given, IN_PLACE)
+        assert given[:count].tolist() == expected.tolist()
+        given = np.concatenate([[-1.0], all_given[me], [-1.0]])
+        work = comm.nonblocking.reduce_scatter(
+            [given, [count] * n, [1 + count * rank for rank in range(n)], "d"], IN_PLACE
+        )
+        work.wait()
+        assert given[1 : count + 1].tolist() == expected.tolist()
+        assert given[0] == given[-1] == -1
+
+    pair.run(call)
+    ranks.run(call)
+
+
+def test_reduce_scatter_in_place_takes_a_premultiplied_sum(pair: ThreadRanks) -> None:
+    def call(comm: Communicator) -> None:
+        given = np.array([1.0, 2.0, 3.0, 4.0]) * (comm.rank + 1)
+        comm.reduce_scatter(given, IN_PLACE, premul_sum(0.5))
+        assert given[:2].tolist() == [[1.5, 3.0], [4.5, 6.0]][comm.rank]
+
+    pair.run(call)
+
+
+def test_reduce_scatter_in_place_of_uneven_blocks_is_rejected(pair: ThreadRanks) -> None:
+    def call(comm: Communicator) -> None:
+        with pytest.raises(InvalidArgumentError, match="input: expected block 1 to have 1 elem"):
+            comm.reduce_scatter([np.zeros(3), [1, 2]], IN_PLACE)
+
+    pair.run(call)
