@@ -22,7 +22,7 @@ from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, wr
 from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op
-from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
+from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES, ElementType
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hccl_py")
 
-_USUAL_COUNTS = 1, 1 << 18
+_USUAL_COUNTS = tuple(1 << i for i in range(32))
+_MAX_BYTES = 1 << 63
 _AHEAD_S = 0.005
 """Time for plans that may never be used; those of the largest jobs take longer."""
 
-_Key = tuple[str, int, int | None, bool, bool, bool]
-"""Collective, size class, root, whether in one step, whether compressed, whether blocks are
-even."""
+_Key = tuple[str, int | None, bool, bool, bool]
+"""Collective, root, whether in one step, whether compressed, whether blocks are even."""
 
 
 class PlanCache(_core.PlanCache):
@@ -82,7 +82,7 @@ class PlanCache(_core.PlanCache):
         self._reproducible = reproducible
         self._custom: tuple[CustomAlgorithm, ...] = ()
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._choices: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
+        self._choices: dict[tuple[_Key, int], tuple[Algorithm, _core.Plan, range]] = {}
         # One plan serves all sizes of an algorithm and root, compressed or not.
         self._plans: dict[tuple[str, Algorithm, int | None, bool], _core.Plan] = {}
 
@@ -105,8 +105,13 @@ class PlanCache(_core.PlanCache):
         even: bool,
         compression: int,
     ) -> _core.Prepared:
-        """Prepare a call, if the ReduceOp is defined for the elements."""
+        """Prepare a call, if the ReduceOp is defined for the elements.
+
+        The base class derives from it calls of other counts, if only numbers differ.
+        """
         num_bytes = count * kind.item_bytes
+        is_alone = count == 0 or kind.number == BYTES.number
+        is_alone |= compression != 0 and len(self._nodes) > 1
         # The engine moves bytes, and adds complex numbers as their parts.
         dtype, engine_count = DType.UINT8, num_bytes
         if collective in REDUCING:
@@ -119,11 +124,13 @@ class PlanCache(_core.PlanCache):
         in_one_step = dtype in IN_ONE_STEP or reduces_in_order or op in EXACT.values()
         if len(self._nodes) == 1 or not is_compressible(collective, kind, op, num_bytes):
             compression = Compression.NONE
-        key = (collective, size_class(num_bytes), root, in_one_step, compression != 0, even)
-        known = self._choices.get(key)
+        key = (collective, root, in_one_step, compression != 0, even)
+        known = self._choices.get((key, size_class(num_bytes)))
         if known is None:
-            known = self._choices.setdefault(key, self._chosen(key, num_bytes, compression))
-        entry, plan = known
+            known = self._chosen(key, num_bytes, compression)
+            self._choices.update(((key, size), known) for size in known[2])
+        entry, plan, classes = known
+        alike = (0, 0) if is_alone else _counts_of(classes, kind.item_bytes)
         if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # equal blocks here may be uneven on another rank
         if COLLECTIVES[collective].meets:
@@ -132,22 +139,21 @@ class PlanCache(_core.PlanCache):
         # In a reduce only the root has a sum to divide.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
         return _core.Prepared(
-            plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
+            plan, int(dtype), op, engine_count, fingerprint, divides, int(compression), *alike
         )
 
     def prepare_ahead(self) -> None:
-        """Prepare usual first calls, small and large, for as long as a start may take.
+        """Prepare usual first calls of all sizes, for as long as a start may take.
 
         Else each collective's first call takes as long as a hundred later ones. Choices that are
         logged are logged when they are made: at a call.
         """
         until_s = time.monotonic() + _AHEAD_S
-        kind, world_size = ELEMENT_TYPES[DType.FLOAT32], count_ranks(self._nodes)
-        for (name, contract), per_rank in product(COLLECTIVES.items(), _USUAL_COUNTS):
+        kind = ELEMENT_TYPES[DType.FLOAT32]
+        for count, (name, contract) in product(_USUAL_COUNTS, COLLECTIVES.items()):
             if self._verify or logger.isEnabledFor(_level()) or time.monotonic() > until_s:
                 return
             root = 0 if contract.rooted else None
-            count = per_rank * world_size
             self.find(name, kind, ReduceOp.SUM, count, root, True, self._compression)
 
     def serve(self, custom: "tuple[CustomAlgorithm, ...]") -> None:
@@ -168,8 +174,10 @@ class PlanCache(_core.PlanCache):
         self._choices.clear()
         self._plans.clear()
 
-    def _chosen(self, key: _Key, num_bytes: int, compression: int) -> tuple[Algorithm, _core.Plan]:
-        collective, _, root, in_one_step, compressed, even = key
+    def _chosen(
+        self, key: _Key, num_bytes: int, compression: int
+    ) -> tuple[Algorithm, _core.Plan, range]:
+        collective, root, in_one_step, compressed, even = key
         can_be_custom = self._environ is self._given and not in_one_step and not compressed
         for one in self._custom if can_be_custom else ():
             takes_blocks = even or not one.entry.equal_blocks
@@ -178,7 +186,7 @@ class PlanCache(_core.PlanCache):
                 why = f"your algorithm{one.cost and f', {one.cost}'}"
                 break
         else:
-            algorithm, why = choose(
+            algorithm, why, classes = choose(
                 collective,
                 num_bytes,
                 self._nodes,
@@ -191,9 +199,12 @@ class PlanCache(_core.PlanCache):
                 tuning=self._tuning,
             )
             entry = ALGORITHMS[collective, algorithm]
+        if self._custom:  # users' limits may lie inside a class
+            own = size_class(num_bytes)
+            classes = range(own, own + 1)
         logger.log(
             logging.DEBUG if self._rank else _level(),
-            f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
+            f"rank {self._rank}: {collective} of {_sizes_of(classes)} among "
             f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}"
             + f", {Compression(compression).name.lower()} between nodes" * compressed
             + f"; {why}",
@@ -203,7 +214,7 @@ class PlanCache(_core.PlanCache):
             header = Plan(collective, algorithm, self._rank, count_ranks(self._nodes), root)
             plan = self._written(entry, header, compressed)
             self._plans[collective, entry, root, compressed] = plan
-        return entry, plan
+        return entry, plan, classes
 
     def _written(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
         name = header.collective, header.algorithm
@@ -223,6 +234,17 @@ class PlanCache(_core.PlanCache):
             rank=header.rank,
             world_size=header.world_size,
         )
+
+
+def _counts_of(classes: range, item_bytes: int) -> tuple[int, int]:
+    """Return the least and the most elements of these size classes."""
+    return (1 << classes[0] >> 1) // item_bytes + 1, min(1 << classes[-1], _MAX_BYTES) // item_bytes
+
+
+def _sizes_of(classes: range) -> str:
+    if 1 << classes[-1] < _MAX_BYTES:
+        return f"up to {1 << classes[-1]} bytes"
+    return f"more than {1 << classes[0] >> 1} bytes" if classes[0] else "any size"
 
 
 def _level() -> int:

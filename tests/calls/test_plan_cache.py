@@ -1,7 +1,9 @@
 """What calls need is made once, and the memory for it is bounded."""
 
+import random
 import sys
 import tracemalloc
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from tiers import by_night
 
 from hccl_py.calls import plan_cache
 from hccl_py.calls.plan_cache import PlanCache
-from hccl_py.memory.element_types import ELEMENT_TYPES
+from hccl_py.fingerprint import REDUCING
+from hccl_py.memory.element_types import ELEMENT_TYPES, element_type
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.types import Compression, DType, ReduceOp
@@ -36,11 +39,45 @@ def test_plans_of_first_calls_are_there_before_them(
     cache, world_size = PlanCache(0, nodes), sum(map(len, nodes))
     monkeypatch.setattr(plan_cache, "_AHEAD_S", HANG_S)
     cache.prepare_ahead()
-    monkeypatch.setattr(cache, "_written", None)
+    monkeypatch.setattr(cache, "write", None)
     for name, contract in COLLECTIVES.items():
         root = 0 if contract.rooted else None
         for count in (1, 2, 100, 1 << 20, 1 << 24):
             assert cache.find(name, FLOAT, SUM, count * world_size, root, *USUAL)
+
+
+KINDS = (
+    FLOAT,
+    ELEMENT_TYPES[DType.UINT8],
+    element_type("complex128", 16),
+    element_type("float32[3]", 12),
+)
+
+
+@pytest.mark.parametrize("nodes", [one_node(2), nodes_by([0, 0, 1, 1])])
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.BF16])
+@pytest.mark.parametrize("setting", ["", "ring@64K", "all_to_all=bruck,all_reduce=ring@3000"])
+def test_a_call_is_the_same_whichever_size_came_first(
+    nodes: Nodes, compression: Compression, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_ALGORITHM", setting)
+    chance = random.Random(setting)
+    counts = [0, 1, (1 << 21) - 1, 1 << 21, *(chance.randrange(1 << bits) for bits in range(1, 40))]
+    chance.shuffle(counts)
+    often = PlanCache(0, nodes, compression=compression)
+    for (name, contract), kind, count in product(COLLECTIVES.items(), KINDS, counts):
+        if name in REDUCING and kind.part_type is None:
+            continue
+        call = name, kind, SUM, count, 0 if contract.rooted else None, True, compression
+        alone = PlanCache(0, nodes, compression=compression)
+        expected, found = alone.find(*call), often.find(*call)
+        assert _facts(often, found) == _facts(alone, expected)
+
+
+def _facts(cache: PlanCache, call: Any) -> tuple[Any, ...]:
+    """Return the call's count, fingerprint and compression, and its plan's place in the cache."""
+    (place,) = [place for place, plan in cache._plans.items() if plan is call.plan]
+    return call.count, call.fingerprint, call.compressed, place
 
 
 @pytest.mark.parametrize("variable", ["HCCL_DEBUG", "HCCL_VERIFY"])

@@ -50,10 +50,11 @@ UNKNOWN_CORES = Cores()
 
 
 class Choice(NamedTuple):
-    """An algorithm, and the reason in words."""
+    """An algorithm, the reason in words, and the size classes for which the choice is the same."""
 
     algorithm: str
     why: str
+    classes: range
 
 
 def _few_messages(collective: str) -> tuple[ChoiceRow, ChoiceRow]:
@@ -112,6 +113,15 @@ def size_class(num_bytes: int) -> int:
     return (num_bytes - 1).bit_length() if num_bytes else 0
 
 
+_NUM_CLASSES = 65
+"""Of sizes below 2^64."""
+
+
+def _end(max_bytes: float | None) -> int:
+    """Return the number of classes whose largest size fits this limit."""
+    return _NUM_CLASSES if max_bytes in (None, math.inf) else int(max_bytes).bit_length()
+
+
 def choose(
     collective: str,
     num_bytes: int,
@@ -125,7 +135,7 @@ def choose(
     cores: Cores = UNKNOWN_CORES,
     tuning: Tuning | None = None,
 ) -> Choice:
-    """Choose the algorithm for a call; the same for all sizes of one `size_class`.
+    """Choose the algorithm for a call.
 
     Args:
         num_bytes: size of `data`, or of all n blocks. Must be the same on all ranks, except for
@@ -151,41 +161,51 @@ def choose(
             and (entry.compressible or not compressed)
         )
 
-    largest_of_class = 1 << size_class(num_bytes)
+    own, first = size_class(num_bytes), 0
     for max_bytes, forced in overrides(environ.get(VARIABLE, "")).get(collective, ()):
-        if largest_of_class <= max_bytes and fits(forced):
-            return Choice(forced, f"{VARIABLE} says so")
+        if fits(forced):
+            classes = range(first, _end(max_bytes))
+            if own in classes:
+                return Choice(forced, f"{VARIABLE} says so", classes)
+            first = max(first, classes.stop)
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
-    default = next(
-        row.algorithm
-        for row in TABLE
-        if row.collective == collective
-        and row.many_nodes in (many_nodes, None)
-        and fits(row.algorithm)
-        and (row.max_ranks is None or world_size <= row.max_ranks)
-        and (row.max_bytes is None or largest_of_class <= row.max_bytes)
-        and (row.max_cores is None or (cores.shared is not None and cores.shared <= row.max_cores))
-        and (cores.crowded or not row.if_crowded)
-    )
-    has_size = num_bytes and collective not in UNKNOWN_SIZE and not COLLECTIVES[collective].meets
-    if tuning is None or not has_size:
-        return Choice(default, "by the table")
-    times, source = tuning.estimate(collective, largest_of_class, nodes, root)
+    for row in TABLE:
+        if (
+            row.collective == collective
+            and row.many_nodes in (many_nodes, None)
+            and fits(row.algorithm)
+            and (row.max_ranks is None or world_size <= row.max_ranks)
+            and (
+                row.max_cores is None
+                or (cores.shared is not None and cores.shared <= row.max_cores)
+            )
+            and (cores.crowded or not row.if_crowded)
+        ):
+            default, classes = row.algorithm, range(first, _end(row.max_bytes))
+            if own in classes:
+                break
+            first = max(first, classes.stop)
+    has_size = collective not in UNKNOWN_SIZE and not COLLECTIVES[collective].meets
+    if tuning is not None and has_size:
+        classes = range(own, own + 1)
+    if tuning is None or not has_size or not num_bytes:
+        return Choice(default, "by the table", classes)
+    times, source = tuning.estimate(collective, 1 << own, nodes, root)
     by_time = sorted(filter(fits, times), key=lambda name: times[name])
     shown = [f"{name} {_us(times[name])}" for name in by_time]
     if not by_time:
-        return Choice(default, f"by the table; {source}")
+        return Choice(default, f"by the table; {source}", classes)
     if by_time[0] == default:
-        return Choice(default, f"by the table; {source}: {', '.join(shown[:2])}")
+        return Choice(default, f"by the table; {source}: {', '.join(shown[:2])}", classes)
     if source == "measured" and default not in times:  # the file is older than the algorithm
-        return Choice(default, "by the table; not measured: run hccl-bench --tune again")
+        return Choice(default, "by the table; not measured: run hccl-bench --tune again", classes)
     before_us, worth = times.get(default, math.inf), _WORTH_A_CHANGE[source]
     if before_us <= worth * times[by_time[0]]:
         near = f"{shown[0]} is less than {worth - 1:.0%} faster"
-        return Choice(default, f"by the table; {source}: {_us(before_us)}, {near}")
+        return Choice(default, f"by the table; {source}: {_us(before_us)}, {near}", classes)
     why = f"{source}: {', '.join(shown[:2])}; {default} of the table {_us(before_us)}"
-    return Choice(by_time[0], why)
+    return Choice(by_time[0], why, classes)
 
 
 def _us(time_us: float) -> str:

@@ -177,9 +177,9 @@ def chosen_against_best(swept: Swept, tuning: Tuning) -> list[str]:
     for (collective, num_bytes), times in sizes.items():
         root = 0 if COLLECTIVES[collective].rooted else None
         for way, given in ways.items():
-            chosen, _ = choose(
+            chosen = choose(
                 collective, num_bytes, swept.nodes, {}, root=root, cores=cores, tuning=given
-            )
+            ).algorithm
             ratios = {name: _ratio(times[chosen], one) for name, one in times.items()}
             best = max(ratios, key=lambda name: ratios[name])
             near[way] += ratios[best] <= _NEAR

@@ -180,3 +180,18 @@ def test_unknown_override_lists_what_there_is(text: str) -> None:
 def test_small_messages_are_cut_only_where_wire_and_memory_overlap() -> None:
     one_kind_of_way = [min_message_bytes(nodes) for nodes in (ONE_NODE, nodes_by("ab"))]
     assert min_message_bytes(TWO_NODES) < min(one_kind_of_way)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("nodes", [one_node(2), ONE_NODE, TWO_NODES])
+@pytest.mark.parametrize("setting", ["", "ring@64K", "mesh@3000,ring@1M"])
+@pytest.mark.parametrize("cores", [Cores(), Cores(2, crowded=True)])
+def test_a_choice_names_every_size_class_that_it_is_for(
+    collective: str, nodes: Nodes, setting: str, cores: Cores
+) -> None:
+    def choice(size: int) -> tuner.Choice:
+        return tuner.choose(collective, 1 << size, nodes, {"HCCL_ALGORITHM": setting}, cores=cores)
+
+    choices = [choice(size) for size in range(65)]
+    assert [one for size, one in enumerate(choices) if size not in one.classes] == []
+    assert all(choices[size] == one for one in choices for size in one.classes)

@@ -56,6 +56,19 @@ bool Work::wait(double timeout_s) {
   return finished;
 }
 
+Prepared Prepared::for_count(size_t elements, size_t others) const {
+  // As in hccl_py/fingerprint.py.
+  constexpr int count_shift = 42;
+  constexpr size_t large_count = size_t{1} << 21, modulus = 2097143;
+  Prepared made = *this;
+  made.count = count / elements * others;
+  if (fingerprint >> count_shift != 0) {
+    uint64_t field = others < large_count ? others : large_count + others % modulus;
+    made.fingerprint = (fingerprint & ((uint64_t{1} << count_shift) - 1)) | field << count_shift;
+  }
+  return made;
+}
+
 void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes) {
   begin(request, RequestKind::collective, timeout_s);
   request.set_plan(prepared.plan);
@@ -140,7 +153,7 @@ void add_blocks(std::vector<Span>& blocks, const BlockList& list) {
 }
 
 void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
-                   uint64_t fingerprint, bool divide, int compression) {
+                   uint64_t fingerprint, bool divide, int compression, size_t least, size_t most) {
   if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
     throw std::invalid_argument("no such element type or reduce op");
   }
@@ -154,7 +167,9 @@ void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op
                       count,
                       fingerprint,
                       divide,
-                      static_cast<Compression>(compression)};
+                      static_cast<Compression>(compression),
+                      least,
+                      most};
 }
 
 // `residual`: of as many float32 elements as the data; 0: none.
@@ -229,6 +244,8 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)
+      .def_ro("plan", &Prepared::plan)
+      .def_ro("count", &Prepared::count)
       .def_ro("fingerprint", &Prepared::fingerprint)
       .def_prop_ro("compressed",
                    [](const Prepared& p) { return p.compression != Compression::none; });

@@ -5,11 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <stdexcept>
 #include <string>
-
-#include "bindings/calls/requests.h"
 
 namespace nb = nanobind;
 
@@ -45,6 +42,28 @@ void PlanCache::clear() {
   nb::ft_lock_guard guard(mutex_);
   last_ = nullptr;
   prepared_.clear();
+  written_.clear();
+}
+
+std::optional<Prepared> PlanCache::derive(const Key& key) {
+  Key of_any_count = key;
+  of_any_count.count = 0;
+  nb::ft_lock_guard guard(mutex_);
+  auto found = written_.find(of_any_count);
+  if (found == written_.end()) return std::nullopt;
+  for (const auto& [count, one] : found->second) {
+    if (one.least <= key.count && key.count <= one.most) return one.for_count(count, key.count);
+  }
+  return std::nullopt;
+}
+
+nb::object PlanCache::add(const Key& key) {
+  std::optional<Prepared> derived = derive(key);
+  nb::object made = derived ? nb::cast(std::move(*derived)) : write(key);
+  if (prepared_.size() >= capacity) clear();
+  nb::ft_lock_guard guard(mutex_);
+  // Another thread may have added it.
+  return prepared_.try_emplace(key, std::move(made)).first->second;
 }
 
 nb::object PlanCache::write(const Key& key) {
@@ -52,10 +71,13 @@ nb::object PlanCache::write(const Key& key) {
   nb::object made = nb::find(*this).attr("write")(
       collective_names[static_cast<size_t>(key.collective)], nb::handle(key.kind), key.op,
       key.count, root, key.even, key.compression);
-  if (prepared_.size() >= capacity) clear();
+  const Prepared& prepared = *nb::inst_ptr<Prepared>(made);
+  if (prepared.most == 0) return made;
+  Key of_any_count = key;
+  of_any_count.count = 0;
   nb::ft_lock_guard guard(mutex_);
-  // Another thread may have added it.
-  return prepared_.try_emplace(key, std::move(made)).first->second;
+  written_[of_any_count].push_back({key.count, prepared});
+  return made;
 }
 
 void bind_plan_cache(nb::module_& module) {

@@ -5,9 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
+
+#include "bindings/calls/requests.h"
 
 namespace hccl {
 
@@ -46,7 +50,8 @@ class PlanCache {
 
   explicit PlanCache(uint8_t compression) : compression_(compression) {}
 
-  // The Prepared, made by Python's write() at first use; throws its exceptions.
+  // The Prepared, made at first use, by Python's write() if no call of another size serves; throws
+  // its exceptions.
   nanobind::object find(const Key& key) {
     {
       nanobind::ft_lock_guard guard(mutex_);
@@ -56,23 +61,27 @@ class PlanCache {
         return found->second;
       }
     }
-    return write(key);
+    return add(key);
   }
   void clear();
   uint8_t compression() const { return compression_; }  // default of calls
 
  private:
   static constexpr size_t capacity = 4096;  // more are sizes that do not recur
+  nanobind::object add(const Key& key);
   nanobind::object write(const Key& key);
+  std::optional<Prepared> derive(const Key& key);
   struct Hash {
     size_t operator()(const Key& key) const noexcept;
   };
 
   const uint8_t compression_;
-  nanobind::ft_mutex mutex_;  // of the two below
+  nanobind::ft_mutex mutex_;  // of what is below
   std::unordered_map<Key, nanobind::object, Hash> prepared_;
   // The last one found, without a hash.
   const std::pair<const Key, nanobind::object>* last_ = nullptr;
+  // What Python wrote, with its number of elements, by keys of count 0.
+  std::unordered_map<Key, std::vector<std::pair<size_t, Prepared>>, Hash> written_;
 };
 
 }  // namespace hccl

@@ -28,6 +28,11 @@ struct Prepared {
   uint64_t fingerprint;
   bool divide;
   Compression compression;
+  // Other numbers of elements, in all, for which only `count` and the fingerprint differ; 0: none.
+  size_t least, most;
+
+  // This call, made with `elements`, for another number of them.
+  Prepared for_count(size_t elements, size_t others) const;
 };
 
 // Limit of a call that may hold Python's lock: moved in one or two microseconds.
