@@ -109,7 +109,7 @@ class Lifetime:
         self._threads.close()
         self._repair = None
         try:
-            core.close(handled_error(core))
+            core.close(handled_error(core), self._state.goes_on)
         finally:  # Ctrl-C ends the wait for slow peers, and raises
             if self._provider is not None:
                 self._provider.close()

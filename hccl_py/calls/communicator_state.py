@@ -49,6 +49,7 @@ class CommunicatorState:
     num_grows: int = 0  # begun so far
     owner: "weakref.ref[Any] | None" = None  # the Communicator
     ended: str = "is closed"  # for errors of calls after the end
+    goes_on: bool = False  # a communicator that shrink or grow returned took this one's place
 
     @property
     def core(self) -> Any:

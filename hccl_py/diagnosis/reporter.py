@@ -92,6 +92,12 @@ class Reporter:
             or (one.cause == Cause.LOST and core.failed() and one.rank not in (self._cut_off or ()))
         ]
 
+    def gone_ranks(self) -> list[int]:
+        """Return ranks that no other group can have: dead, or closed without a successor."""
+        core = self._core
+        elsewhere = {one.rank for one in core.ended_peers() if one.goes_on} if core else set()
+        return [rank for rank, *_ in self.ended_ranks() if rank not in elsewhere]
+
     def has_failure(self) -> bool:
         """See `control.reporter.Reporter`. Any thread may call it."""
         core = self._core  # another thread may close it

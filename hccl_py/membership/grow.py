@@ -103,6 +103,7 @@ def _connect(
             store.ended = lambda: ended_members(old, members).keys()
             made = connect(store, *member)
         _confirm(old, made, timeout_s)
+        old.goes_on = True
         return made
     except BootstrapError as error:
         failure = failure_of(old, members, error)

@@ -5,9 +5,10 @@
     connect   a new communicator, through the store of the old one's coordinator
     confirm   all of them are connected, or none: if one was lost, start again
 
-Two groups can never both continue. A rank counts as dead only if its process is known to have
-ended. Of all other ranks that are not excluded, more than half must be members, or half of them
-with the lowest. So a rank that is cut off, stopped or late is in the minority, or left out.
+Two groups can never both continue. A rank is gone only if its process is known to have ended, or if
+it closed the communicator without having shrunk or grown it. Of all other ranks that are not
+excluded, more than half must be members, or half of them with the lowest. So a rank that is cut
+off, stopped or late is in the minority, or left out.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -61,8 +62,7 @@ def regroup(
     is_repeated = False
     for attempt in range(world_size + 1):  # repeated when a member was lost
         key = f"shrink/{number}/{attempt}"
-        dead = [rank for rank, left, _ in old.reporter.ended_ranks() if not left]
-        mine = {"exclude": list(exclude), "dead": dead}
+        mine = {"exclude": list(exclude), "gone": old.reporter.gone_ranks()}
         answers = coordination.agree(key, mine, timeout_s, among=awaited)
         try:
             members = _members(me, world_size, answers)
@@ -87,6 +87,7 @@ def regroup(
             if not lost and not any(confirmed.values()):
                 undo.pop_all()
                 coordination.leave_store(f"{key}/", len(members))
+                old.goes_on = True
                 return made, members
         if me in lost:
             raise BootstrapError(_too_late(me, confirmed))
@@ -109,7 +110,7 @@ def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
                 f"shrink: ranks disagree on whom to exclude: rank {members[0]} says "
                 f"{answers[members[0]]['exclude']}, rank {rank} says {answers[rank]['exclude']}"
             )
-    ended = {*named, *(one for rank in members for one in answers[rank]["dead"])}
+    ended = {*named, *(one for rank in members for one in answers[rank]["gone"])}
     voters = sorted({*members, *range(world_size)} - (ended - {*members}))
     if 2 * len(members) + (voters[0] in members) > len(voters):
         return members

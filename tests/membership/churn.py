@@ -280,8 +280,8 @@ class Reconfiguring(Controller):
             gone = touched.pop(self.chance.randrange(len(touched)))
             self.disturbed()
             (gone.kill if kind == "kill" else gone.leave)()
-        elif kind == "join" or size <= 2:
-            touched = touched + self.new(min(self.chance.randint(1, 2), max(1, MOST - size)))
+        elif (kind == "join" and size < MOST) or size <= 2:
+            touched = touched + self.new(min(self.chance.randint(1, 2), MOST - size))
         elif kind == "shuffle":
             self.chance.shuffle(touched)
         elif kind == "split" and len(touched) > 1:

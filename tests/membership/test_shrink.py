@@ -242,6 +242,28 @@ def test_minority_does_not_go_on(came: list[int], may_go_on: bool) -> None:
                     call.result(HANG_S)
 
 
+@pytest.mark.parametrize("go_on", [False, True])
+def test_ranks_that_closed_are_gone_unless_they_went_on(go_on: bool) -> None:
+    with ThreadRanks("aabb") as ranks:
+        ranks.communicators[0].abort("on purpose")
+        ranks.failures(lambda comm: comm.barrier())
+        last = ranks.communicators[3]
+        if go_on:
+            calls = ranks.start(
+                lambda comm: comm.shrink([3], timeout_s=HANG_S) if comm is not last else None
+            )
+            for call in calls[:3]:
+                call.result(HANG_S).close()
+        for comm in ranks.communicators[:3]:
+            comm.close()
+        if go_on:
+            with pytest.raises(BootstrapError, match="ranks 0, 1, 2 may have gone on"):
+                last.shrink()
+        else:
+            with last.shrink() as left:
+                assert sum_of_ones(left) == 1
+
+
 def shrinks_and_closes(rank: int, world_size: int) -> None:
     def shrink_and_close() -> None:
         with ThreadRanks("aab") as ranks:

@@ -131,8 +131,11 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
           },
           Released())
       .def(
-          "close", [](Communicator& c, const std::string& error) { c.close(error, check_signals); },
-          nb::arg("error") = "", Released());
+          "close",
+          [](Communicator& c, const std::string& error, bool goes_on) {
+            c.close(error, check_signals, goes_on);
+          },
+          nb::arg("error") = "", nb::arg("goes_on") = false, Released());
 }
 
 // The address of a C-contiguous buffer, writable if required. Throws ValueError or BufferError for

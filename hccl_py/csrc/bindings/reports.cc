@@ -193,6 +193,7 @@ void bind_reports(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def_ro("signal", &Failure::signal)
       .def_ro("error", &Failure::error)
       .def_ro("last_sequence", &Failure::last_sequence)
+      .def_ro("goes_on", &Failure::goes_on)
       .def_ro("reason", &Failure::reason)
       .def_prop_ro("diagnosis", [](const Failure& failure) {
         return nb::bytes(failure.diagnosis.data(), failure.diagnosis.size());

@@ -266,7 +266,7 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
   return !stay_awake;
 }
 
-void Communicator::close(const std::string& error, const Interrupt& interrupt) {
+void Communicator::close(const std::string& error, const Interrupt& interrupt, bool goes_on) {
   if (drives()) {
     // A signal handler inside the call that it ends.
     close_afterwards_ = true;
@@ -291,7 +291,7 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   } catch (...) {
     interruption = std::current_exception();
   }
-  connections_.leave(submissions_.sequence(), error);
+  connections_.leave(submissions_.sequence(), error, goes_on);
   collectives_.close();
   point_to_point_.close();
   cores_.clear();

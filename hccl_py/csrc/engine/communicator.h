@@ -128,8 +128,10 @@ class Communicator final : public Drivable {
   // first.
   bool finish_unawaited(Deadline deadline, const Interrupt& interrupt);
   // `error`: why this rank leaves, for peers that still wait for it. Idempotent. `interrupt` may
-  // throw while peers still receive; the exception is then thrown once all is closed.
-  void close(const std::string& error = {}, const Interrupt& interrupt = [] {});
+  // throw while peers still receive; the exception is then thrown once all is closed. `goes_on`: in
+  // a new communicator, which took this one's place.
+  void close(
+      const std::string& error = {}, const Interrupt& interrupt = [] {}, bool goes_on = false);
 
   // ---- windows
   // Of this rank's memory; it is open() after all peers were mapped. Any thread, one at a time.

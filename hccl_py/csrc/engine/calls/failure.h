@@ -86,6 +86,7 @@ struct Failure {
   std::string error;
 
   uint64_t last_sequence = 0;  // left: collectives that it had submitted
+  bool goes_on = false;        // left: for a new communicator, which took this one's place
   std::string reason;  // aborted, uncaught_exception, internal_error: the text of the raised error
 
   // The coordinator's diagnosis, not parsed here; empty: this failure is this rank's own view.

@@ -193,6 +193,7 @@ void Connections::note_end(int rank, PeerState::Event event, Cause cause, const 
   if (!action) return;
   Failure failure = observed(cause, rank);
   failure.last_sequence = peer.link->last_sequence();
+  failure.goes_on = peer.link->goes_on();
   failure.exit_code = how.exit_code;
   failure.signal = how.signal;
   {
@@ -295,10 +296,10 @@ bool Connections::deliver() {
   return all;
 }
 
-void Connections::leave(uint64_t sequence, const std::string& error) {
+void Connections::leave(uint64_t sequence, const std::string& error, bool goes_on) {
   for (Peer& peer : peers_) {
     if (peer.link && peer.link->state() == ControlLink::State::open) {
-      peer.link->say_goodbye(sequence, made(peer), error);
+      peer.link->say_goodbye(sequence, made(peer), error, goes_on);
     }
   }
   close();

@@ -100,7 +100,7 @@ class Connections final : public PathObserver {
   // Flushes sent data. True once the kernels of peers on other nodes have all of it.
   bool deliver();
   // Says goodbye and closes everything.
-  void leave(uint64_t sequence, const std::string& error);
+  void leave(uint64_t sequence, const std::string& error, bool goes_on);
 
   // ---- any thread
   // Readable when take_broken() or take_wanted() has something new.

@@ -100,8 +100,13 @@ void ControlLink::flush(size_t path) {
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
 }
 
-void ControlLink::say_goodbye(uint64_t sequence, uint64_t made, const std::string& error) {
-  send({.kind = ControlMessage::goodbye, .sequence = sequence, .generation = made}, error);
+void ControlLink::say_goodbye(uint64_t sequence, uint64_t made, const std::string& error,
+                              bool goes_on) {
+  send({.kind = ControlMessage::goodbye,
+        .sequence = sequence,
+        .generation = made,
+        .goes_on = goes_on},
+       error);
 }
 
 void ControlLink::report_down(int index, size_t path, uint64_t generation) {
@@ -157,6 +162,7 @@ void ControlLink::handle(const ControlMessage& message, std::string_view text) {
     state_ = State::left;
     last_sequence_ = message.sequence;
     made_ = message.generation;
+    goes_on_ = message.goes_on != 0;
     error_ = text;
   }
 }

@@ -29,7 +29,7 @@ struct ControlMessage {
   uint32_t index = 0;  // 0: control, 1 + lane
   uint32_t path = 0;
   uint32_t text_length = 0;
-  uint32_t reserved = 0;
+  uint32_t goes_on = 0;  // goodbye: 1 if a new communicator has taken this one's place
 };
 static_assert(sizeof(ControlMessage) == 48);
 inline constexpr size_t most_text_bytes = 4096;
@@ -50,10 +50,12 @@ class ControlLink {
   const std::string& error() const { return error_; }
   // The data connections that the peer had had when it left, see Connections::made().
   uint64_t made() const { return made_; }
+  bool goes_on() const { return goes_on_; }  // in a new communicator, see ControlMessage
   void declare_lost() { state_ = State::lost; }
 
   // Bytes that a connection cannot take at once are sent by the next receive().
-  void say_goodbye(uint64_t sequence, uint64_t made = 0, const std::string& error = {});
+  void say_goodbye(uint64_t sequence, uint64_t made = 0, const std::string& error = {},
+                   bool goes_on = false);
   void report_down(int index, size_t path, uint64_t generation);
   // Reads available messages; updates state().
   void receive();
@@ -113,6 +115,7 @@ class ControlLink {
   bool refuses_ = false;
   uint64_t last_sequence_ = 0;
   uint64_t made_ = 0;
+  bool goes_on_ = false;
   std::string error_;
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;        // the number of the last handled message
