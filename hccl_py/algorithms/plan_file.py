@@ -92,9 +92,8 @@ def _algorithm(document: Any, name: str) -> CustomAlgorithm:
         )
     values: dict[str, Any] = dict.fromkeys(_KEYS) | {"block_parts": 1} | document
     collective, n, chunks, parts, about, equal = (values[key] for key in _KEYS)
-    _require(
-        collective in COLLECTIVES, "collective", f"one of {', '.join(COLLECTIVES)}", collective
-    )
+    known = tuple(COLLECTIVES)
+    _require(collective in known, "collective", f"one of {', '.join(known)}", collective)
     for what, value, least, most in (
         ("world_size", n, 1, MOST_RANKS),
         ("data_chunks", chunks, 0, MOST_CHUNKS),
@@ -128,12 +127,12 @@ def _ops(plans: Any, roots: list[int | None], n: int) -> _Ops:
     got = [one.get("root") for one in plans]
     _require(got == roots, "plans", f"the roots {roots}, in order", got)
     found: _Ops = {}
-    for one in plans:
-        where, ranks = f"root {one['root']}" if len(roots) > 1 else "plans", one.get("ops")
+    for root, one in zip(roots, plans, strict=True):
+        where, ranks = f"root {root}" if len(roots) > 1 else "plans", one.get("ops")
         good = isinstance(ranks, list) and len(ranks) == n
         good = good and all(isinstance(lines, list) for lines in ranks)
         _require(good, where, f"ops of {n} ranks, a list each", ranks)
-        found[one["root"]] = [
+        found[root] = [
             [_op(line, f"{where}, rank {rank}, op {at}") for at, line in enumerate(lines)]
             for rank, lines in enumerate(ranks)
         ]

@@ -80,6 +80,7 @@ def _line(text: object) -> Callable[[Any], object]:
         (_set("format", "other"), 'expected "format": "hccl-plan"'),
         (_set("version", 2), "expected version 1, got 2: write it again"),
         (_set("collective", "allreduce"), "collective: expected one of all_reduce, .*'allreduce'"),
+        (_set("collective", ["all_reduce"]), "collective: expected one of all_reduce, "),
         (_set("world_size", "4"), "world_size: expected a number from 1 to 4096, got '4'"),
         (_set("world_size", 5), "plans: expected ops of 5 ranks, a list each, got"),
         (_set("data_chunks", 10**12), "data_chunks: expected a number from 0 to 65536, got"),
@@ -103,6 +104,11 @@ def test_wrong_file_gets_one_line(
     with pytest.raises(InvalidArgumentError, match=f"^plan:.*changed.json: {problem}") as error:
         in_effect([], {"HCCL_ALGORITHM": f"all_reduce={place}"})
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_file_without_a_root_is_read(tmp_path: Path) -> None:
+    place = written(tmp_path / "p.json", "all_reduce", "ring")
+    assert loaded(changed(place, lambda one: one["plans"][0].pop("root"))).serves(NODES)
 
 
 def test_missing_file_and_other_collective_get_one_line(tmp_path: Path) -> None:

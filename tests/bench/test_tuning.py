@@ -215,8 +215,8 @@ def test_all_ranks_choose_alike_and_get_numpys_result(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (None, "FileNotFoundError"),
-        ({"format": 7}, "format 7"),
+        (None, "No such file or directory"),
+        ({"format": 7}, f"expected a file of format {FORMAT} .*format 7"),
         ({"format": 1}, "KeyError: 'reduce_us_per_mib'"),
         ({"numbers": {}}, "KeyError"),
         ({"layout": [0]}, "0 where a positive number belongs"),
@@ -235,8 +235,7 @@ def test_broken_file_is_one_error_on_all_ranks(
         made = [threads.submit(Communicator, store, rank, 3, timeout_s=30) for rank in range(3)]
     first, *others = [one.exception() for one in made]
     assert isinstance(first, InvalidArgumentError)
-    expected = f"HCCL_TUNING={path}: expected a file of format {FORMAT} "
-    assert re.search(f"{expected}.*{problem}", str(first))
+    assert re.search(f"HCCL_TUNING={path}: .*{problem}", str(first))
     for error in others:
         assert isinstance(error, BootstrapError)
         assert str(first) in str(error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hccl_py.algorithms.choice.cost import NUMBERS, Row, cost_of, product
+from hccl_py.algorithms.json_file import read_json
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
@@ -88,10 +89,10 @@ def read(path: Path) -> tuple[dict[str, Any], Tuning]:
 
     Raise InvalidArgumentError if it cannot be read, or is no tuning file.
     """
+    content = read_json(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         return content, parse(content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(
             f"{path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
             f"got {type(error).__name__}: {error}; run hccl-bench --tune {path} again"

@@ -126,7 +126,7 @@ class _Reading:
             raise ValueError(f"coll: expected one of {', '.join(_READ)}, got {coll!r}")
         n, collective = int(root.attrib["ngpus"]), _READ[coll]
         gpus = sorted(root.iter("gpu"), key=lambda one: int(one.attrib["id"]))
-        if [int(one.attrib["id"]) for one in gpus] != list(range(n)):
+        if len(gpus) != n or any(int(one.attrib["id"]) != at for at, one in enumerate(gpus)):
             raise ValueError(f"there are not the GPUs 0 to {n - 1}")
         counts = [int(gpus[0].attrib[name]) for name in ("i_chunks", "o_chunks")]
         in_place = root.get("inplace", "1") == "1" and root.get("outofplace") != "1"

@@ -43,7 +43,7 @@ def add_nodes(parser: argparse.ArgumentParser) -> None:
     """Add the options for the ranks of an algorithm."""
     about = f"{NODES} (one node of 8 ranks, or of those of a plan file)"
     parser.add_argument("--nodes", metavar="LIST", help=about)
-    parser.add_argument("--root", type=int, default=0, help="root of a rooted collective (0)")
+    parser.add_argument("--root", type=int, help="root of a rooted collective (0)")
 
 
 def add_costs(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -101,9 +101,9 @@ def chosen(given: argparse.Namespace) -> tuple[CustomAlgorithm, PlannedWorld]:
     network = network_of(given)
     text = given.nodes or str(algorithm.world_size or 8)
     nodes = network.nodes if network else parsed_nodes(text)
-    if not COLLECTIVES[algorithm.collective].rooted:
-        return algorithm, PlannedWorld(nodes, None)
-    if not 0 <= given.root < count_ranks(nodes):
-        problem = f"--root: expected one of 0..{count_ranks(nodes) - 1}, got {given.root}"
-        raise InvalidArgumentError(problem)
-    return algorithm, PlannedWorld(nodes, given.root)
+    is_rooted, root = COLLECTIVES[algorithm.collective].rooted, given.root
+    roots = range(count_ranks(nodes) if is_rooted else 0)
+    if root is not None and root not in roots:
+        valid = f"one of 0..{len(roots) - 1}" if roots else f"none, as {algorithm} has no root"
+        raise InvalidArgumentError(f"--root: expected {valid}, got {root}")
+    return algorithm, PlannedWorld(nodes, (root or 0) if is_rooted else None)

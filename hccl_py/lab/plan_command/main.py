@@ -14,10 +14,12 @@ from hccl_py.lab import bound
 from hccl_py.lab.algorithms import algorithm_named
 from hccl_py.lab.plan_command.arguments import NODES, add_algorithm, add_nodes, chosen, parsed_nodes
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import PlanError
 from hccl_py.plan.progress import ProofProgress
 from hccl_py.transport.errors import InvalidArgumentError
 
 _CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
+_PROOF = "each contribution once, no deadlock, same bits"
 
 _IN_FILES = {
     "draw": "write a page that shows a plan: its messages, and the data of each rank",
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return until_reader_ends(lambda: run(options))
-    except InvalidArgumentError as error:
+    except (InvalidArgumentError, PlanError) as error:
         print(f"hccl-plan {options.command}: {error}", file=sys.stderr)
         return 1 if isinstance(error, WrongAlgorithmError) else 2
     except OSError as error:
@@ -57,10 +59,11 @@ def _parser(chosen: str) -> Parser:
     one = commands.add_parser("check", help=about, description=about)
     one.set_defaults(run=_check)
     add_algorithm(one)
+    which = one.add_mutually_exclusive_group()
     about = f"only for nodes of these sizes (many): {NODES}"
-    one.add_argument("--nodes", action="append", metavar="LIST", help=about)
+    which.add_argument("--nodes", action="append", metavar="LIST", help=about)
     about = f"for the bound that CI proves the table's algorithms for: {bound.TEXT}"
-    one.add_argument("--bound", action="store_true", help=about)
+    which.add_argument("--bound", action="store_true", help=about)
     about = "print the plan of a rank, or of all"
     one = commands.add_parser("show", help=about, description=about)
     one.set_defaults(run=_show)
@@ -104,9 +107,7 @@ def _check(options: argparse.Namespace) -> int:
         proved.append(text)
     if not count:
         raise InvalidArgumentError(f"{algorithm} does not serve nodes of these sizes: {others[0]}")
-    cases = f"{count} case{'s' * (count > 1)}"
-    proof = "each contribution once, no deadlock, same bits"
-    print(wrapped(f"{algorithm} is right in {cases}: {proof}"))
+    print(wrapped(f"{algorithm} is right in {count} case{'s' * (count > 1)}: {_PROOF}"))
     each_root = ", each root" * COLLECTIVES[algorithm.collective].rooted
     print(wrapped(f"It was proved for nodes of these sizes{each_root}: {'; '.join(proved)}"))
     if others:
@@ -133,8 +134,7 @@ def _check_bound(algorithm: CustomAlgorithm) -> int:
                     algorithm.prove(plans, nodes, progress)
     if not count:
         raise InvalidArgumentError(f"{algorithm} serves none of {bound.TEXT}")
-    proof = "each contribution once, no deadlock, same bits"
-    print(wrapped(f"{algorithm} is right in {count} cases: {proof}"))
+    print(wrapped(f"{algorithm} is right in {count} cases: {_PROOF}"))
     each_root = f", with {bound.ROOTS_TEXT}" * rooted
     print(wrapped(f"It was proved for {bound.TEXT}{each_root}"))
     if others:

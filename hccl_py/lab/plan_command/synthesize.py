@@ -30,7 +30,7 @@ def run(given: argparse.Namespace) -> int:
     network = read_network(given.file, separate_links=given.separate_links)
     if idle := set(network.kbit_per_s) - set(network.taken.kbit_per_s):
         links = ", ".join(map(network.described, sorted(idle)))
-        print(f"links that no message takes, because another way is faster: {links}")
+        print(f"links that no message takes, as none leads over them or others are faster: {links}")
     for collective in given.collective:
         found = synthesize(collective, network, given.chunks)
         path = given.out or Path(f"{collective}.json")

@@ -118,6 +118,10 @@ def test_wrong_plan_is_not_imported(
             "for blocks of 2 GPUs, got 1 of input, 3 of output",
         ),
         (xml("allreduce", (1, 1, 1), [[(-1, -1, step(0, "re", "s0", "i0"))]]), "is read before it"),
+        (
+            xml("allreduce", (1, 1, 0), [[]]).replace('ngpus="1"', 'ngpus="9999999999"'),
+            "the GPUs 0",
+        ),
         (xml("custom", (1, 1, 1), [[]]), "expected one of allreduce, allgather"),
     ],
 )

@@ -127,6 +127,17 @@ def test_network_that_says_too_little_or_too_much_is_one_line(
     assert problem in line
 
 
+def test_plan_without_a_route_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one_way.json"
+    links = [{"from": rank, "to": (rank + 1) % 3, "mbit": 50} for rank in range(3)]
+    file.write_text(json.dumps({"links": links}))
+    options = ["--network", str(file), "--preset", "cloud25", "--size", "64K"]
+    assert main(["draw", "all_reduce=mesh", *options, "-o", str(tmp_path / "p.html")]) == 2
+    assert "rank 2, to which the network has no route" in capsys.readouterr().err
+
+
 def test_name_in_json_gets_a_timeline_with_an_arrow_for_each_message(tmp_path: Path) -> None:
     path = tmp_path / "ring.json"
     options = ["--nodes", "3", "--preset", "office1", "--size", "4K"]
