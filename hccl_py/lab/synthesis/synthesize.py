@@ -17,6 +17,7 @@ from hccl_py.lab.synthesis.bound import (
     certify,
     simulated_time,
 )
+from hccl_py.lab.synthesis.disjoint import disjoint_candidates
 from hccl_py.lab.synthesis.moved import MOVED, moved_candidates
 from hccl_py.lab.synthesis.network import Network
 from hccl_py.lab.synthesis.order import makespan, plans_of
@@ -90,7 +91,9 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
     if not 1 <= most_chunks <= MOST_CHUNKS:
         raise InvalidArgumentError(f"expected 1 to {MOST_CHUNKS} chunks, got {most_chunks}")
     has_many = network.world_size > MOST_SEARCHED
-    symmetry = symmetry_of(network) if has_many else None
+    has_switches = len(network.names) > network.world_size
+    # Of routes that are as good receivers take turns, so routes by switches may look less alike.
+    symmetry = symmetry_of(network) if has_many or not has_switches else None
     roots: Sequence[int | None] = [None]
     if COLLECTIVES[collective].rooted:
         if has_many and symmetry is None:
@@ -114,14 +117,17 @@ def synthesize(collective: str, network: Network, most_chunks: int = MOST_CHUNKS
                 parts //= network.world_size
             moved = moved_candidates(collective, name, network, bounds[None].time, parts)
             packed += [{None: plans} for plans in moved]
+        elif not has_switches:
+            packed += disjoint_candidates(
+                name, network, roots, _nums_of_chunks(network, most_chunks)
+            )
         times = [_simulated(each, network) for each in packed]
         if has_many and symmetry is None:
             raise _unlike()
-        if (
-            collective not in MOVED
-            or not has_many
-            and min(times, default=inf) > best * _WORTH_A_CHUNK
-        ):
+        is_good = (
+            has_many or collective not in MOVED or min(times, default=inf) <= best * _WORTH_A_CHUNK
+        )
+        if not packed or not is_good:
             searched: list[PlansOfRoots] = [
                 {
                     root: plans_of(collective, name, network, trees, root)
@@ -206,17 +212,20 @@ class _Packed:
     time: float
 
 
+def _nums_of_chunks(network: Network, most: int) -> list[int]:
+    """Return numbers of chunks to try: of all roots, as plans of one file cut `data` alike."""
+    nums = _NUMS_OF_MANY_RANKS if network.world_size > _MANY_RANKS else _NUMS_OF_CHUNKS
+    return [one for one in nums if one < most] + [most]
+
+
 def _trees(
     collective: str, network: Network, bounds: Bounds, most_chunks: int
 ) -> list[dict[int | None, list[Tree]]]:
-    is_large = network.world_size > _MANY_RANKS
     if COLLECTIVES[collective].blocks is not None:
-        nums = _PARTS_OF_MANY_RANKS if is_large else _PARTS
+        nums = _PARTS_OF_MANY_RANKS if network.world_size > _MANY_RANKS else _PARTS
         num = [one * network.world_size for one in nums if one <= most_chunks]
     else:
-        # All roots have the same number of chunks, because plans of one file cut `data` alike.
-        nums = _NUMS_OF_MANY_RANKS if is_large else _NUMS_OF_CHUNKS
-        num = [one for one in nums if one < most_chunks] + [most_chunks]
+        num = _nums_of_chunks(network, most_chunks)
     found: list[_Packed] = []
     for num_chunks in num:
         each = [

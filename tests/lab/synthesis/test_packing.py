@@ -7,10 +7,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from networks import PAIRS, network_of
+from networks import PAIRS, network_of, torus
 
 from hccl_py.lab.synthesis.arborescence import arborescence
-from hccl_py.lab.synthesis.packing import TreeTask, pack, time_of
+from hccl_py.lab.synthesis.bound import bound_of
+from hccl_py.lab.synthesis.disjoint import disjoint_trees
+from hccl_py.lab.synthesis.packing import Tree, TreeTask, pack, time_of
 
 
 def is_tree(parents: list[int] | tuple[int, ...], root: int) -> bool:
@@ -58,3 +60,18 @@ def test_packing_is_the_same_each_time(tmp_path: Path) -> None:
     assert pack(network, tasks, Fraction(1, 10**5), 0.3) == pack(
         network, tasks, Fraction(1, 10**5), 0.3
     )
+
+
+@pytest.mark.parametrize(
+    ("links", "num"), [(PAIRS, 6), (torus(7), 2), (torus(3, 4), 4), (torus(2, 2, 2, 2), 8)]
+)
+@pytest.mark.parametrize("widest", [False, True])
+def test_disjoint_trees_reach_the_bound(
+    links: list[dict[str, object]], num: int, widest: bool, tmp_path: Path
+) -> None:
+    network = network_of(links, tmp_path)
+    for root in (0, network.world_size - 1):
+        trees = disjoint_trees(network, root, num, widest)
+        assert len(trees) == num and all(is_tree(one, root) for one in trees)
+        every = [Tree(root, (), one) for one in trees]
+        assert time_of(network, every) == num * bound_of("broadcast", network, root).time
