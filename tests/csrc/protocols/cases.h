@@ -10,6 +10,8 @@ inline constexpr size_t tiny_post = 8;
 std::vector<Case> board_cases(int depth);
 std::vector<Case> lane_cases(int depth);
 std::vector<Case> rendezvous_cases(int depth);
+std::vector<Case> submission_cases(int depth);
+std::vector<Case> window_cases(int depth);
 
 // Whether the checker itself finds what C++20 allows, no more, and with and without its reduction.
 // Prints the programs for which it does not.

@@ -45,7 +45,7 @@ Submissions::Submitted Submissions::submit(std::span<const RequestPtr> requests)
 void Submissions::take(std::vector<RequestPtr>& accepted) {
   std::lock_guard lock(mutex_);
   std::swap(incoming_, accepted);
-  num_incoming_.store(0, std::memory_order_seq_cst);
+  num_incoming_.store(0, std::memory_order_relaxed);  // the mutex orders it
 }
 
 uint64_t Submissions::sequence() const {
@@ -133,7 +133,7 @@ Submissions::Waited Submissions::await(const Request& request, Deadline deadline
 
 void Submissions::notify_waiters() {
   // An update, not a load: it comes before or after the one in begin_wait().
-  if (num_waiters_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
+  if (num_waiters_.fetch_add(0, std::memory_order_release) == 0) return;
   std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

@@ -49,7 +49,7 @@ class Submissions {
 
   // A wait is between begin_wait() and end_wait(). True: work that the progress thread left to this
   // waiter goes back to it.
-  void begin_wait() { num_waiters_.fetch_add(1, std::memory_order_seq_cst); }
+  void begin_wait() { num_waiters_.fetch_add(1, std::memory_order_acquire); }
   bool end_wait();
   enum class Waited { done, drives, time_out, slice_over };
   Waited await(const Request& request, Deadline deadline);

@@ -55,7 +55,8 @@ int make_location(uintptr_t address, int num_bytes) {
   location.num_bytes = num_bytes;
   location.stores.clear();
   for (auto& seen : location.seen) seen.clear();
-  location.stores.push_back({num_bytes ? raw_load(address, num_bytes) : 0, {}, 0, 0});
+  uint64_t value = num_bytes ? raw_load(address, num_bytes) : run.events[address].count;
+  location.stores.push_back({value, {}, 0, 0});
   return static_cast<int>(run.num_locations++);
 }
 

@@ -45,6 +45,7 @@ void begin_execution() {
     region.dirty.clear();
   }
   run.events.clear();
+  run.locks.clear();
   run.memory.reset(static_cast<int>(run.program->threads.size()));
   for (Fiber& fiber : run.fibers) {
     fiber.is_started = fiber.is_done = false;

@@ -1,6 +1,7 @@
 // What compiled code calls: ThreadSanitizer's functions, allocations, and the system calls of the
 // protocols, replaced by the linker (--wrap).
 #include <poll.h>
+#include <pthread.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -86,6 +87,26 @@ uint64_t use_event(int event, Kind kind, int how, uint64_t value) {
   access.order = acq_rel;
   access.update = how;
   return step(std::move(access));
+}
+
+int new_event_of(uint64_t count) {
+  run.events.push_back({count});
+  return static_cast<int>(run.events.size()) - 1;
+}
+
+Lock& lock_at(const void* address, uint64_t count) {
+  Outside outside;
+  auto at = reinterpret_cast<uintptr_t>(address);
+  for (Lock& lock : run.locks) {
+    if (lock.address == at) return lock;
+  }
+  run.locks.push_back({at, new_event_of(count), {}});
+  return run.locks.back();
+}
+
+// Tries before it waits: a wait alone would not show the search that another order is possible.
+void take_event(int event) {
+  while (use_event(event, Kind::update, 'x', 0) == 0) use_event(event, Kind::await, 0, 0);
 }
 
 }  // namespace
@@ -245,6 +266,42 @@ int __wrap_poll(pollfd* watched, nfds_t count, int timeout_ms) {
   watched->revents = POLLIN;
   return 1;
 }
+
+int __real_pthread_mutex_lock(pthread_mutex_t*);
+int __real_pthread_mutex_unlock(pthread_mutex_t*);
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  if (!is_step(mutex)) return __real_pthread_mutex_lock(mutex);
+  take_event(lock_at(mutex, 1).event);
+  return 0;
+}
+int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
+  if (!is_step(mutex)) return __real_pthread_mutex_unlock(mutex);
+  use_event(lock_at(mutex, 1).event, Kind::update, '+', 1);
+  return 0;
+}
+// No wait ends by its timeout. The step on the event of the condition tells which notifications
+// come before it.
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t,
+                                  const timespec*) {
+  Lock& lock = lock_at(condition, 0);
+  use_event(lock.event, Kind::update, '+', 0);
+  int mine;
+  {
+    Outside outside;
+    lock.waiters.push_back(mine = new_event_of(0));
+  }
+  __wrap_pthread_mutex_unlock(mutex);
+  take_event(mine);
+  return __wrap_pthread_mutex_lock(mutex);
+}
+// condition_variable::notify_all()
+void __wrap__ZNSt18condition_variable10notify_allEv(void* condition) {
+  Lock& lock = lock_at(condition, 0);
+  use_event(lock.event, Kind::update, '+', 0);
+  for (int waiter : std::exchange(lock.waiters, {})) use_event(waiter, Kind::update, '+', 1);
+}
+
 int __wrap_close(int descriptor) {
   return descriptor >= first_event ? 0 : __real_close(descriptor);
 }

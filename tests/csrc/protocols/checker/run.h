@@ -56,6 +56,13 @@ struct Event {
   int location = -1;
 };
 
+// A mutex or condition variable of shared memory. A mutex is an event that its owner has taken.
+struct Lock {
+  uintptr_t address;
+  int event;
+  List<int> waiters;  // events
+};
+
 constexpr int first_event = 1 << 20;  // the descriptor of event 0
 
 struct Fiber {
@@ -81,6 +88,7 @@ struct Run {
   std::deque<Location> locations;
   size_t num_locations = 0;
   List<Event> events;
+  std::deque<Lock, Malloc<Lock>> locks;
   uint64_t execution = 0;
   std::array<Fiber, max_threads> fibers;
   std::array<Access, max_threads> pending;
