@@ -22,9 +22,9 @@ BUDGET = {
     "hccl_py/communicator.py": 370,
     "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_980,
     "hccl_py/*": 1_630,
-    "hccl_py/plan hccl_py/algorithms": 4_383,
+    "hccl_py/plan hccl_py/algorithms": 4_412,
     "hccl_py/diagnosis hccl_py/observe": 3_375,
-    "hccl_py/csrc": 12_416,
+    "hccl_py/csrc": 12_426,
     "hccl_py/torch_backend": 5_640,
     "hccl_py/schedulers hccl_py/integrations": 3_924,
     "launcher": 9_160,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_065,
     "benchmarks": 4_280,
-    "tests": 66_739,
+    "tests": 66_769,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

@@ -10,11 +10,11 @@ collectives), and all data or blocks are sent between the two once or twice.
 
 Source, for all: D. De Sensi, S. Pasqualoni, L. Piarulli, T. Bonato, S. Ba, M. Turisini, J. Domke,
 T. Hoefler, Bine Trees: Enhancing Collective Operations by Optimizing Communication Locality, 2025
-(arXiv 2508.17311), for powers of two. Its all_reduce of short vectors is not here: ranks swap whole
-sums, and add them in different orders, so they need not have the same bits.
+(arXiv 2508.17311), for powers of two.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -200,22 +200,48 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
 
     Cost: 2 log2 n steps; 2(n-1)/n of the data sent.
     """
+    with _among_heads(me, n, plan) as steps:
+        mine = _table(n).seat_of(me)
+        for step, partner, peer in steps:
+            plan.send([peer], data[slice(*_range(n, partner, step))])
+            plan.recv_reduce([peer], data[slice(*_range(n, mine, step))])
+        for step, partner, peer in reversed(steps):
+            plan.send([peer], data[slice(*_range(n, mine, step))])
+            plan.recv(peer, data[slice(*_range(n, partner, step))])
+
+
+def all_reduce_by_doubling(me: int, n: int, plan: PlanBuilder) -> None:
+    """Partners exchange their partial results, the farthest first.
+
+    Before each step the seats of an aligned range of `_order` have the same partial result, and
+    partners are in two such ranges. So they all reduce the same two operands, in either order. With
+    the nearest first, ranks with the same partial result would get different ones.
+
+    Cost: log2 n steps, log2 n x the data sent and reduced.
+    """
+    with _among_heads(me, n, plan) as steps:
+        for _, _, peer in reversed(steps):
+            plan.send([peer], data[:])
+            plan.recv_reduce([peer], data[:])
+
+
+@contextmanager
+def _among_heads(me: int, n: int, plan: PlanBuilder) -> Iterator[list[tuple[int, int, int]]]:
+    """Give the steps of an all_reduce among the heads: number, partner's seat, partner.
+
+    Before them heads reduce the data of their mates, and after them send the result. A mate has no
+    steps.
+    """
     table = _table(n)
     mine = table.seat_of(me)
     head, *mates = table.ranks[mine]
     if me != head:
         plan.send([head], data[:])
         plan.recv(head, data[:])
+        yield []
         return
     plan.recv_reduce(mates, data[:])
-    for step, partner in table.steps(mine):
-        peer = table.ranks[partner][0]
-        plan.send([peer], data[slice(*_range(n, partner, step))])
-        plan.recv_reduce([peer], data[slice(*_range(n, mine, step))])
-    for step, partner in reversed(table.steps(mine)):
-        peer = table.ranks[partner][0]
-        plan.send([peer], data[slice(*_range(n, mine, step))])
-        plan.recv(peer, data[slice(*_range(n, partner, step))])
+    yield [(step, partner, table.ranks[partner][0]) for step, partner in table.steps(mine)]
     plan.send(mates, data[:])
 
 

@@ -74,6 +74,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("all_reduce", "leader"): Algorithm(leader.all_reduce),
     ("all_reduce", "bine"): Algorithm(bine.all_reduce, bine.num_seats, bine.max_span),
+    ("all_reduce", "bine_doubling"): Algorithm(bine.all_reduce_by_doubling),
     ("broadcast", "direct"): Algorithm(direct.broadcast, long_messages=are_two_on_a_node),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),

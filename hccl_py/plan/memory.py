@@ -73,6 +73,8 @@ class Values(dict[Tree, Value]):
             if twice := ranks & operand.ranks:
                 raise CountedTwiceError(block, twice)
             ranks |= operand.ranks
+        if len(operands) == 2:  # every reduction of two has the same bits in either order
+            operands = sorted(operands, key=lambda one: one.ranks & -one.ranks)
         return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
 
     def rounded(self, value: Value) -> Value:

@@ -25,6 +25,9 @@ namespace {
 
 constexpr size_t vector_bytes = HCCL_VECTOR_BYTES;
 
+template <class V>
+constexpr bool is_float = std::is_floating_point_v<std::remove_reference_t<decltype(V{}[0])>>;
+
 // The accumulator comes first, the next source second. Integers compute unsigned where they may
 // overflow, so that they wrap.
 struct Sum {
@@ -49,17 +52,24 @@ struct Quotient {
     return a / b;
   }
 };
-// A NaN on either side is kept; of equal values (zeros of both signs) the first.
+// A NaN on either side is kept, and -0 is less than 0: the order of a and b does not matter. Equal
+// values differ in the sign of a zero only, which both operations on their bits correct.
 struct Min {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) {
-    return ((b < a) | (b != b)) ? b : a;
+    using Bits = decltype(a == b);
+    const V least = ((b < a) | (b != b)) ? b : a;
+    if constexpr (!is_float<V>) return least;
+    return (V)((Bits)least | ((Bits)b & (a == b)));
   }
 };
 struct Max {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) {
-    return ((b > a) | (b != b)) ? b : a;
+    using Bits = decltype(a == b);
+    const V most = ((b > a) | (b != b)) ? b : a;
+    if constexpr (!is_float<V>) return most;
+    return (V)((Bits)most & ((Bits)b | (a != b)));
   }
 };
 struct BitAnd {

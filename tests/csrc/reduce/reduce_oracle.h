@@ -152,6 +152,8 @@ template <class T>
 T combine(ReduceOp op, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     if (std::isnan(a) || std::isnan(b)) return static_cast<T>(NAN);
+    const bool is_min = op == ReduceOp::min;  // -0 is less than 0
+    if (a == b && (is_min || op == ReduceOp::max)) return std::signbit(a) == is_min ? a : b;
   }
   switch (op) {
     case ReduceOp::min: return b < a ? b : a;

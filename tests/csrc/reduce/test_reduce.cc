@@ -186,18 +186,46 @@ void check_values(DType dtype, ReduceOp op, std::initializer_list<uint64_t> valu
 HCCL_TEST(float16_edges_round_once_to_nearest_even) {
   constexpr auto dtype = DType::float16;
   constexpr auto sum = ReduceOp::sum, product = ReduceOp::product;
-  check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);            // 1 + 2^-11: a tie, stays even
-  check_values(dtype, sum, {0x3c01, 0x1000}, 0x3c02);            // a tie, goes up to even
-  check_values(dtype, sum, {0x7bff, 0x4bff}, 0x7bff);            // 65519.99: the largest finite
-  check_values(dtype, sum, {0x7bff, 0x4c00}, 0x7c00);            // 65520: infinity
-  check_values(dtype, sum, {0x7bff, 0x7bff, 0xfbff}, 0x7bff);    // no overflow on the way
-  check_values(dtype, sum, {0x6800, 0x3c00, 0x3c00}, 0x6801);    // 2048 + 1 + 1: not rounded twice
-  check_values(dtype, sum, {0x7c00, 0xfc00}, 0x7e00);            // infinity - infinity
-  check_values(dtype, sum, {0xfd01, 0x3c00}, 0x7e00);            // a signalling NaN
-  check_values(dtype, product, {0x0001, 0x3800}, 0x0000);        // half the smallest: a tie
-  check_values(dtype, product, {0x8001, 0x3e00}, 0x8002);        // 1.5 of the smallest: a tie
-  check_values(dtype, product, {0x0400, 0x3bff}, 0x0400);        // a subnormal rounds to a normal
-  check_values(dtype, ReduceOp::max, {0x8000, 0x0000}, 0x8000);  // equal zeros: the first
+  check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);          // 1 + 2^-11: a tie, stays even
+  check_values(dtype, sum, {0x3c01, 0x1000}, 0x3c02);          // a tie, goes up to even
+  check_values(dtype, sum, {0x7bff, 0x4bff}, 0x7bff);          // 65519.99: the largest finite
+  check_values(dtype, sum, {0x7bff, 0x4c00}, 0x7c00);          // 65520: infinity
+  check_values(dtype, sum, {0x7bff, 0x7bff, 0xfbff}, 0x7bff);  // no overflow on the way
+  check_values(dtype, sum, {0x6800, 0x3c00, 0x3c00}, 0x6801);  // 2048 + 1 + 1: not rounded twice
+  check_values(dtype, sum, {0x7c00, 0xfc00}, 0x7e00);          // infinity - infinity
+  check_values(dtype, sum, {0xfd01, 0x3c00}, 0x7e00);          // a signalling NaN
+  check_values(dtype, product, {0x0001, 0x3800}, 0x0000);      // half the smallest: a tie
+  check_values(dtype, product, {0x8001, 0x3e00}, 0x8002);      // 1.5 of the smallest: a tie
+  check_values(dtype, product, {0x0400, 0x3bff}, 0x0400);      // a subnormal rounds to a normal
+}
+
+// So ranks that reduce the same two operands in different orders have the same bits.
+HCCL_TEST(reductions_of_two_commute) {
+  std::mt19937_64 random(1);
+  for (int d = 0; d < num_dtypes; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    const size_t count = 4099;
+    Bytes one = random_elements(dtype, count, random),
+          other = random_elements(dtype, count, random);
+    for (size_t i = 0; i < count; i += 3) {  // zeros of both signs
+      std::memset(one.data() + i * size_of(dtype), 0, size_of(dtype));
+      std::memset(other.data() + i * size_of(dtype), 0, size_of(dtype));
+      Bytes& negative = i % 2 ? one : other;
+      if (is_float(dtype)) negative[(i + 1) * size_of(dtype) - 1] = std::byte{0x80};
+    }
+    for (int o = 0; o < num_reduce_ops; ++o) {
+      const auto op = static_cast<ReduceOp>(o);
+      for (const ReduceTable* table : usable_reduce_tables()) {
+        if (table->reduce[d][o] == nullptr) continue;
+        const std::byte* srcs[] = {one.data(), other.data(), one.data()};
+        Bytes forth(one.size()), back(one.size());
+        (void)reduce_with(*table, dtype, op, forth.data(), std::span(srcs, 2), count);
+        (void)reduce_with(*table, dtype, op, back.data(), std::span(srcs + 1, 2), count);
+        CHECK(forth == back, "dtype %d op %d on %s", d, o, table->name);
+        ++num_checked;
+      }
+    }
+  }
 }
 
 HCCL_TEST(bfloat16_edges_round_once_to_nearest_even) {
