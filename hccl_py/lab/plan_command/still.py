@@ -27,7 +27,7 @@ class _Shape(NamedTuple):
 def svg(content: Mapping[str, Any]) -> str:
     """Return the picture of a `Drawing.content`: time to the right, colours by block or rank."""
     width, height = _size(content)
-    size = f'width="{width}" height="{height}"'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">'
     white = '<rect width="100%" height="100%" fill="white"/>'
     return "\n".join([head, white, *map(_element, _shapes(content)), "</svg>\n"])

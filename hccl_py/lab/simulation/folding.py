@@ -19,7 +19,7 @@ from hccl_py.lab._lab import Move
 from hccl_py.lab.simulation.plan_source import PlanSource
 from hccl_py.plan.language import RECV_REDUCE, Nodes, Plan
 
-_MOST_COMPARED = 300_000  # messages
+_MOST_COMPARED = 300_000  # messages, and copies
 _MOST_MOVED = 4_000_000  # ranks, for all compared groups
 _FEWEST_GROUPS = 2
 
@@ -84,7 +84,7 @@ def fold_of(source: PlanSource, nodes: Nodes, is_uniform: bool) -> Fold:
 
 
 def _is_alike(source: PlanSource, groups: Nodes, move: Move, first: Sequence[Plan]) -> bool:
-    messages = sum(len(op.peers) for plan in first for op in plan.ops)
+    messages = sum(max(1, len(op.peers)) for plan in first for op in plan.ops)
     target, number = _TARGETS[move], len(groups)
     for zero in _compared(number, messages, number * len(first)):
         moved = [0] * (number * len(first))

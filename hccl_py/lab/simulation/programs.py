@@ -112,8 +112,8 @@ def programs_of(
         if expected > _MOST_MESSAGES:
             raise InvalidArgumentError(
                 f"{source.name}: {expected} messages in a tile of {simulated} ranks; expected "
-                f"at most {_MOST_MESSAGES}: take fewer ranks, or nodes of equal size without "
-                "stragglers and slow links"
+                f"at most {_MOST_MESSAGES}: take another algorithm or fewer ranks; nodes that are "
+                "alike, without stragglers and slow links, have fewest"
             )
         programs.add(ops, peers)
     if unmatched := programs.match():

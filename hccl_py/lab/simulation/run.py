@@ -99,8 +99,10 @@ def simulate(
     source = _plan_source(what, topology.nodes, root)
     first = source.write(0)
     if source.span > (most := slot_bytes(topology.world_size) // item_bytes):
-        problem = f"an op names {source.span} chunks; among {topology.world_size} ranks expected"
-        raise InvalidArgumentError(f"{source.name}: {problem} at most {most}")
+        raise InvalidArgumentError(
+            f"{source.name}: among {topology.world_size} ranks a message would have {source.span} "
+            f"chunks, expected at most {most}: take fewer ranks, or another algorithm"
+        )
     elements = num_bytes // item_bytes
     if not first.shape[Buffer.DATA]:  # of a block
         elements = -(-elements // topology.world_size)

@@ -23,7 +23,7 @@ _Room = list[dict[int, int]]
 
 
 def disjoint_candidates(
-    name: str, network: Network, roots: Sequence[int], nums: Iterable[int]
+    name: str, network: Network, roots: Sequence[int | None], nums: Iterable[int]
 ) -> list[dict[int | None, Sequence[Plan]]]:
     """Return plans of broadcasts by root, not proved: those that are fastest for the first root.
 
@@ -34,7 +34,8 @@ def disjoint_candidates(
         nums: the numbers of chunks to try.
     """
 
-    def plans(root: int, num: int, widest: bool) -> Sequence[Plan]:
+    def plans(root: int | None, num: int, widest: bool) -> Sequence[Plan]:
+        assert root is not None
         trees = [Tree(root, (), one) for one in disjoint_trees(network, root, num, widest)]
         return plans_of("broadcast", name, network, trees, root)
 

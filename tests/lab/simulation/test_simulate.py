@@ -229,6 +229,13 @@ def test_ranks_share_the_wire_of_their_node() -> None:
     assert 2 < times[0] / times[1] <= 4
 
 
+@pytest.mark.nightly("plans")
+@pytest.mark.timeout(60)
+def test_plans_with_many_copies_among_thousands_of_ranks_are_shortened() -> None:
+    done = simulate("all_gather=bruck", Topology.even(1024, 8), "cloud25", 256 * MIB)
+    assert done.num_ranks == 8 and done.num_left_out > done.num_tiles // 2
+
+
 def test_burst_is_for_a_wire_that_stood_still() -> None:
     link = replace(FREE, wire_us_per_mib=1000.0, burst_bytes=MIB)
     costs, topology = Costs(FREE, link, 0.0), Topology.even(2, 1)

@@ -33,8 +33,8 @@ class Steadiness {
   // minutes. `exact_messages`: after so many messages, the mean of tiles extrapolates the rest.
   Steadiness(int num_ranks, bool is_coarse, int64_t exact_messages);
 
-  // Notes that a rank has ended a tile, after `num_messages` of all ranks; returns the number of
-  // tiles to run.
+  // Notes that a rank has ended a tile, after `num_messages` of all ranks, copies included; returns
+  // the number of tiles to run.
   int note(const TileEnd& end, int num_tiles, int64_t num_messages);
 
   const LeftOut& left_out() const { return left_out_; }

@@ -104,7 +104,7 @@ double VirtualTime::send(VirtualRank& rank, int number, const SimulatedOp& op, d
   bool is_written = false;
   double began = at;
   rank.num_messages += op.num_peers;
-  num_sent_ += op.num_peers;
+  num_moved_ += op.num_peers;
   for (int message = op.first; message < op.first + op.num_peers; ++message) {
     int peer = programs_.peer(rank.number, message);
     bool local = is_local(rank.number, peer);
@@ -151,6 +151,7 @@ std::optional<double> VirtualTime::take(VirtualRank& rank, int number, const Sim
   }
   double size = mib(op, channel.is_last), reduced = size * op.num_peers;
   if (op.kind == SimulatedOpKind::copy) {
+    ++num_moved_;
     at = spend(rank, at, {world_.reduce_us_per_mib * size, world_.memory_us_per_mib * size});
   } else if (op.kind == SimulatedOpKind::recv_reduce) {
     double thread_us = world_.reduce_us_per_mib * reduced + world_.result_us_per_mib * size;

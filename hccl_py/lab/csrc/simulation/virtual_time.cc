@@ -127,7 +127,7 @@ void VirtualTime::end_tile(VirtualRank& rank, int number, double at) {
   VirtualChannel& channel = rank.channels[number];
   if (may_leave_out_) {
     int index = static_cast<int>(&rank - ranks_.data());
-    num_tiles_ = steadiness_.note({channel.tile, index, at}, num_tiles_, num_sent_);
+    num_tiles_ = steadiness_.note({channel.tile, index, at}, num_tiles_, num_moved_);
   }
   int tile = channel.tile + num_channels;
   if (tile < num_tiles_) {

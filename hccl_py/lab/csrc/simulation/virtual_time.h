@@ -246,7 +246,7 @@ class VirtualTime {
   std::vector<int64_t> rows_before_;  // by row: that of the same message on the link before
   std::priority_queue<VirtualEvent> events_;
   uint64_t num_events_ = 0;
-  int64_t num_sent_ = 0;
+  int64_t num_moved_ = 0;              // messages sent, and copies
   std::vector<SentMessage> sent_now_;  // by the ops that a rank is running
   std::vector<Leaving> leaving_;
   std::vector<int> unused_leaving_;
