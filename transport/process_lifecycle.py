@@ -53,6 +53,11 @@ def register(
         insort(forked_child_steps, (stage, in_forked_child), key=lambda entry: -entry[0])
 
 
+def run_exit_steps() -> None:
+    """Run the steps at exit of a program in C, whose Python never ends."""
+    _run(exit_steps)
+
+
 def _run(steps: list[tuple[LifecycleStage, Step]]) -> None:
     for stage, step in steps:
         try:

@@ -26,6 +26,7 @@ from hccl_py.transport.errors import (
     MismatchError,
     PeerLostError,
 )
+from hccl_py.transport.process_lifecycle import run_exit_steps
 from hccl_py.transport.types import ReduceOp
 
 _OUT_OF_MEMORY, _SYSTEM_ERROR, _INTERNAL_ERROR, _INVALID_ARGUMENT, _INVALID_USAGE = 3, 5, 6, 7, 8
@@ -90,6 +91,12 @@ def begin(is_embedded: int, version: int) -> object:
             f"its entry), got one of version {version}; link the library of `hccl-config --libs`"
         )
     return _core.c_entry()
+
+
+@answering
+def leave() -> None:
+    """Close everything: the program ends, and Python's own exit never comes."""
+    run_exit_steps()
 
 
 @answering

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -135,6 +136,39 @@ void start_interpreter(const std::string& packages, const std::string& python) {
   api.PyEval_SaveThread();
 }
 
+// A module of Python takes over SIGINT if nothing handles it. In this scope something does, which
+// ends the program as before.
+class KeptInterrupt {
+ public:
+  KeptInterrupt() {
+    struct sigaction ends{};
+    sigaction(SIGINT, nullptr, &before_);
+    ends.sa_handler = [](int number) {
+      signal(number, SIG_DFL);
+      raise(number);
+    };
+    if (before_.sa_handler == SIG_DFL) sigaction(SIGINT, &ends, nullptr);
+  }
+  ~KeptInterrupt() {
+    if (before_.sa_handler == SIG_DFL) sigaction(SIGINT, &before_, nullptr);
+  }
+  KeptInterrupt(const KeptInterrupt&) = delete;
+
+ private:
+  struct sigaction before_;
+};
+
+// Threads of Python must end before the libraries that they use. Those have registered their ends
+// already, and so end later.
+void leave() {
+  Gil gil;
+  try {
+    call_python("leave", "()");
+  } catch (const Error& error) {
+    report(error);
+  }
+}
+
 void import_entry(bool is_ours, const std::string& packages) {
   Gil gil;
   module = api.PyImport_ImportModule("hccl_py.capi.entry");
@@ -143,6 +177,7 @@ void import_entry(bool is_ours, const std::string& packages) {
   }
   Object capsule = call_python("begin", "(ii)", int(is_ours), int(CEntry::current));
   entry = static_cast<const CEntry*>(api.PyCapsule_GetPointer(capsule.get(), CEntry::name));
+  if (is_ours) atexit(leave);
 }
 
 }  // namespace
@@ -151,6 +186,7 @@ void require_python() {
   std::lock_guard guard(starting);
   if (entry != nullptr) return;
   std::string where = packages();
+  KeptInterrupt kept;
   bool is_ours = false;
   if (module == nullptr) {
     bool is_loaded = dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr;
