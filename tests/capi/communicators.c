@@ -1,5 +1,7 @@
 /* How communicators are made, divided and left; streams and events; memory. */
 #include <pthread.h>
+#include <signal.h>
+#include <time.h>
 
 #include "check.h"
 
@@ -69,6 +71,27 @@ static void check_nonblocking(void) {
   OK(hcclCommDestroy(comm));
 }
 
+/* One that nobody joins: it has no numbers yet, and can be left at any time. */
+static void check_unfinished(void) {
+  hcclConfig_t config = HCCL_CONFIG_INITIALIZER;
+  hcclUniqueId id;
+  hcclResult_t state;
+  config.blocking = 0;
+  config.timeout_s = 1;
+  for (int aborts = 0; aborts < 2; ++aborts) {
+    hcclComm_t comm;
+    int number;
+    OK(hcclGetUniqueId(&id));
+    OK(hcclCommInitRankConfig(&comm, 2, id, 0, &config));
+    OK(hcclCommGetAsyncError(comm, &state));
+    EXPECT(state == hcclBusy, "%d", (int)state);
+    FAILS(hcclBusy, "still being made", hcclCommCount(comm, &number));
+    FAILS(hcclBusy, "still being made", hcclCommUserRank(comm, &number));
+    OK(aborts ? hcclCommAbort(comm) : hcclCommDestroy(comm));
+    FAILS(hcclInvalidArgument, "destroyed", hcclCommCount(comm, &number));
+  }
+}
+
 /* One thread has all ranks of another communicator. */
 static void check_several_ranks(void) {
   enum { n = 3 };
@@ -82,6 +105,20 @@ static void check_several_ranks(void) {
   }
   OK(hcclGroupEnd());
   for (int i = 0; i < n; ++i) EXPECT(sums[i] == 3, "%g", sums[i]);
+  hcclComm_t parts[n];
+  OK(hcclGroupStart());
+  for (int i = 0; i < n; ++i) {
+    OK(hcclCommSplit(comms[i], i == 1 ? HCCL_SPLIT_NOCOLOR : 0, -i, &parts[i], NULL));
+  }
+  OK(hcclGroupEnd());
+  for (int i = 0; i < n; ++i) {
+    int number;
+    EXPECT((parts[i] == NULL) == (i == 1), "%p", parts[i]);
+    if (parts[i] == NULL) continue;
+    OK(hcclCommUserRank(parts[i], &number));
+    EXPECT(number == (i == 0), "rank %d is rank %d of the part", i, number);
+  }
+  for (int i = 0; i < n; i += 2) OK(hcclCommDestroy(parts[i]));
   for (int i = 0; i < n; ++i) OK(hcclCommDestroy(comms[i]));
 }
 
@@ -127,6 +164,61 @@ static void check_streams(hcclComm_t comm) {
   OK(hcclStreamDestroy(b));
 }
 
+static void be_slow(void* unused) {
+  const struct timespec pause = {0, 50000000};
+  (void)unused;
+  nanosleep(&pause, NULL);
+}
+
+/* Calls wait on a busy stream of rank 0 alone: they still start in the program's order. */
+static void check_order(hcclComm_t comm) {
+  enum { count = 1 << 20 };
+  static char sent[count], received[count];
+  double one = 1, sums[2];
+  hcclStream_t a, b;
+  OK(hcclStreamCreate(&a));
+  OK(hcclStreamCreate(&b));
+  if (rank == 0) OK(hcclStreamHostFunction(a, be_slow, NULL));
+  OK(hcclAllReduce(&one, &sums[0], 1, hcclDouble, hcclSum, comm, a));
+  OK(hcclGroupStart());
+  OK(hcclAllReduce(&one, &sums[1], 1, hcclDouble, hcclMax, comm, NULL));
+  OK(hcclGroupEnd());
+  OK(hcclStreamSynchronize(a));
+  EXPECT(sums[0] == world_size && sums[1] == 1, "%g and %g", sums[0], sums[1]);
+  for (int last = 0; last < 2; ++last) { /* on another stream, or on none */
+    OK(hcclStreamHostFunction(a, be_slow, NULL));
+    OK(hcclGroupStart());
+    OK(hcclSend(sent, count, hcclChar, (rank + 1) % world_size, comm, a));
+    OK(hcclRecv(received, count, hcclChar, (rank + world_size - 1) % world_size, comm,
+                last ? NULL : b));
+    OK(hcclGroupEnd());
+    OK(hcclStreamSynchronize(a));
+    OK(hcclStreamSynchronize(b));
+  }
+  OK(hcclStreamDestroy(a));
+  OK(hcclStreamDestroy(b));
+}
+
+/* The end of a communicator waits for its own calls, and not for those of others. */
+static void check_apart(hcclComm_t comm) {
+  hcclComm_t other, third;
+  hcclStream_t stream;
+  char byte = 1;
+  OK(hcclStreamCreate(&stream));
+  OK(hcclCommSplit(comm, 0, rank, &other, NULL));
+  OK(hcclCommSplit(comm, 0, rank, &third, NULL));
+  if (rank == 0) OK(hcclRecv(&byte, 1, hcclChar, 1, comm, stream));
+  OK(hcclCommDestroy(other));
+  OK(hcclBarrier(third, NULL));
+  if (rank == 0) EXPECT(hcclStreamQuery(stream) == hcclBusy, "the recv ended without its send");
+  OK(hcclBarrier(third, NULL));
+  if (rank == 1) OK(hcclSend(&byte, 1, hcclChar, 0, comm, stream));
+  OK(hcclStreamSynchronize(stream));
+  OK(hcclStreamDestroy(stream));
+  OK(hcclBarrier(third, NULL));
+  OK(hcclCommDestroy(third));
+}
+
 static void check_memory(hcclComm_t comm) {
   enum { count = 1 << 20 };
   float *in, *out;
@@ -164,12 +256,17 @@ static void check_threads(hcclComm_t comm) {
 
 int main(void) {
   begin();
+  signal(SIGINT, SIG_DFL);
   hcclComm_t comm = connected(0);
+  EXPECT(signal(SIGINT, SIG_DFL) == SIG_DFL, "Python has taken SIGINT");
   check_numbers(comm);
   check_split(comm);
   check_nonblocking();
+  check_unfinished();
   check_several_ranks();
   check_streams(comm);
+  check_order(comm);
+  check_apart(comm);
   check_memory(comm);
   check_threads(comm);
   OK(hcclCommDestroy(comm));

@@ -61,6 +61,46 @@ static void lose_a_rank(void) {
   OK(hcclCommDestroy(comm));
 }
 
+/* The last rank dies; the others only poll, and leave while another communicator still waits. */
+static void poll_for_a_loss(hcclStream_t stream) {
+  hcclComm_t other;
+  hcclStream_t busy;
+  hcclResult_t async = hcclSuccess;
+  int last = world_size - 1;
+  OK(hcclStreamCreate(&busy));
+  OK(hcclCommSplit(comm, rank == last, rank, &other, NULL));
+  for (int r = 0; rank == last && r < last; ++r) OK(hcclRecv(data, 1, hcclFloat, r, comm, NULL));
+  if (rank == last) kill(getpid(), SIGKILL);
+  OK(hcclSend(data, 1, hcclFloat, last, comm, NULL));
+  if (rank == 0) OK(hcclRecv(result, 1, hcclFloat, 1, other, busy));
+  OK(hcclAllReduce(data, result + 1, 1, hcclFloat, hcclSum, comm, stream));
+  double began = seconds();
+  while (async == hcclSuccess) {
+    OK(hcclCommGetAsyncError(comm, &async));
+    EXPECT(seconds() - began < 10, "%g s", seconds() - began);
+  }
+  EXPECT(async == hcclSocketError, "%d", (int)async);
+  FAILS(hcclSocketError, "rank", hcclStreamQuery(stream));
+  OK(hcclStreamQuery(stream));
+  OK(hcclCommAbort(comm));
+  if (rank == 0) {
+    EXPECT(hcclStreamQuery(busy) == hcclBusy, "the recv ended without its send");
+    OK(hcclSend(data, 1, hcclFloat, 1, other, NULL));
+  } else {
+    OK(hcclRecv(data, 1, hcclFloat, 0, other, NULL));
+    OK(hcclSend(data, 1, hcclFloat, 0, other, busy));
+  }
+  OK(hcclStreamDestroy(busy));
+  OK(hcclCommDestroy(other));
+}
+
+/* The last rank ends without leaving: its communicators say goodbye all the same. */
+static void end_without_a_word(void) {
+  if (rank == world_size - 1) exit(0);
+  FAILS(hcclSocketError, "left", hcclAllReduce(data, result, 1, hcclFloat, hcclSum, comm, NULL));
+  OK(hcclCommDestroy(comm));
+}
+
 static void* wait_for_peers(void* stream) {
   FAILS(hcclStreamError, "abort", hcclStreamSynchronize(stream));
   return stream;
@@ -77,8 +117,7 @@ static void abort_it(hcclStream_t stream) {
     FAILS(hcclInvalidArgument, "destroyed",
           hcclAllReduce(data, result, 1, hcclFloat, hcclSum, comm, NULL));
   } else {
-    FAILS(hcclStreamError, "hcclCommAbort",
-          hcclRecv(data, 1000, hcclFloat, 0, comm, NULL));
+    FAILS(hcclStreamError, "hcclCommAbort", hcclRecv(data, 1000, hcclFloat, 0, comm, NULL));
     expect_ended(hcclStreamError, "hcclCommAbort");
     OK(hcclCommDestroy(comm));
   }
@@ -109,6 +148,8 @@ int main(int argc, char** argv) {
   if (!strcmp(argv[1], "mismatch")) differ(NULL);
   if (!strcmp(argv[1], "mismatch-on-stream")) differ(stream);
   if (!strcmp(argv[1], "killed")) lose_a_rank();
+  if (!strcmp(argv[1], "polled")) poll_for_a_loss(stream);
+  if (!strcmp(argv[1], "ended")) end_without_a_word();
   if (!strcmp(argv[1], "abort")) abort_it(stream);
   if (!strcmp(argv[1], "deadline")) miss_a_deadline();
   OK(hcclStreamDestroy(stream));

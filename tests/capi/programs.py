@@ -11,6 +11,8 @@ from hccl_py.capi.config import folder
 
 HERE = Path(__file__).parent
 LIMIT_S = 200.0
+FAILURES = "mismatch", "mismatch-on-stream", "killed", "polled", "ended", "abort", "deadline"
+"""The cases of failures.c; the last of three ranks is killed in some."""
 PREFIX = Path(os.environ.get("HCCL_TEST_C_PREFIX", folder()))
 INCLUDE, LIB = PREFIX / "include", PREFIX / "lib"
 FLAGS = (f"-I{INCLUDE}", f"-I{INCLUDE / 'hccl'}", *os.environ.get("HCCL_TEST_C_FLAGS", "").split())

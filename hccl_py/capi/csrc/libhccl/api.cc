@@ -96,15 +96,14 @@ void make(hcclComm_t* comm, int nranks, const hcclUniqueId& id, int rank, const 
   });
 }
 
-// For calls that replace the communicator: nothing else runs.
+// For calls that end or replace the communicator: none of its own runs.
 CommunicatorPtr idle(hcclComm_t comm) {
-  require_no_group();
   CommunicatorPtr found = communicators().find(comm);
-  finish_streams();
+  finish_streams(*found);
   return found;
 }
 
-// What Python makes of another communicator: now, or in the background.
+// What Python makes of another communicator: now, at the group's end, or in the background.
 template <typename Make>
 void make_from(hcclComm_t* comm, bool is_blocking, double timeout_s, Make&& call) {
   auto made = std::make_shared<Communicator>();
@@ -113,8 +112,10 @@ void make_from(hcclComm_t* comm, bool is_blocking, double timeout_s, Make&& call
     made->adopt(call(), timeout_s);
   };
   if (!is_blocking) return make_in_background(comm, made, connect);
-  connect();
-  *comm = communicators().add(made);
+  make_ranks([=] {
+    connect();
+    *comm = communicators().add(made);
+  });
 }
 
 hcclResult_t collective(const char* name, Asked asked, hcclComm_t comm, void* stream) {
@@ -178,6 +179,8 @@ hcclResult_t hcclCommGetAsyncError(hcclComm_t comm, hcclResult_t* asyncError) {
   return call("hcclCommGetAsyncError", [&] {
     require(asyncError, "asyncError");
     CommunicatorPtr found = communicators().find(comm);
+    // Perhaps no thread waits for the call that failed; a stream that is asked notes it.
+    for (const StreamPtr& stream : streams().all()) stream->is_idle();
     bool is_made = found->state() != Communicator::State::being_made;
     *asyncError = is_made ? found->failure().code : hcclBusy;
   });
@@ -231,6 +234,7 @@ hcclResult_t hcclCommInitAll(hcclComm_t* comm, int ndev, const int*) {
 
 hcclResult_t hcclCommFinalize(hcclComm_t comm) {
   return call("hcclCommFinalize", [&] {
+    require_no_group();
     CommunicatorPtr found = idle(comm);
     found->require_open();
     found->finalize();
@@ -239,6 +243,7 @@ hcclResult_t hcclCommFinalize(hcclComm_t comm) {
 
 hcclResult_t hcclCommDestroy(hcclComm_t comm) {
   return call("hcclCommDestroy", [&] {
+    require_no_group();
     idle(comm);
     communicators().take(comm)->close();
   });
@@ -248,7 +253,7 @@ hcclResult_t hcclCommAbort(hcclComm_t comm) {
   return call("hcclCommAbort", [&] {
     CommunicatorPtr found = communicators().take(comm);
     found->abort();
-    finish_streams();
+    finish_streams(*found);
     found->close();
   });
 }
@@ -256,14 +261,18 @@ hcclResult_t hcclCommAbort(hcclComm_t comm) {
 hcclResult_t hcclCommCount(hcclComm_t comm, int* count) {
   return call("hcclCommCount", [&] {
     require(count, "count");
-    *count = communicators().find(comm)->size;
+    CommunicatorPtr found = communicators().find(comm);
+    found->require_made();
+    *count = found->size;
   });
 }
 
 hcclResult_t hcclCommUserRank(hcclComm_t comm, int* rank) {
   return call("hcclCommUserRank", [&] {
     require(rank, "rank");
-    *rank = communicators().find(comm)->rank;
+    CommunicatorPtr found = communicators().find(comm);
+    found->require_made();
+    *rank = found->rank;
   });
 }
 
@@ -352,13 +361,15 @@ hcclResult_t hcclCommSplit(hcclComm_t comm, int color, int key, hcclComm_t* newc
     double timeout_s = config != nullptr ? wanted.timeout_s : from->timeout_s;
     *newcomm = nullptr;
     auto split = [from, color, key, timeout_s] {
-      return call_python("split", "(Oiid)", from->python, color, key, timeout_s);
+      return call_python("split", "(Oiid)", from->python.load(), color, key, timeout_s);
     };
     if (color != HCCL_SPLIT_NOCOLOR) {
       return make_from(newcomm, wanted.is_blocking, timeout_s, split);
     }
-    Gil gil;
-    split();
+    make_ranks([split] {
+      Gil gil;
+      split();
+    });
   });
 }
 
@@ -374,11 +385,10 @@ hcclResult_t hcclCommShrink(hcclComm_t comm, int* excludeRanksList, int excludeR
              std::to_string(shrinkFlags));
     }
     Config wanted = read(config);
-    require_no_group();
     CommunicatorPtr from = communicators().find(comm);
-    if (from->python == nullptr) from->require_open();
+    from->require_made();
     if (shrinkFlags == HCCL_SHRINK_ABORT) from->abort();
-    finish_streams();
+    finish_streams(*from);
     double timeout_s = config != nullptr ? wanted.timeout_s : from->timeout_s;
     constexpr double usual_s = 10;  // how long to wait for ranks that are not known to be dead
     std::string excluded;
@@ -388,7 +398,7 @@ hcclResult_t hcclCommShrink(hcclComm_t comm, int* excludeRanksList, int excludeR
     *newcomm = nullptr;
     double limit_s = config != nullptr ? timeout_s : usual_s;
     make_from(newcomm, wanted.is_blocking, timeout_s, [from, excluded, limit_s] {
-      return call_python("shrink", "(Osd)", from->python, excluded.c_str(), limit_s);
+      return call_python("shrink", "(Osd)", from->python.load(), excluded.c_str(), limit_s);
     });
   });
 }

@@ -19,7 +19,7 @@ void make_ranks(std::function<void()> make);
 void require_no_group();
 // A rejected call: the group's end starts none of its calls.
 void note_in_group(const Error& error);
-// Waits for what all streams have.
-void finish_streams();
+// Waits for the calls of a communicator on all streams.
+void finish_streams(const Communicator& of);
 
 }  // namespace hccl

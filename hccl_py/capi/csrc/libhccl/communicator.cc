@@ -47,13 +47,15 @@ void Communicator::connect(const hcclUniqueId& id, int rank, int size, double ti
 }
 
 void Communicator::adopt(const Object& opened, double its_timeout_s) {
-  python = opened.item(0);
-  api.Py_IncRef(python);
   engine = entry->open(opened.item(1));
   rank = int(opened.number(2));
   size = int(opened.number(3));
   timeout_s = its_timeout_s;
-  state_ = State::open;
+  api.Py_IncRef(opened.item(0));
+  python = opened.item(0);
+  State before = State::being_made;
+  // Another thread may have left it meanwhile. It has set the state, and then looked for `python`.
+  if (!state_.compare_exchange_strong(before, State::open)) close();
 }
 
 void Communicator::fail(Error error) {
@@ -82,17 +84,28 @@ void Communicator::require_open() const {
   }
 }
 
+void Communicator::require_made() const {
+  if (python == nullptr) require_open();
+}
+
+void Communicator::finalize() {
+  State before = state_;
+  while (before != State::ended && !state_.compare_exchange_weak(before, State::finalized)) {
+  }
+}
+
 void Communicator::close() {
+  finalize();
   if (python == nullptr) return;
   Gil gil;
-  call_python("close", "(O)", python);
+  call_python("close", "(O)", python.load());
 }
 
 void Communicator::abort() {
   fail({hcclStreamError, "hcclCommAbort() was called"});
   if (python == nullptr) return;
   Gil gil;
-  call_python("abort", "(O)", python);
+  call_python("abort", "(O)", python.load());
 }
 
 PlanPtr Communicator::plan(Kind kind, hcclDataType_t type, int op, size_t count, int root) {
@@ -104,7 +117,7 @@ PlanPtr Communicator::plan(Kind kind, hcclDataType_t type, int op, size_t count,
   PlanPtr made;
   {
     Gil gil;
-    Object prepared = call_python("plan", "(Osiini)", python, collective_names[size_t(kind)],
+    Object prepared = call_python("plan", "(Osiini)", python.load(), collective_names[size_t(kind)],
                                   int(type), op, ptrdiff_t(count), root);
     CPlan* plan = entry->keep_plan(prepared.get());
     made.reset(new KeptPlan{plan, prepared.release()});
@@ -124,10 +137,11 @@ Error Communicator::explain(const CCall* call, const KeptPlan* plan, bool sends,
     Gil gil;
     Object failed(static_cast<PyObject*>(entry->failure(call)));
     if (failed.get() == nullptr) return error;
-    Object answer = plan != nullptr
-                        ? call_python("explain", "(OOO)", python, failed.get(), plan->prepared)
-                        : call_python("explain_transfer", "(OOiin)", python, failed.get(),
-                                      int(sends), peer, ptrdiff_t(num_bytes));
+    Object answer =
+        plan != nullptr
+            ? call_python("explain", "(OOO)", python.load(), failed.get(), plan->prepared)
+            : call_python("explain_transfer", "(OOiin)", python.load(), failed.get(), int(sends),
+                          peer, ptrdiff_t(num_bytes));
     error = {static_cast<hcclResult_t>(answer.number(0)), answer.text(1)};
     has_ended = answer.number(2) != 0;
   }
@@ -213,6 +227,11 @@ void Call::wait() {
 const Communicator* Batch::in_order() const {
   bool is_one = calls_.size() == 1 && !calls_[0]->asked.is_transfer();
   return is_one ? calls_[0]->asked.communicator.get() : nullptr;
+}
+
+bool Batch::has_calls(const Communicator& of) const {
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [&of](const auto& call) { return call->asked.communicator.get() == &of; });
 }
 
 std::vector<Batch::Part> Batch::prepared() {

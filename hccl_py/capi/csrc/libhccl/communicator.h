@@ -64,9 +64,11 @@ class Communicator {
   // ---- any thread, once made
   // Throws while it is being made, and after it failed or was finalized.
   void require_open() const;
+  // Throws while it is being made, and if that failed.
+  void require_made() const;
   Error failure() const;
   State state() const { return state_; }
-  void finalize() { state_ = State::finalized; }
+  void finalize();
   void close();
   void abort();
   PlanPtr plan(Kind kind, hcclDataType_t type, int op, size_t count, int root);
@@ -75,7 +77,7 @@ class Communicator {
 
   int rank = 0, size = 1;
   double timeout_s = 600;
-  PyObject* python = nullptr;
+  std::atomic<PyObject*> python{nullptr};  // set last: with it the others are valid
   CEngine* engine = nullptr;
   std::atomic<CCall*> spare{nullptr};  // of the last blocking call
 
@@ -157,6 +159,7 @@ class Batch {
   void add(Asked asked) { calls_.push_back(std::make_unique<Call>(std::move(asked))); }
   // Of one communicator whose calls run in this order anyway; nullptr: there is none.
   const Communicator* in_order() const;
+  bool has_calls(const Communicator& of) const;
   void start();
   void run();  // start and wait, on this thread
   bool is_done() const;

@@ -57,10 +57,15 @@ void run_all(std::vector<std::pair<void*, Asked>>& calls) {
     found->second->add(std::move(asked));
   }
   Errors errors;
-  if (batches.size() == 1 && batches[0].first == nullptr) return batches[0].second->run();
+  if (batches.size() == 1 && batches[0].first == nullptr) {
+    start_queued(*batches[0].second);
+    return batches[0].second->run();
+  }
   for (auto& [stream, batch] : batches) {
     errors.collect([&, on = stream, &its = batch] {
-      on == nullptr ? its->start() : void(streams().find(on)->push(std::move(its)));
+      if (on != nullptr) return void(streams().find(on)->push(std::move(its)));
+      start_queued(*its);
+      its->start();
     });
   }
   for (auto& [stream, batch] : batches) {
@@ -76,14 +81,7 @@ void submit(Asked asked, void* stream) {
   if (group.depth > 0) {
     group.calls.emplace_back(stream, std::move(asked));
   } else if (on == nullptr) {
-    StreamPtr before;
-    uint64_t number;
-    {
-      std::lock_guard guard(asked.communicator->mutex);
-      before = asked.communicator->queued_on.lock();
-      number = asked.communicator->queued_as;
-    }
-    if (before != nullptr) before->wait_for(number);
+    start_queued(*asked.communicator);
     Call(std::move(asked)).run();
   } else {
     auto batch = std::make_unique<Batch>();

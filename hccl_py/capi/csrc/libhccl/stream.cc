@@ -22,19 +22,7 @@ bool Stream::may_start(const Batch& batch) const {
 }
 
 uint64_t Stream::push(std::unique_ptr<Batch> batch) {
-  // Of each communicator: what it has unstarted on another stream must start first.
-  for (const auto& call : batch->calls()) {
-    Communicator& on = *call->asked.communicator;
-    StreamPtr other;
-    uint64_t number;
-    {
-      std::lock_guard guard(on.mutex);
-      other = on.queued_on.lock();
-      number = on.queued_as;
-      on.queued_on.reset();
-    }
-    if (other != nullptr && other.get() != this) other->wait_for(number);
-  }
+  start_queued(*batch, this);
   Lock lock(mutex_);
   drop_ended();
   while (items_.size() >= most_queued) {
@@ -82,17 +70,21 @@ void Stream::drop_ended() {
   }
 }
 
+void Stream::start_front() {
+  Item& item = items_.front();
+  if (item.is_started || item.function) return;
+  item.batch->start();
+  item.is_started = true;
+}
+
 void Stream::finish_front(Lock& lock) {
+  start_front();
   is_busy_ = true;
   Item& item = items_.front();
   lock.unlock();
   Error failed;
   try {
-    if (item.function) {
-      item.function();
-    } else {
-      item.is_started ? item.batch->wait() : item.batch->run();
-    }
+    item.function ? item.function() : item.batch->wait();
   } catch (Error& error) {
     failed = std::move(error);
   }
@@ -110,6 +102,27 @@ void Stream::wait_for(uint64_t number) {
   while (num_ended_ < number) {
     is_busy_ ? changed_.wait(lock) : finish_front(lock);
   }
+}
+
+void Stream::wait_for_calls(const Communicator& of) {
+  uint64_t last = 0;
+  {
+    Lock lock(mutex_);
+    uint64_t number = num_ended_;
+    for (const Item& item : items_) {
+      ++number;
+      if (item.batch != nullptr && item.batch->has_calls(of)) last = number;
+    }
+  }
+  wait_for(last);
+}
+
+void Stream::start(uint64_t number) {
+  Lock lock(mutex_);
+  while (num_ended_ + 1 < number) {
+    is_busy_ ? changed_.wait(lock) : finish_front(lock);
+  }
+  if (num_ended_ < number) start_front();
 }
 
 bool Stream::has_ended(uint64_t number) {
@@ -169,6 +182,22 @@ void Stream::stop() {
   }
   if (!worker_.joinable()) return;
   worker_.get_id() == std::this_thread::get_id() ? worker_.detach() : worker_.join();
+}
+
+void start_queued(Communicator& of, const Stream* on) {
+  StreamPtr other;
+  uint64_t number;
+  {
+    std::lock_guard guard(of.mutex);
+    other = of.queued_on.lock();
+    number = of.queued_as;
+    of.queued_on.reset();
+  }
+  if (other != nullptr && other.get() != on) other->start(number);
+}
+
+void start_queued(const Batch& before, const Stream* on) {
+  for (const auto& call : before.calls()) start_queued(*call->asked.communicator, on);
 }
 
 void Event::record(const StreamPtr& stream) {

@@ -28,6 +28,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   uint64_t push(std::function<void()> function);
 
   void wait_for(uint64_t number);
+  void wait_for_calls(const Communicator& of);
+  // Waits until the batch has started, not until it has ended: its peers may need the next one.
+  void start(uint64_t number);
   bool has_ended(uint64_t number);
   void drain();        // waits for all that was queued so far
   void synchronize();  // the same; throws the first error since the last call
@@ -44,6 +47,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   bool may_start(const Batch& batch) const;
   void drop_ended();
+  void start_front();
   void finish_front(Lock& lock);
   void keep_error(Error& error);
   void need_worker();
@@ -59,6 +63,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::thread worker_;
 };
 using StreamPtr = std::shared_ptr<Stream>;
+
+// Starts what communicators have unstarted on another stream: their calls start in order.
+void start_queued(Communicator& of, const Stream* on = nullptr);
+void start_queued(const Batch& before, const Stream* on = nullptr);
 
 // The time at which a stream got to where the event was recorded.
 class Event {

@@ -13,8 +13,8 @@ Handles<Event>& events() {
   return all;
 }
 
-void finish_streams() {
-  for (const StreamPtr& stream : streams().all()) stream->drain();
+void finish_streams(const Communicator& of) {
+  for (const StreamPtr& stream : streams().all()) stream->wait_for_calls(of);
 }
 
 }  // namespace hccl
@@ -43,7 +43,9 @@ hcclResult_t hcclStreamSynchronize(hcclStream_t stream) {
 hcclResult_t hcclStreamQuery(hcclStream_t stream) {
   hcclResult_t result = hcclSuccess;
   hcclResult_t failed = guarded("hcclStreamQuery", [&] {
-    if (stream != nullptr && !streams().find(stream)->is_idle()) result = hcclBusy;
+    if (stream == nullptr) return;
+    StreamPtr found = streams().find(stream);
+    found->is_idle() ? found->synchronize() : void(result = hcclBusy);
   });
   return failed != hcclSuccess ? failed : result;
 }

@@ -181,21 +181,24 @@ typedef struct {
 hcclResult_t hcclCommInitRankConfig(hcclComm_t* comm, int nranks, hcclUniqueId commId, int rank,
                                     hcclConfig_t* config);
 #define HCCL_SPLIT_NOCOLOR (-1) /* this rank gets NULL as newcomm */
-/* A communicator of all ranks of one color, sorted by key; all ranks of comm call it. Nonblocking:
- * no other call of comm until the new one is made; a rank without a color waits all the same. */
+/* A communicator of all ranks of one color, sorted by key; all ranks of comm call it. Groups: as
+ * hcclCommInitRank. Nonblocking: no other call of comm until the new one is made; a rank without a
+ * color waits all the same. */
 hcclResult_t hcclCommSplit(hcclComm_t comm, int color, int key, hcclComm_t* newcomm,
                            hcclConfig_t* config);
 #define HCCL_SHRINK_DEFAULT 0
 #define HCCL_SHRINK_ABORT 1 /* end the running calls of comm first */
-/* A communicator without the ranks excluded and those that died; the remaining ranks call it. */
+/* A communicator without the ranks excluded and those that died; the remaining ranks call it.
+ * Groups: as hcclCommInitRank. */
 hcclResult_t hcclCommShrink(hcclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                             hcclComm_t* newcomm, hcclConfig_t* config, int shrinkFlags);
 
 /* Memory that the ranks of a node read and write in place: large messages are faster from it. */
 hcclResult_t hcclMemAlloc(void** ptr, size_t size);
 hcclResult_t hcclMemFree(void* ptr);
-/* Checks and remembers memory that a program wants registered. Only memory of hcclMemAlloc gains,
- * and needs no such call: an RDMA device registers every buffer that it is given. */
+/* For programs that call them: they make no call faster. They check their arguments, and hand out
+ * and take back a handle. Memory of hcclMemAlloc is registered from the start, for all
+ * communicators; all other memory stays what it is. */
 hcclResult_t hcclCommRegister(hcclComm_t comm, void* buff, size_t size, void** handle);
 hcclResult_t hcclCommDeregister(hcclComm_t comm, void* handle);
 
@@ -212,7 +215,7 @@ hcclResult_t hcclStreamCreate(hcclStream_t* stream);
 hcclResult_t hcclStreamDestroy(hcclStream_t stream);
 /* Waits until all that was queued has ended; returns its first error since the last wait. */
 hcclResult_t hcclStreamSynchronize(hcclStream_t stream);
-/* hcclSuccess: all has ended; hcclBusy. */
+/* hcclBusy: something has not ended; otherwise what hcclStreamSynchronize would return. */
 hcclResult_t hcclStreamQuery(hcclStream_t stream);
 /* Queues a function of the program, which must not call HCCL. */
 hcclResult_t hcclStreamHostFunction(hcclStream_t stream, void (*function)(void*), void* argument);
