@@ -43,7 +43,7 @@ COMMANDS = {
     "address": ".ci/sanitize address,undefined",
     "thread": ".ci/sanitize thread && .ci/sanitize python",
     "fuzz": ".ci/sanitize fuzz",
-    "c": ".ci/sanitize c",
+    "c": ".ci/sanitize c && .ci/sanitize c thread",
     "aarch64": ".ci/aarch64",
     "protocols": (
         "cmake -S . -B build/cpp && cmake --build build/cpp --target check_protocols && "
