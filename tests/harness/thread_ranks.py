@@ -104,3 +104,8 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
         time.sleep(0.001)
+
+
+def counters(comm: Communicator) -> dict[str, Any]:
+    """Return the statistics without those of the kernel's, which change by themselves."""
+    return {name: value for name, value in comm.statistics().items() if name != "paths"}

@@ -186,7 +186,7 @@ def install(comm: Communicator, drawn: Drawn) -> None:
         equal_blocks=drawn.contract.equal_blocks,
     )
     header = Plan(plan.collective, plan.algorithm, plan.rank, plan.world_size, plan.root)
-    made = entry, plans._written(entry, header, compressed=False)
+    made = entry, plans._written(entry, header, compressed=False), range(65)
     plans._forget()
     plans._chosen = lambda *_: made  # type: ignore[method-assign]
 
