@@ -137,7 +137,7 @@ class Epoch:
 
     @contextmanager
     def _store(self, timeout_s: float) -> Iterator[UniqueIdClient]:
-        """Yield the first member's store; the first member watches the others' meanwhile."""
+        """Yield the first member's store; it watches the others' meanwhile, and they watch its."""
         clients = [
             self._client(rank, uid, timeout_s)
             for rank, uid in enumerate(self._ids.values())
@@ -145,7 +145,7 @@ class Epoch:
         ]
         store, others = clients[0], clients[1:]
         store.stays = True
-        store.hopeless = store.hopeless_to_connect = lambda: _first_ended(others)
+        store.hopeless = store.hopeless_to_connect = lambda: _first_ended(others or clients)
         try:
             store.visit()
             yield store

@@ -62,7 +62,6 @@ def test_own_algorithm_serves_the_calls_that_its_rules_name(
     limited = hccl_py.algorithm("all_reduce", min_bytes=256, max_bytes=1024, cost="1 step")
     elsewhere = hccl_py.algorithm("all_reduce", when=lambda n, nodes: n > 64)
     own = (elsewhere(to_the_next_only), limited(all_to_all_ranks))
-    ranks = open_ranks(2, lambda _rank: own)
 
     def calls(comm: Communicator) -> None:
         for count in (32, 33, 128, 129):
@@ -72,7 +71,7 @@ def test_own_algorithm_serves_the_calls_that_its_rules_name(
         comm.close()
 
     with caplog.at_level(logging.INFO, "hccl_py"), ThreadPoolExecutor(2) as threads:
-        list(threads.map(calls, ranks))
+        list(threads.map(calls, open_ranks(2, lambda _rank: own)))
     chosen = [one for one in caplog.messages if "rank 0: all_reduce" in one]
     names = [one.partition("node(s): ")[2].partition(";")[0] for one in chosen]
     assert names == ["one_shot", *[f"{Path(__file__).name}:all_to_all_ranks"] * 2, "one_shot"]

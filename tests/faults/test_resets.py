@@ -104,6 +104,7 @@ def is_reset_once(rank: int, world_size: int, which: str, when: str) -> int:
     with Communicator(timeout_s=TIMEOUT_S) as comm:
         num_peers = NUM_RANKS // 2 if os.environ["HCCL_TRANSPORT"] == "auto" else NUM_RANKS - 1
         resets = Resets(comm, before, num_peers, which, seed=rank)
+        comm.barrier()  # then peers may open lanes that they need
         check_round(comm, 0)
         if when == "idle":
             comm.barrier()
@@ -147,6 +148,7 @@ def is_reset_for_a_minute(rank: int, world_size: int, which: str) -> int:
     with Communicator(timeout_s=TIMEOUT_S) as comm:
         num_peers = NUM_RANKS // 2 if os.environ["HCCL_TRANSPORT"] == "auto" else NUM_RANKS - 1
         resets = Resets(comm, before, num_peers, which, seed=rank)
+        comm.barrier()  # then peers may open lanes that they need
         check_round(comm, 0)
         thread = resets.storm(STORM_S)
         number, goes_on = 0, np.ones(1, np.int64)

@@ -21,6 +21,8 @@ from tiers import by_night
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.membership.reconfigure import Member
+from hccl_py.transport.bootstrap import full_mesh
+from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.sealed_store import SealedStore
 from hccl_py.transport.network.identity import Identity
 
@@ -206,6 +208,30 @@ def test_member_that_reads_after_the_others_went_on_hears_why(
     began = Moment.now()
     assert str(errors_of([late])[0]).endswith(str(error).partition(": cannot connect: ")[2])
     assert Moment.now() - began < LOST_S
+
+
+def test_members_that_connect_hear_that_the_first_one_ended(
+    parts: list[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask its store for nothing meanwhile: the end of the connection tells them."""
+    all_connect, is_over, connect_all = threading.Barrier(4), threading.Event(), FullMesh.run
+
+    def run_mesh(mesh: FullMesh) -> Any:
+        all_connect.wait(HANG_S)
+        if mesh._world.rank == 0:
+            assert is_over.wait(HANG_S)
+        return connect_all(mesh)
+
+    monkeypatch.setattr(FullMesh, "run", run_mesh)
+    monkeypatch.setattr(full_mesh, "POLL_PERIOD_S", HANG_S)
+    futures = start(parts, 1)
+    all_connect.wait(HANG_S)
+    parts[0].member.close()
+    began = Moment.now()
+    for error in errors_of(futures[1:]):
+        assert f"of rank 0, pid {os.getpid()} on" in str(error)
+    assert Moment.now() - began < LOST_S
+    is_over.set()
 
 
 def test_store_of_a_member_keeps_only_failures_of_earlier_epochs(parts: list[Part]) -> None:

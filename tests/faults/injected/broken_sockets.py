@@ -24,7 +24,7 @@ FRAME_MAGIC = b"HL\x01\x00"
 def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int]:
     """Return the descriptors of the engine's connections: Unix inside the node, else TCP."""
     found = []
-    for descriptor, inode in comm._lifetime._sockets._inodes.items():
+    for descriptor, inode in _opened(comm).items():
         with contextlib.suppress(OSError):
             if os.fstat(descriptor).st_ino == inode and _family(descriptor) == family:
                 found.append(descriptor)
@@ -33,13 +33,17 @@ def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int
 
 def other_sockets(comm: Communicator, before: Iterable[int]) -> list[int]:
     """Return connected sockets that are neither the engine's nor among the inodes `before`."""
-    known = set(comm._lifetime._sockets._inodes.values()) | set(before)
+    known = {*_opened(comm).values(), *before}
     found = []
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if socket_inode(descriptor) not in known | {None} and _is_connected(descriptor):
                 found.append(descriptor)
     return found
+
+
+def _opened(comm: Communicator) -> dict[int, int]:
+    return dict(comm._lifetime._sockets._inodes)  # the control thread adds lanes
 
 
 def socket_inode(descriptor: int) -> int | None:
