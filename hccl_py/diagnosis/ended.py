@@ -1,9 +1,10 @@
 """Ranks that ended: died, left, or lost to the others."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from signal import Signals
 
-from hccl_py.diagnosis.record import Diagnosis, Failure
+from hccl_py.diagnosis.record import Diagnosis, Failure, Report
 from hccl_py.diagnosis.reports import Reports, ranks
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import Fate
@@ -78,6 +79,15 @@ def _is_alive(reports: Reports, rank: int) -> bool:
         return False
     lost = report.lost()
     return any(rank in other.lost() for one, other in reports.by_rank.items() if one in lost)
+
+
+def died_since(reports: Reports, rank: int, ended: Iterable[Failure]) -> set[int]:
+    """Return the ranks that this rank has lost, by what it sees now: perhaps after the reports."""
+    now = replace(reports.by_rank.get(rank, Report()), ended=tuple(ended))
+    known = replace(reports, by_rank={**reports.by_rank, rank: now})
+    return {one.rank for one in now.ended if one.cause is Cause.LOST} - {
+        one for one in reports.by_rank if _is_alive(known, one)
+    }
 
 
 def find_left(reports: Reports) -> Diagnosis | None:

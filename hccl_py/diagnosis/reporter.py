@@ -15,6 +15,7 @@ from typing import Any
 
 import hccl_py.diagnosis.torchrun  # noqa: F401  # its steps at exit
 from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.ended import died_since
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -194,7 +195,8 @@ class Reporter:
         if diagnosis is None:
             self._stall.warn(collected)
             return None
-        return encode(diagnosis)
+        gone = died_since(collected, self.member.rank, map(Failure.of, self._core.ended_peers()))
+        return encode(replace(diagnosis, dead=tuple(sorted({*diagnosis.dead, *gone}))))
 
     # Called by the communicator, on any thread.
 

@@ -81,7 +81,7 @@ def report(
         ):
             is_reported = True
             raise BootstrapError(problem)
-        if is_reported or _is_hosted():
+        if is_reported or _is_hosted() or _is_served_by_its_maker(store):
             return
 
 
@@ -215,6 +215,13 @@ def _answers(store: Any) -> bool:
         if is_of_signal_handler(error):
             raise
         return False
+
+
+def _is_served_by_its_maker(store: Any) -> bool:
+    """Return whether it is a unique id whose store no rank serves; False for damaged ones."""
+    with suppress(InvalidArgumentError):
+        return isinstance(store, bytes) and not UniqueId(store).address.comes_later
+    return False
 
 
 def _is_hosted() -> bool:

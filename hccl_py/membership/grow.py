@@ -9,7 +9,8 @@ on with the new ranks, and the rest could not shrink without them. New processes
 old communicator. They use the id as for any communicator.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,12 @@ def open_grown(
     try:
         gather(requests, mine)
         known = _agreed_id(requests)
-        return _connect(old, known, num_new, timeout_s, connect)
+        with _raising_failure_of(old):
+            made = _connect(old, known, num_new, timeout_s, connect)
+            known = None  # no new rank waits any more
+            _confirm(old, made, timeout_s)
+        old.goes_on = True
+        return made
     except HcclError as error:
         if old.coordination is not None:
             old.coordination.decline(_key(old), str(error))
@@ -93,20 +99,22 @@ def _connect(
     connect: Connect[Made],
 ) -> Made:
     """Connect the old ranks and the new ones."""
-    members: Sequence[int] = range(old.world_size)
-    size = old.world_size + num_new
-    member = old.rank, size
+    members = range(old.world_size)
+    member = old.rank, old.world_size + num_new
+    with store_of_unique_id(
+        unique_id, *member, timeout_s, hopeless=lambda: trouble_of(old, members)
+    ) as store:
+        store.ended = lambda: ended_members(old, members).keys()
+        return connect(store, *member)
+
+
+@contextmanager
+def _raising_failure_of(old: CommunicatorState) -> Iterator[None]:
+    """Raise the failure of the old communicator in place of the BootstrapError that it caused."""
     try:
-        with store_of_unique_id(
-            unique_id, *member, timeout_s, hopeless=lambda: trouble_of(old, members)
-        ) as store:
-            store.ended = lambda: ended_members(old, members).keys()
-            made = connect(store, *member)
-        _confirm(old, made, timeout_s)
-        old.goes_on = True
-        return made
+        yield
     except BootstrapError as error:
-        failure = failure_of(old, members, error)
+        failure = failure_of(old, range(old.world_size), error)
         if failure is None:
             raise
         try:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.ended import died_since
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -311,3 +312,10 @@ def test_ranks_that_lost_each_other_are_not_dead() -> None:
     }
     diagnosis = decide(reports, {})
     assert (diagnosis.cause, diagnosis.dead) == (Cause.UNREACHABLE, ())
+
+
+def test_rank_that_is_lost_after_the_reports_is_dead_unless_it_reports_a_loss_too() -> None:
+    reports = {0: report(), 1: report(ended=(Failure(Cause.LOST, 0),)), 2: report()}
+    seen = [Failure(Cause.LOST, rank) for rank in (1, 2, 3)]
+    collected = Reports(reports, {3: NO_ANSWER}, PROCESSES)
+    assert died_since(collected, 0, seen) == {2, 3}

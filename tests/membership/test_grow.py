@@ -185,8 +185,12 @@ def test_death_of_an_old_rank_ends_the_wait_with_its_number(nodes: int) -> None:
     assert results == [[2, 2], [2, 2], None]
 
 
-def test_rank_that_fails_after_it_was_connected_takes_all_old_ranks_back() -> None:
-    uid = get_unique_id()
+def test_rank_that_fails_after_it_was_connected_takes_all_old_ranks_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only that rank tells new ranks of it, by the id: the others know that none waits there."""
+    uid, told = get_unique_id(), []
+    monkeypatch.setattr("hccl_py.membership.grow.report", lambda text, _uid: told.append(text))
 
     def grow(comm: Communicator) -> tuple[str, int]:
         connected = comm._connector("grown", HANG_S)
@@ -206,6 +210,7 @@ def test_rank_that_fails_after_it_was_connected_takes_all_old_ranks_back() -> No
         joined = thread.submit(join, uid, 3, 4)
         assert ranks.run(grow) == [("rank 1 of 4: no memory is left", 7)] * 3
         assert isinstance(joined.exception(HANG_S), CommunicatorError)
+    assert [text.partition(" did not grow")[0] for text in told] == ["rank 1"]
 
 
 def grows_and_closes(rank: int, world_size: int) -> None:

@@ -18,6 +18,7 @@ from thread_ranks import ThreadRanks, wait_until
 from tiers import by_night
 
 from hccl_py import AbortedError, BootstrapError, Communicator, CommunicatorError
+from hccl_py.transport.control.coordinator import Coordinator
 
 RECOVERED_S = 0.5
 """From the error of a call to the end of the first call on the communicator of those left."""
@@ -101,6 +102,38 @@ def test_death_that_no_call_waits_for_is_found_by_shrink(nodes: int, n: int) -> 
     results = run_ranks(dies_between_calls, n, env=on_nodes(nodes, n), victims=[0])
     for took_s, found in results[1:]:
         assert found == n - 1
+        assert took_s < SHRUNK_S
+
+
+def neighbour_dies_before_the_diagnosis(rank: int, world_size: int) -> tuple[float, int]:
+    """Rank 3 dies; rank 2, alone on its node then, reports that and dies before rank 0 decides."""
+    comm = Communicator()
+    pids = np.empty(world_size, np.int64)
+    comm.all_gather(pids, np.array([os.getpid()]))
+    if rank == 3:
+        die_during_calls(comm, 5)
+    if rank == 0:
+        core, decide, doomed = comm._state.require_engine(), Coordinator._decide, [pids[2]]
+
+        def decide_later(self: Coordinator, now_s: float) -> None:
+            if doomed:
+                os.kill(doomed.pop(), signal.SIGKILL)
+            core.poll()
+            if 2 in {one.rank for one in core.ended_peers()}:
+                decide(self, now_s)
+
+        Coordinator._decide = decide_later  # type: ignore[method-assign]
+    call_until_failure(comm)
+    began = Moment.now()
+    with comm.shrink() as left:
+        return Moment.now() - began, sum_of_ones(left)
+
+
+def test_rank_that_dies_between_its_report_and_the_diagnosis_is_not_awaited() -> None:
+    function = neighbour_dies_before_the_diagnosis
+    results = run_ranks(function, 4, env=on_nodes(2, 4), victims=[2, 3])
+    for took_s, found in results[:2]:
+        assert found == 2
         assert took_s < SHRUNK_S
 
 
