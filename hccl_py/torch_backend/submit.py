@@ -53,11 +53,11 @@ class CallingGroup(_Base):
     Attributes:
         is_dispatched: torch's dispatcher made the call, and has shown it to torch's instruments.
         communicator: carries the data.
-        entry, background_entry: make calls from C++ that block, and that return a Work.
+        entry, background_entry: make calls from C++ that block, and that return a Work; None while
+            also calls on plain host tensors need checks.
         unended: counts the threads' unfinished jobs for works of the group.
         lane: where the futures of the group's collectives complete, in order.
         apart: where the futures of its sends and receives complete, in any order.
-        fast: calls on plain host tensors need no checks.
     """
 
     is_dispatched = False
@@ -66,16 +66,15 @@ class CallingGroup(_Base):
         """Own `communicator` from now on."""
         # The constructor with a store is broken for Python subclasses in torch 2.13.
         super().__init__(communicator.rank, communicator.world_size)
-        self.own(communicator)
         self.unended = Unended()
         self.lane = Lane(self.unended, communicator.name)
         self.apart = Apart(self.unended)
-        self.fast = False
         self._backends: Backends | None = None
         self._blocks: dict[int, list[tuple[Call, str, Any]]] = {}  # of coalesced calls, by thread
         self._streams: dict[torch.device, Streams] = {}
         self._changed = threading.Condition()
         self._unissued = 0
+        self.own(communicator)
         # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
         self._issuing, self._landing = Lane(self.unended), Lane(self.unended)
 
@@ -83,7 +82,7 @@ class CallingGroup(_Base):
         """Make the calls on `communicator` from now on."""
         self._rank, self._world_size = communicator.rank, communicator.world_size
         self.communicator = communicator
-        self.entry, self.background_entry = communicator.entry, communicator.nonblocking.entry
+        self._set_entries()
         self._for_callbacks: dict[Lane, Communicator] = {}
 
     def carrier(self) -> Communicator:
@@ -122,12 +121,13 @@ class CallingGroup(_Base):
     @backends.setter
     def backends(self, backends: Backends) -> None:
         self._backends = backends
-        self._set_fast()
+        self._set_entries()
 
-    def _set_fast(self) -> None:
-        known = self._backends
-        checked = self._unissued or self._blocks
-        self.fast = not checked and known is not None and "cpu" not in known.others
+    def _set_entries(self) -> None:
+        known, made_by = self._backends, self.communicator
+        checked = self._unissued or self._blocks or known is None or "cpu" in known.others
+        self.entry = None if checked else made_by.entry
+        self.background_entry = None if checked else made_by.nonblocking.entry
 
     def submit(self, call: Call, method: str, *calls: tuple[Any, ...]) -> dist.Work:
         """Call the communicator's `method` once per argument tuple, by the options.
@@ -219,7 +219,7 @@ class CallingGroup(_Base):
         with self._changed:
             self._unissued += 1
             UNISSUED[self.communicator] = self.drain
-            self._set_fast()
+            self._set_entries()
         self._issuing.append(lambda: self._issue(staged))
         (lane if lane is self.apart else self._landing).append(staged.land)
         return work
@@ -230,7 +230,7 @@ class CallingGroup(_Base):
             self._unissued -= 1
             if not self._unissued:
                 UNISSUED.pop(self.communicator, None)
-                self._set_fast()
+                self._set_entries()
                 self._changed.notify_all()
 
     def _staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> StagedCall:
@@ -244,7 +244,7 @@ class CallingGroup(_Base):
     def _start_coalescing(self, device: torch.device) -> None:
         with self._changed:
             self._blocks[threading.get_ident()] = []
-            self._set_fast()
+            self._set_entries()
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         block = self.abandon_coalescing()
@@ -258,5 +258,5 @@ class CallingGroup(_Base):
         """Stop collecting; return the calls of this thread's block, none of which has begun."""
         with self._changed:
             block = self._blocks.pop(threading.get_ident(), [])
-            self._set_fast()
+            self._set_entries()
         return block

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/calls/call_entry.h"
+#include "bindings/calls/torch_options.h"
 #include "bindings/calls/wrapped_method.h"
 
 namespace nb = nanobind;
@@ -35,7 +37,6 @@ class TorchMethod final : public Answer {
               nb::object when)
       : types_(facts.attr("types")),
         ops_(facts.attr("ops")),
-        unset_timeout_(facts.attr("unset_timeout")),
         finished_(facts.attr("finished")),
         error_(facts.attr("error")),
         raise_failure_(facts.attr("raise_failure")),
@@ -48,7 +49,14 @@ class TorchMethod final : public Answer {
       auto name = nb::cast<std::string>(flag[1]);
       instruments_.emplace_back(flag[0], interned(name.c_str()));
     }
-    for (const std::string& field : fields) fields_.push_back(interned(field.c_str()));
+    auto has = [&](const char* field) {
+      return std::find(fields.begin(), fields.end(), field) != fields.end();
+    };
+    has_op_ = has("reduceOp");
+    has_root_ = has("rootRank");
+    if (!options_.is_none()) {
+      layout_ = TorchOptions::find(options_, facts.attr("unset_timeout"), has_op_, has_root_);
+    }
   }
 
   nb::object answer(PyObject* const* arguments, size_t num_arguments, PyObject* keywords) override {
@@ -59,29 +67,31 @@ class TorchMethod final : public Answer {
       ++num_arguments;
     }
     if (num_arguments != num_arguments_ || checks_here || !are_instruments_off()) return {};
-    nb::handle group = arguments[0], options;
-    if (!options_.is_none()) options = arguments[num_arguments - 1];
-    if (nb::object(group.attr(fast_)).ptr() != Py_True || !are_usual(options)) return {};
+    nb::handle group = arguments[0];
+    PyObject* options = options_.is_none() ? nullptr : arguments[num_arguments - 1];
+    if (!are_usual(options)) return {};
     GivenCall given{};
     if (!read_tensors(arguments, given)) return {};
     if (!when_.is_none() && !holds(arguments, num_arguments)) return {};
-    if (!options.is_valid()) {
+    nb::object root;
+    if (options == nullptr) {
       given.peer = arguments[2];
       given.tag = arguments[3];
+    } else if (has_root_) {
+      root = nb::steal(PyLong_FromSsize_t(layout_->root(options)));
+      given.root = root.ptr();
     }
-    nb::object values[2];
-    for (size_t i = 0; i < fields_.size(); ++i) {
-      values[i] = value_of(options, fields_[i]);
-      if (!values[i].is_valid()) return {};
-      (fields_[i].ptr() == reduce_op_.ptr() ? given.op : given.root) = values[i].ptr();
+    if (has_op_) {
+      given.op = op_of(options);
+      if (given.op == nullptr) return {};
     }
-    bool blocks = options.is_valid() && nb::object(options.attr(async_)).ptr() != Py_True;
+    bool blocks = options != nullptr && !layout_->is_async(options);
     nb::object entry = group.attr(blocks ? entry_ : background_entry_);
     nb::object work = enter(entry, given);
     if (!work.is_valid()) return {};
     if (work.is_none()) return finished_;
     nb::object results = results_of(arguments);
-    return group.attr(started_)(work, results, group.attr(options.is_valid() ? lane_ : apart_));
+    return group.attr(started_)(work, results, group.attr(options != nullptr ? lane_ : apart_));
   }
 
  private:
@@ -104,10 +114,10 @@ class TorchMethod final : public Answer {
   }
 
   // Options of the exact class, without a timeout.
-  bool are_usual(nb::handle options) const {
-    if (!options.is_valid()) return true;
-    if (reinterpret_cast<PyObject*>(Py_TYPE(options.ptr())) != options_.ptr()) return false;
-    return options.attr(timeout_).equal(unset_timeout_);
+  bool are_usual(PyObject* options) const {
+    if (options == nullptr) return true;
+    bool is_known = reinterpret_cast<PyObject*>(Py_TYPE(options)) == options_.ptr() && layout_;
+    return is_known && !layout_->has_timeout(options);
   }
 
   // False if one is not plain. The forms: "t", a tensor; "l", a list of one; "b", a list of one
@@ -131,12 +141,9 @@ class TorchMethod final : public Answer {
   }
 
   // Null: an operation that hccl-py lacks.
-  nb::object value_of(nb::handle options, const nb::object& field) const {
-    nb::object value = options.attr(field);
-    if (field.ptr() != reduce_op_.ptr()) return value;
-    nb::object hash = nb::steal(PyLong_FromSsize_t(PyObject_Hash(value.ptr())));
-    PyObject* op = PyDict_GetItem(ops_.ptr(), hash.ptr());
-    return op == nullptr ? nb::object() : nb::borrow(op);
+  PyObject* op_of(PyObject* options) const {
+    nb::object number = nb::steal(PyLong_FromSsize_t(layout_->op(options)));
+    return PyDict_GetItem(ops_.ptr(), number.ptr());
   }
 
   // Null: the method must handle it, or an argument was wrong; nothing was sent.
@@ -164,17 +171,17 @@ class TorchMethod final : public Answer {
   }
 
   std::vector<std::pair<nb::object, nb::object>> instruments_;
-  nb::object types_, ops_, unset_timeout_, finished_, error_, raise_failure_;
+  nb::object types_, ops_, finished_, error_, raise_failure_;
   const Collective collective_;
   std::string forms_;
   nb::object options_;  // their type; None: it has none, and returns a Work
-  std::vector<nb::object> fields_;
+  std::optional<TorchOptions> layout_;
+  bool has_op_ = false, has_root_ = false;
   nb::object when_;  // one more condition
   size_t num_arguments_;
-  nb::object fast_ = interned("fast"), opts_ = interned("opts"), timeout_ = interned("timeout"),
-             async_ = interned("asyncOp"), reduce_op_ = interned("reduceOp"),
-             entry_ = interned("entry"), background_entry_ = interned("background_entry"),
-             started_ = interned("started"), lane_ = interned("lane"), apart_ = interned("apart");
+  nb::object opts_ = interned("opts"), entry_ = interned("entry"),
+             background_entry_ = interned("background_entry"), started_ = interned("started"),
+             lane_ = interned("lane"), apart_ = interned("apart");
 };
 
 }  // namespace
