@@ -23,6 +23,11 @@ Caller Communicator::caller() const {
   return submissions_.caller(driver_.load(std::memory_order_relaxed) != std::thread::id());
 }
 
+void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
+  request->in_background = false;
+  if (!run_briefly(request)) finish(request, interrupt);
+}
+
 void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
   for (const RequestPtr& request : requests) request->in_background = false;
   finish_all(requests, submit(requests), interrupt);

@@ -104,7 +104,7 @@ class Communicator final : public Drivable {
   // ---- calls; any thread
   // Runs a request to its end on this thread, or waits for the one that drives. Throws
   // CommunicatorFailed.
-  void run(const RequestPtr& request, const Interrupt& interrupt) { run({&request, 1}, interrupt); }
+  void run(const RequestPtr& request, const Interrupt& interrupt);
   // The same for several, submitted in order and at once: throws the first one's failure when all
   // have ended.
   void run(std::span<const RequestPtr> requests, const Interrupt& interrupt);

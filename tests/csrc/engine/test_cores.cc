@@ -85,7 +85,11 @@ HCCL_TEST(a_rank_that_waits_gets_a_short_slice) {
     for (auto& rank : world.ranks) rank->set_ranks_on_host(2, cores);
     world.run([&](int me) {
       std::vector<float> data(1000);
-      world.ranks[static_cast<size_t>(me)]->run(all_reduce(mesh(me, 2), data), no_interrupt);
+      for (int waits : {0, 1}) {  // a call whose peers are there waits for nobody
+        const Counter& sleeps = world.ranks[static_cast<size_t>(waits)]->statistics().sleeps;
+        while (me != waits && sleeps.value() == 0) std::this_thread::yield();
+        world.ranks[static_cast<size_t>(me)]->run(all_reduce(mesh(me, 2), data), no_interrupt);
+      }
       CHECK(slice_of_this_thread() == shortened);
     });
   }

@@ -83,9 +83,10 @@ class Communicator {
 
   std::mutex mutex;  // of what follows
   std::map<int, Factor> factors;
-  // The last call that was queued behind others of its stream.
+  // The last call that was queued behind others of its stream, and its number there. 0: none; it is
+  // read without the lock first.
   std::weak_ptr<Stream> queued_on;
-  uint64_t queued_as = 0;
+  std::atomic<uint64_t> queued_as = 0;
 
  private:
   struct Key {

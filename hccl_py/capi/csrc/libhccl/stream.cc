@@ -185,12 +185,13 @@ void Stream::stop() {
 }
 
 void start_queued(Communicator& of, const Stream* on) {
+  if (of.queued_as == 0) return;
   StreamPtr other;
   uint64_t number;
   {
     std::lock_guard guard(of.mutex);
     other = of.queued_on.lock();
-    number = of.queued_as;
+    number = of.queued_as.exchange(0);
     of.queued_on.reset();
   }
   if (other != nullptr && other.get() != on) other->start(number);

@@ -52,11 +52,11 @@ void set_collective(CCall* call, const CPlan* plan, const CBlock* read, size_t n
   Request& request = fresh(*call);
   add(request.call.input, read, num_read);
   add(request.call.output, written, num_written);
-  complete(request, plan->prepared, 0, 1);
+  complete(request, plan->prepared, 1);
 }
 
 void set_transfer(CCall* call, bool sends, int peer, const CBlock* memory) {
-  complete(fresh(*call), {sends, peer, 0, memory->num_bytes}, 0,
+  complete(fresh(*call), {sends, peer, 0, memory->num_bytes},
            static_cast<std::byte*>(memory->address));
 }
 
@@ -76,7 +76,7 @@ template <typename Submit>
 CResult submit(CCall* const* calls, size_t num_calls, double timeout_s, Submit&& how) {
   std::vector<RequestPtr> requests;
   for (size_t i = 0; i < num_calls; ++i) {
-    begin(*calls[i]->request, calls[i]->request->kind, timeout_s);
+    begin(*calls[i]->request, timeout_s);
     requests.push_back(calls[i]->request);
   }
   try {
@@ -97,7 +97,7 @@ CResult run_with(CEngine* engine, CCall* const* calls, size_t num_calls, double 
       communicator.run(requests, interrupt);
     });
   }
-  begin(*calls[0]->request, calls[0]->request->kind, timeout_s);
+  begin(*calls[0]->request, timeout_s);
   try {
     communicator.run(calls[0]->request, interrupt);
   } catch (const CommunicatorFailed& failed) {

@@ -194,8 +194,7 @@ bool CallEntry::read_all_blocks(Collective collective, GivenCall& given, Shape& 
 }
 
 // Fills the request of a collective; returns its Prepared. Null: Python must handle it.
-nb::object CallEntry::prepare(Collective collective, GivenCall& given, Shape& shape,
-                              double timeout_s) const {
+nb::object CallEntry::prepare(Collective collective, GivenCall& given, Shape& shape) const {
   Sides sides = sides_of(collective);
   bool has_right_root = !sides.has_root || (PyLong_CheckExact(given.root) &&
                                             read_number(given.root, world_size, shape.root));
@@ -214,13 +213,13 @@ nb::object CallEntry::prepare(Collective collective, GivenCall& given, Shape& sh
   nb::object prepared = cache.find(
       {kind.ptr(), shape.count, shape.root, collective, shape.op, cache.compression(), shape.even});
   size_t unit_bytes = shape.elements ? shape.elements->item_bytes : 1;
-  complete(*shape.request, *nb::inst_ptr<Prepared>(prepared), timeout_s, unit_bytes);
+  complete(*shape.request, *nb::inst_ptr<Prepared>(prepared), unit_bytes);
   return prepared;
 }
 
 // The same for a send or recv; returns its Transfer.
-nb::object CallEntry::prepare_transfer(Collective collective, const GivenCall& given, Shape& shape,
-                                       double timeout_s) const {
+nb::object CallEntry::prepare_transfer(Collective collective, const GivenCall& given,
+                                       Shape& shape) const {
   Transfer transfer{collective == Collective::send, any_rank, 0, 0};
   bool is_any = !transfer.sends && given.peer == Py_None;
   if (!is_any &&
@@ -238,7 +237,7 @@ nb::object CallEntry::prepare_transfer(Collective collective, const GivenCall& g
   std::vector<Span>& data = shape.request->call.output;
   if (!read(given.input, shape, data)) return {};
   transfer.num_bytes = data[0].count * shape.elements->item_bytes;
-  complete(*shape.request, transfer, timeout_s, data[0].address);
+  complete(*shape.request, transfer, data[0].address);
   data.clear();
   nb::object peer = is_any ? nb::object(nb::none()) : nb::object(nb::int_(transfer.peer));
   return this->transfer(transfer.sends, peer, transfer.tag, transfer.num_bytes);
@@ -265,10 +264,10 @@ nb::object CallEntry::call(Collective collective, GivenCall& given) {
   if (!timeout_s) return {};
   auto& communicator = *nb::inst_ptr<Communicator>(engine);
   Shape shape{take_request(communicator)};
-  nb::object call = collective >= Collective::send
-                        ? prepare_transfer(collective, given, shape, *timeout_s)
-                        : prepare(collective, given, shape, *timeout_s);
+  nb::object call = collective >= Collective::send ? prepare_transfer(collective, given, shape)
+                                                   : prepare(collective, given, shape);
   if (!call.is_valid()) return {};
+  begin(*shape.request, *timeout_s);
   if (!oracle.is_none()) compare(collective, given, *shape.request);
   try {
     if (work.is_none()) {

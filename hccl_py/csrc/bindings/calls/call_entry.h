@@ -73,10 +73,9 @@ struct CallEntry {
   bool read_blocks(PyObject*& given, Shape& shape, std::vector<Span>& to) const;
   bool read_data(Collective collective, const GivenCall& given, Shape& shape) const;
   bool read_all_blocks(Collective collective, GivenCall& given, Shape& shape) const;
-  nanobind::object prepare(Collective collective, GivenCall& given, Shape& shape,
-                           double timeout_s) const;
-  nanobind::object prepare_transfer(Collective collective, const GivenCall& given, Shape& shape,
-                                    double timeout_s) const;
+  nanobind::object prepare(Collective collective, GivenCall& given, Shape& shape) const;
+  nanobind::object prepare_transfer(Collective collective, const GivenCall& given,
+                                    Shape& shape) const;
   void compare(Collective collective, const GivenCall& given, const Request& request) const;
 };
 

@@ -29,8 +29,7 @@ nb::ft_mutex spare_requests;
 
 }  // namespace
 
-void begin(Request& request, RequestKind kind, double timeout_s) {
-  request.kind = kind;
+void begin(Request& request, double timeout_s) {
   request.submitted = Clock::now();
   request.deadline = request.submitted + duration_of(timeout_s);
 }
@@ -69,8 +68,8 @@ Prepared Prepared::for_count(size_t elements, size_t others) const {
   return made;
 }
 
-void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes) {
-  begin(request, RequestKind::collective, timeout_s);
+void complete(Request& request, const Prepared& prepared, size_t unit_bytes) {
+  request.kind = RequestKind::collective;
   request.set_plan(prepared.plan);
   Call& call = request.call;
   call.dtype = prepared.dtype;
@@ -95,8 +94,8 @@ void complete(Request& request, const Prepared& prepared, double timeout_s, size
   }
 }
 
-void complete(Request& request, const Transfer& transfer, double timeout_s, std::byte* address) {
-  begin(request, transfer.sends ? RequestKind::send : RequestKind::recv, timeout_s);
+void complete(Request& request, const Transfer& transfer, std::byte* address) {
+  request.kind = transfer.sends ? RequestKind::send : RequestKind::recv;
   request.address = address;
   request.num_bytes = transfer.num_bytes;
   request.peer = transfer.peer;
@@ -179,7 +178,8 @@ UnsubmittedCall make_collective(Communicator& engine, const Prepared& prepared, 
   RequestPtr request = take_request(engine);
   add_blocks(request->call.input, read);
   add_blocks(request->call.output, written);
-  complete(*request, prepared, timeout_s, 1);
+  complete(*request, prepared, 1);
+  begin(*request, timeout_s);
   request->call.residual = pointer(residual);
   return {std::move(request), std::move(buffers)};
 }
@@ -191,7 +191,8 @@ UnsubmittedCall make_transfer(Communicator& engine, const PythonTransfer& call, 
                               uint64_t address, nb::object buffers) {
   auto [sends, peer, tag, num_bytes] = call;
   RequestPtr request = take_request(engine);
-  complete(*request, {sends, peer.value_or(any_rank), tag, num_bytes}, timeout_s, pointer(address));
+  complete(*request, {sends, peer.value_or(any_rank), tag, num_bytes}, pointer(address));
+  begin(*request, timeout_s);
   return {std::move(request), std::move(buffers)};
 }
 

@@ -49,17 +49,17 @@ RequestPtr take_request(Communicator& engine);
 void give_back(Communicator& engine, RequestPtr request);
 
 // Completes the `request` of a collective. `call.input` has the memory that the call reads,
-// `call.output` the memory that it writes, counted in units of `unit_bytes`.
-void complete(Request& request, const Prepared& prepared, double timeout_s, size_t unit_bytes);
+// `call.output` the memory that it writes, counted in units of `unit_bytes`. begin() must follow.
+void complete(Request& request, const Prepared& prepared, size_t unit_bytes);
 struct Transfer {
   bool sends;
   int peer;  // any_rank: any
   uint64_t tag;
   size_t num_bytes;
 };
-void complete(Request& request, const Transfer& transfer, double timeout_s, std::byte* address);
-// Its kind, and the times that count from now.
-void begin(Request& request, RequestKind kind, double timeout_s);
+void complete(Request& request, const Transfer& transfer, std::byte* address);
+// The times of a request, which count from now.
+void begin(Request& request, double timeout_s);
 // Whether both do the same, at any time.
 bool are_alike(const Request& one, const Request& other);
 

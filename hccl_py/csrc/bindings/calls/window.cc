@@ -112,7 +112,8 @@ UnsubmittedCall make_window_call(Communicator& engine, const PythonWindow& windo
                                  std::tuple<uint64_t, size_t> memory, double timeout_s,
                                  nb::object buffers) {
   RequestPtr request = take_request(engine);
-  begin(*request, static_cast<RequestKind>(kind), timeout_s);
+  request->kind = static_cast<RequestKind>(kind);
+  begin(*request, timeout_s);
   request->peer = peer;
   request->tag = id;
   request->window = window.window;
