@@ -227,9 +227,10 @@ std::vector<Case> board_cases(int depth) {
     std::string how = way == Way::spins ? ", ranks spin" : ", ranks sleep";
     bool spins = way == Way::spins;
     cases.push_back(steps("steps in entries" + how, 2, depth + spins, tiny_post, way));
-    cases.push_back(steps("steps in buffers" + how, 2, depth + spins, buffered, way, post_buffers));
+    cases.push_back(steps("steps in buffers" + how, 2, depth + spins, buffered, way,
+                          int(shape.num_post_buffers())));
     cases.push_back(broadcast("a broadcast in buffers written again" + how, depth + 1, buffered,
-                              way, int(post_buffers)));
+                              way, int(shape.num_post_buffers())));
     cases.push_back(broadcast("a broadcast in entries written again" + how, depth + 1, tiny_post,
                               way, int(post_entries)));
     cases.push_back(steps("steps in entries written again" + how, 2, depth + spins, tiny_post, way,

@@ -37,7 +37,9 @@ inline void make_segments() {
   for (auto& segment : segments) {
     segment = Segment::create(shape);
     auto* begin = reinterpret_cast<std::byte*>(&segment->header());
-    std::byte* end = segment->slot(shape.num_channels - 1, shape.num_slots - 1) + shape.slot_bytes;
+    std::byte* end = segment->part(shape.num_channels - 1,
+                                   (shape.num_slots - 1) * SegmentShape::parts_of_slot, 0) +
+                     shape.slot_bytes;
     share(begin, static_cast<size_t>(end - begin));
   }
 }

@@ -15,7 +15,7 @@ namespace hccl {
 class StepsOverBoard final : public Steps {
  public:
   // A larger call, in total bytes, rarely has messages short enough for the board.
-  static constexpr size_t max_call_bytes = post_buffers * post_buffer_bytes;
+  static constexpr size_t max_call_bytes = 8 * post_buffer_bytes;
 
   StepsOverBoard(StepsOverLanes& lanes, Profile* const& profile)
       : lanes_(lanes), profile_(profile) {}

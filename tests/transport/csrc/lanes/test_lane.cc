@@ -1,6 +1,7 @@
 // The conformance suite of lanes: what every provider promises, over each of them.
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "lanes.h"
 
@@ -335,7 +336,8 @@ HCCL_TEST(malformed_shared_memory_is_refused) {
   struct {
     int slot;
     uint32_t length;
-  } cases[] = {{-1, inline_bytes + 1}, {0, slot_bytes + 1}, {3, 1}, {1 << 30, 1}};
+  } cases[] = {
+      {-1, inline_bytes + 1}, {0, slot_bytes + 1}, {24, 1}, {1 << 30, 1}, {1, slot_bytes - 1023}};
   for (auto bad : cases) {
     auto lane = shm_lane();
     lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
@@ -348,6 +350,23 @@ HCCL_TEST(malformed_shared_memory_is_refused) {
   auto payload = payload_of(0, slot_bytes);
   CHECK(
       throws<LaneError>([&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
+}
+
+HCCL_TEST(payloads_in_shared_memory_take_turns_through_all_of_it) {
+  auto lane = shm_lane();
+  auto place_of_next = [&](size_t length) {
+    lane->left->post_send(header_of(0, length), payload_of(0, length).data());
+    CHECK(lane->right->peek() != nullptr);
+    const std::byte* place = lane->right->lend();
+    CHECK(std::memcmp(place, payload_of(0, length).data(), length) == 0);
+    lane->right->release();
+    return place;
+  };
+  std::set<const std::byte*> places;
+  for (int i = 0; i < 3 * SegmentShape::parts_of_slot; ++i) places.insert(place_of_next(100));
+  CHECK(places.size() == 3 * SegmentShape::parts_of_slot);
+  CHECK(places.contains(place_of_next(slot_bytes / 2)));
+  CHECK(places.contains(place_of_next(slot_bytes)));
 }
 
 HCCL_TEST(a_peeked_message_in_shared_memory_stays_what_it_was) {

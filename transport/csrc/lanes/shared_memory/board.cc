@@ -32,7 +32,8 @@ Board::Board(std::shared_ptr<Segment> mine, int local_rank, int world_size,
       local_rank_(local_rank),
       distance_(std::move(distance)),
       statistics_(statistics),
-      peers_(static_cast<size_t>(world_size)) {
+      peers_(static_cast<size_t>(world_size)),
+      used_in_(segment_->shape().num_post_buffers()) {
   messages_.reserve(static_cast<size_t>(world_size));
 }
 
@@ -106,7 +107,7 @@ Board::Posted Board::post() {
   if (takes_buffer) {
     entry.slot = static_cast<int32_t>(buffer);
     used_in_[buffer] = step_;
-    next_buffer_ = (buffer + 1) % post_buffers;
+    next_buffer_ = (buffer + 1) % used_in_.size();
   }
   const Header& header = messages_[0].header;
   said_in(entry).store(header.fingerprint, std::memory_order_release);
@@ -158,7 +159,7 @@ const Header* Board::peek(int rank) {
   peer.payload = nullptr;
   int32_t place = entry.slot;
   if (place != by_lane) {
-    bool in_buffer = place >= 0 && place < static_cast<int32_t>(post_buffers);
+    bool in_buffer = place >= 0 && place < static_cast<int32_t>(used_in_.size());
     const std::byte* begin =
         in_buffer ? peer.segment->post_buffer(static_cast<size_t>(place)) : entry.payload;
     size_t room = in_buffer ? post_buffer_bytes : inline_bytes;

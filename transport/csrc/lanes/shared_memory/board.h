@@ -78,10 +78,10 @@ class Board {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this node, or this one
   std::vector<Peer*> local_peers_;
   std::vector<Message> messages_;
-  uint64_t step_ = 1;                             // the one under way
-  uint64_t ended_by_all_ = 0;                     // as far as checked
-  uint64_t awaited_ = 0;                          // the next post waits for the end of this step
-  std::array<uint64_t, post_buffers> used_in_{};  // the step in which a buffer was written last
+  uint64_t step_ = 1;              // the one under way
+  uint64_t ended_by_all_ = 0;      // as far as checked
+  uint64_t awaited_ = 0;           // the next post waits for the end of this step
+  std::vector<uint64_t> used_in_;  // the step in which a buffer was written last
   size_t next_buffer_ = 0;
   std::array<uint64_t, post_entries> fingerprints_{};  // of the last steps
 };

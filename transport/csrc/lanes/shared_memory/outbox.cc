@@ -6,9 +6,9 @@ namespace hccl {
 
 Outbox::Outbox(std::shared_ptr<Segment> segment, int channel, std::shared_ptr<Distance> distance)
     : segment_(std::move(segment)), channel_(channel), distance_(std::move(distance)) {
-  int num_slots = segment_->shape().num_slots;
-  readers_.resize(num_slots);
-  for (int i = num_slots; i-- > 0;) free_.push_back(i);
+  for (int i = 0; i < segment_->shape().num_slots; ++i) free_.push_back(i);
+  slots_.resize(free_.size());
+  num_freed_ = free_.size();
 }
 
 void Outbox::reclaim() {
@@ -22,12 +22,16 @@ void Outbox::reclaim() {
 int Outbox::write(const Header& header, std::span<const std::byte> payload, int num_readers,
                   bool lane_holds_none) {
   // The slot reserved for this very lane counts for it.
-  if (free_.size() + lane_holds_none <= num_reserved_) return -1;
-  int slot = free_.back();
-  free_.pop_back();
-  readers_[slot] = num_readers;
-  distance_->copy_there(segment_->slot(channel_, slot), payload, header.copy_mode);
-  return slot;
+  if (num_freed_ - num_taken_ + lane_holds_none <= num_reserved_) return -1;
+  int slot = free_[num_taken_++ % free_.size()];
+  slots_[slot].num_readers = num_readers;
+  // Each use of a slot takes the next part of it that is long enough.
+  constexpr int parts = SegmentShape::parts_of_slot;
+  size_t part_bytes = segment_->shape().part_bytes();
+  int num_parts = static_cast<int>((payload.size() + part_bytes - 1) / part_bytes);
+  int part = slot * parts + slots_[slot].num_uses++ % (parts / num_parts) * num_parts;
+  distance_->copy_there(segment_->part(channel_, part, payload.size()), payload, header.copy_mode);
+  return part;
 }
 
 }  // namespace hccl

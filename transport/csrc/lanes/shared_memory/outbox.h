@@ -23,21 +23,27 @@ class Outbox {
   void add_lane(ShmLane* lane) { lanes_.push_back(lane); }
   // Frees every slot whose readers are done; call it before write().
   void reclaim();
-  // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
-  // that holds no other slot.
+  // Writes into a slot for that many lanes, and returns its part (segment.h); -1 if none is free.
+  // `lane_holds_none`: it is for a lane that holds no other slot.
   int write(const Header& header, std::span<const std::byte> payload, int num_readers,
             bool lane_holds_none);
-  // A reader of `slot` is done.
-  void done_reading(int slot) {
-    if (--readers_[slot] == 0) free_.push_back(slot);
+  // A reader of the payload at `part` is done.
+  void done_reading(int part) {
+    int slot = part / SegmentShape::parts_of_slot;
+    if (--slots_[slot].num_readers == 0) free_[num_freed_++ % free_.size()] = slot;
   }
 
  private:
   const std::shared_ptr<Segment> segment_;
   const int channel_;
   const std::shared_ptr<Distance> distance_;
-  std::vector<int> free_;  // last in, first out: the slot freed last is still in the cache
-  std::vector<int> readers_;
+  struct Slot {
+    int num_readers = 0;
+    unsigned num_uses = 0;
+  };
+  std::vector<Slot> slots_;
+  std::vector<int> free_;  // a ring: the slot freed first is used first
+  size_t num_freed_, num_taken_ = 0;
   std::vector<ShmLane*> lanes_;
   size_t num_reserved_ = 0;
 };

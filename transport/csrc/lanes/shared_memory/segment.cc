@@ -22,10 +22,13 @@ constexpr int populate_read = 22, populate_write = 23;
 constexpr size_t step_counter_at = sizeof(SegmentHeader);
 constexpr size_t posts_at = round_up(step_counter_at + sizeof(StepCounter), page);
 constexpr size_t buffers_at = posts_at + round_up(sizeof(RingEntry) * post_entries, page);
-constexpr size_t counters_at = buffers_at + post_buffers * post_buffer_bytes;
+
+size_t counters_at(const SegmentShape& s) {
+  return buffers_at + s.num_post_buffers() * post_buffer_bytes;
+}
 
 size_t joint_entries_at(const SegmentShape& s) {
-  return counters_at + sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels;
+  return counters_at(s) + sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels;
 }
 
 size_t rings_at(const SegmentShape& s) {
@@ -116,7 +119,7 @@ Segment::Segment(int memory, const SegmentShape& shape, int protection, Descript
 Segment::~Segment() { munmap(base_, size_of(shape_)); }
 
 ConsumedCounter& Segment::consumed(int local_rank, int channel) const {
-  auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at);
+  auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at(shape_));
   return counters[local_rank * shape_.num_channels + channel];
 }
 
@@ -130,9 +133,12 @@ RingEntry* Segment::ring(int local_rank, int channel) const {
   return entries + (local_rank * shape_.num_channels + channel) * ring_entries;
 }
 
-std::byte* Segment::slot(int channel, int index) const {
+std::byte* Segment::part(int channel, int index, size_t num_bytes) const {
+  int num_parts = shape_.num_slots * SegmentShape::parts_of_slot;
+  size_t offset = index % SegmentShape::parts_of_slot * shape_.part_bytes();
+  if (index < 0 || index >= num_parts || num_bytes > shape_.slot_bytes - offset) return nullptr;
   return base_ + slots_at(shape_) +
-         (static_cast<size_t>(channel) * shape_.num_slots + index) * shape_.slot_bytes;
+         (static_cast<size_t>(channel) * num_parts + index) * shape_.part_bytes();
 }
 
 std::atomic<uint64_t>& Segment::steps_ended() const {

@@ -264,10 +264,11 @@ const Header* ShmLane::peek() {
   header_ = entry.header;
   slot_ = entry.slot;
   size_t limit = slot_ == in_entry ? inline_bytes : max_message_bytes_;
-  payload_ = slot_ < in_entry ? find_payload(entry) : nullptr;
-  bool is_found = payload_ != nullptr || (slot_ == remote && their_memory_);
-  if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||
-      (slot_ < in_entry && !is_found)) {
+  if (slot_ == in_entry) payload_ = nullptr;
+  if (slot_ < in_entry) payload_ = find_payload(entry);
+  if (slot_ > in_entry) payload_ = find_part(std::min<size_t>(header_.length, slot_bytes_));
+  bool is_found = payload_ != nullptr || slot_ == in_entry || (slot_ == remote && their_memory_);
+  if (header_.length > limit || !is_found) {
     throw LaneError(peer(), "a malformed message in shared memory");
   }
   peeked_ = received_ + 1;
@@ -308,13 +309,11 @@ std::byte* ShmLane::find_payload(const RingEntry& entry) {
 }
 
 const std::byte* ShmLane::lend() {
-  if (payload_ != nullptr) return payload_;
-  if (slot_ == remote) return lend_remote();
   if (slot_ >= 0 && header_.length > slot_bytes_) {
     throw LaneError(peer(), "a message in several slots, where one is reduced");
   }
-  return slot_ < 0 ? in_[received_ % ring_entries].payload
-                   : ends_.theirs->slot(ends_.channel, slot_);
+  if (payload_ != nullptr) return payload_;
+  return slot_ == remote ? lend_remote() : in_[received_ % ring_entries].payload;
 }
 
 bool ShmLane::receive_remote(std::byte* destination) {
@@ -366,14 +365,14 @@ bool ShmLane::receive_parts(std::byte* destination) {
       if (!has_entry()) return false;
       const RingEntry& entry = in_[received_ % ring_entries];
       slot_ = entry.slot;
-      if (slot_ < 0 || slot_ >= ends_.theirs->shape().num_slots ||
-          entry.header.length != header_.length) {
+      payload_ = find_part(std::min(slot_bytes_, header_.length - taken_bytes_));
+      if (payload_ == nullptr || entry.header.length != header_.length) {
         throw LaneError(peer(), "a malformed message in shared memory");
       }
       peeked_ = received_ + 1;
     }
     size_t num_bytes = std::min(slot_bytes_, header_.length - taken_bytes_);
-    copy_to(destination + taken_bytes_, ends_.theirs->slot(ends_.channel, slot_), num_bytes);
+    copy_to(destination + taken_bytes_, payload_, num_bytes);
     taken_bytes_ += num_bytes;
     if (taken_bytes_ < header_.length) free_entry();
   }

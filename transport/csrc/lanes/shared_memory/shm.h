@@ -102,6 +102,9 @@ class ShmLane final : public QueuedLane {
   void offer_reply(uint64_t number, std::byte* address);
   const Reply* asked_for() const;
   std::byte* find_payload(const RingEntry& entry);
+  std::byte* find_part(size_t num_bytes) const {
+    return ends_.theirs->part(ends_.channel, slot_, num_bytes);
+  }
   void check_valid() const;
   // These push, and return true.
   bool announce(const Header& header, const std::byte* payload, uint64_t offset);
@@ -131,7 +134,7 @@ class ShmLane final : public QueuedLane {
   size_t min_announced_bytes_ = 0;
   std::shared_ptr<ArenaWindow> their_arena_;
   int num_announced_ = 0;         // messages, remote ones included, that the peer has not released
-  std::byte* payload_ = nullptr;  // of the peeked message, if it has no slot
+  std::byte* payload_ = nullptr;  // of the peeked message, if it is not in the entry
   std::optional<RemoteMemory> their_memory_;
   JointReader joint_reader_;
   JointWriter joint_writer_;

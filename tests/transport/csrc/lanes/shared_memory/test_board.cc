@@ -114,7 +114,7 @@ HCCL_TEST(who_is_ahead_waits_for_room) {
       if (posted == Board::Posted::whole) node[0].end_step(call);
       return posted;
     };
-    for (size_t i = 0; i < (size == 1 ? post_entries : post_buffers); ++i) {
+    for (size_t i = 0; i < (size == 1 ? post_entries : SegmentShape{}.num_post_buffers()); ++i) {
       CHECK(post() == Board::Posted::whole);
     }
     CHECK(post() == Board::Posted::no_room);
@@ -205,7 +205,7 @@ HCCL_TEST(malformed_posts_are_refused) {
   };
   CHECK(!refused(in_entry, 0, inline_bytes, 0) && refused(in_entry, 0, inline_bytes + 1, 0));
   CHECK(!refused(0, 0, post_buffer_bytes, 0) && refused(7, 0, post_buffer_bytes + 1, 0));
-  CHECK(refused(post_buffers, 0, 1, 0) && refused(announced, 0, 1, 0));
+  CHECK(refused(int(SegmentShape{}.num_post_buffers()), 0, 1, 0) && refused(announced, 0, 1, 0));
   CHECK(!refused(0, 1, 1, post_buffer_bytes - 1) && refused(0, 1, 2, post_buffer_bytes - 1));
   CHECK(refused(0, 1, 1, ~0u) && refused(in_entry, 1, 80, 9));
 }

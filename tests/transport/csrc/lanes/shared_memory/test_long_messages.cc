@@ -131,7 +131,8 @@ HCCL_TEST(what_is_malformed_is_no_message) {
   CHECK(throws<LaneError>([&] { ends->right->peek(); }));
 
   void (*const forgeries[])(RingEntry&) = {
-      [](RingEntry& c) { c.slot = 3; },
+      [](RingEntry& c) { c.slot = 24; },
+      [](RingEntry& c) { c.slot = 1; },  // too little of the slot follows
       [](RingEntry& c) { c.slot = in_entry; },
       [](RingEntry& c) { c.slot = announced; },
       [](RingEntry& c) { c.header.length = slot_bytes; },
