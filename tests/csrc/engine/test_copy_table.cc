@@ -21,9 +21,10 @@ struct Node {
     table.add_peer(may_read);
     table.set_crowded(is_crowded);
   }
-  CopyMode mode(size_t num_bytes) const {
+  CopyMode mode(size_t num_bytes, size_t num_blocks = 0) const {
     Call call;
     call.plan = &plan;
+    call.input.resize(num_blocks);
     call.total_bytes = num_bytes;
     return table.mode_of(call);
   }
@@ -43,47 +44,45 @@ HCCL_TEST(a_rank_without_peers_on_its_node_and_a_compressed_call_copy_by_the_cac
 }
 
 HCCL_TEST(long_payloads_leave_the_slots_and_short_ones_do_not) {
-  for (bool reduces : {false, true}) {
-    Node node({send_to_one, recv}, reduces);
-    CHECK(node.mode(huge) == CopyMode::single);
-    CHECK(node.mode(64 * KiB) == CopyMode::cached);
+  Node node({send_to_one, recv});
+  CHECK(node.mode(huge) == CopyMode::single && node.mode(64 * KiB) == CopyMode::cached);
+}
+
+HCCL_TEST(a_rank_that_sends_one_block_sends_longer_ones_by_slots) {
+  Node node({send_to_one, recv}), crowded({send_to_one, recv}, false, true, true);
+  CHECK(node.mode(4 * MiB, 2) == CopyMode::single && node.mode(4 * MiB, 1) == CopyMode::cached);
+  CHECK(node.mode(huge, 1) == CopyMode::single && crowded.mode(4 * MiB, 1) == CopyMode::single);
+}
+
+HCCL_TEST(what_is_reduced_or_for_several_goes_by_slots) {
+  for (bool is_crowded : {false, true}) {
+    CHECK(Node({send_to_one, recv}, true, true, is_crowded).mode(huge) == CopyMode::cached);
+    CHECK(Node({send_to_one}, true, true, is_crowded).mode(huge) == CopyMode::cached);
+    CHECK(Node({send_to_two, recv}, false, true, is_crowded).mode(huge) == CopyMode::cached);
+    CHECK(Node({send_to_two}, false, true, is_crowded).mode(huge) == CopyMode::cached);
   }
 }
 
-HCCL_TEST(ranks_that_share_cores_reduce_out_of_slots_unless_a_payload_is_very_long) {
+HCCL_TEST(many_ranks_that_share_cores_reduce_very_long_payloads_in_place) {
   Node node({send_to_one, recv}, true, true, true);
-  CHECK(node.mode(64 * KiB) == CopyMode::cached);
-  CHECK(node.mode(4 * MiB) == CopyMode::sender_streamed);
-  CHECK(node.mode(huge) == CopyMode::single);
+  for (int i = 0; i < 6; ++i) node.table.add_peer(true);
+  CHECK(node.mode(huge) == CopyMode::single && node.mode(4 * MiB) == CopyMode::cached);
 }
 
 HCCL_TEST(nothing_is_single_where_processes_may_not_read_each_other) {
   for (std::vector<Op> ops : {std::vector<Op>{send_to_one, recv}, std::vector<Op>{send_to_one}}) {
-    for (bool reduces : {false, true}) {
-      for (bool is_crowded : {false, true}) {
-        Node node(ops, reduces, false, is_crowded);
-        for (size_t size = 1; size <= huge; size *= 2) CHECK(node.mode(size) != CopyMode::single);
-      }
+    for (bool is_crowded : {false, true}) {
+      CHECK(Node(ops, false, false, is_crowded).mode(huge) == CopyMode::cached);
     }
   }
 }
 
-HCCL_TEST(a_payload_for_several_is_written_once) {
-  for (size_t size = 1; size <= huge; size *= 2) {
-    CHECK(Node({send_to_two, recv}).mode(size) != CopyMode::single);
-    CHECK(Node({send_to_two}).mode(size) == Node({send_to_two, recv}).mode(size));
-  }
-  CHECK(Node({send_to_two}).mode(16 * MiB) == CopyMode::receiver_streamed);
-}
-
 HCCL_TEST(a_rank_that_only_sends_counts_by_message) {
   Node node({send_to_one, send_to_one}), crowded({send_to_one, send_to_one}, false, true, true);
-  CHECK(node.mode(4 * MiB) == CopyMode::single);
-  CHECK(node.mode(4 * MiB - 2) == CopyMode::cached);
+  CHECK(node.mode(16 * MiB) == CopyMode::single);
+  CHECK(node.mode(16 * MiB - 2) == CopyMode::cached);
   CHECK(crowded.mode(2 * min_joint_bytes) == CopyMode::single);
   CHECK(crowded.mode(2 * min_joint_bytes - 2) == CopyMode::cached);
-  CHECK(Node({send_to_one}, true).mode(huge) == CopyMode::cached);
-  CHECK(Node({send_to_one}, true, true, true).mode(huge) == CopyMode::receiver_streamed);
 }
 
 }  // namespace hccl::test

@@ -20,10 +20,9 @@
 
 namespace hccl {
 
-// How a large payload travels inside a node: through a slot, with copies through the caches, or
-// with a non-temporal copy by the sender or the receiver; or it stays in place, and the kernel
+// How a large payload travels inside a node: through a slot, or it stays in place, and the kernel
 // copies it once.
-enum class CopyMode : uint8_t { cached, sender_streamed, receiver_streamed, single };
+enum class CopyMode : uint8_t { cached, single };
 
 // Precedes every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {

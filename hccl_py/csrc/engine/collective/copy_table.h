@@ -1,9 +1,9 @@
 // How large payloads are copied inside a node: a table, so that the first call of a kind is as fast
 // as later ones.
 //
-// The fastest mode depends on the size, on the rank's work with its payloads, and on whether ranks
+// The faster mode depends on the size, on the rank's work with its payloads, and on whether ranks
 // share cores; what the distance of their cores changes is in distance.h. The sender chooses the
-// mode and a receiver accepts any, so ranks need not agree.
+// mode and a receiver accepts both, so ranks need not agree.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,12 @@
 
 namespace hccl {
 
-inline constexpr size_t least_step = 32 << 10;  // of all rows, in bytes
-
 // Touched by the driver only.
 class CopyTable {
  public:
   // Another rank of the node, and whether this process can read its memory. Before the first call.
   void add_peer(bool may_read) {
-    has_peers_ = true;
+    ++num_peers_;
     has_single_ |= may_read;
   }
   // Ranks of the node share cores. Before the first call.
@@ -29,14 +27,19 @@ class CopyTable {
   CopyMode mode_of(const Call& call) const {
     // Before reading the ops, for the latency of small calls.
     size_t num_bytes = call.num_bytes();
-    bool is_short = !has_peers_ || num_bytes < least_step || call.compression != Compression::none;
-    return is_short ? CopyMode::cached : mode_of_long(call, num_bytes);
+    if (!has_single_ || num_bytes < least_bytes || call.compression != Compression::none) {
+      return CopyMode::cached;
+    }
+    return num_bytes >= least_single(call) ? CopyMode::single : CopyMode::cached;
   }
 
  private:
-  CopyMode mode_of_long(const Call& call, size_t num_bytes) const;
+  static constexpr size_t least_bytes = 32 << 10;
 
-  bool has_peers_ = false, has_single_ = false, is_crowded_ = false;
+  size_t least_single(const Call& call) const;
+
+  int num_peers_ = 0;
+  bool has_single_ = false, is_crowded_ = false;
 };
 
 }  // namespace hccl

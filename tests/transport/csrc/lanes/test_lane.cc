@@ -274,12 +274,7 @@ HCCL_TEST(long_payloads_pass_by_the_caches_where_cores_are_far) {
   Distance distance;
   for (bool is_far : {false, true}) {
     for (int i = 0; i < 32; ++i) distance.note(std::chrono::microseconds(is_far ? 100 : 0), least);
-    for (CopyMode mode : {CopyMode::cached, CopyMode::receiver_streamed, CopyMode::single}) {
-      CHECK(distance.streams(least, mode) == is_far);
-    }
-    CHECK(distance.streams(least, CopyMode::sender_streamed));
-    CHECK(!distance.streams(least - 1, CopyMode::sender_streamed));
-    CHECK(!distance.streams(least - 1, CopyMode::cached));
+    CHECK(distance.streams(least) == is_far && !distance.streams(least - 1));
   }
 }
 
@@ -308,7 +303,7 @@ HCCL_TEST(an_assumed_distance_is_never_timed) {
     Distance distance;
     distance.assume(is_far);
     distance.review(Distance::Clock::now());
-    for (int i = 0; i < 100; ++i) distance.copy_there(to.data(), from, CopyMode::cached);
+    for (int i = 0; i < 100; ++i) distance.copy_there(to.data(), from);
     CHECK(distance.num_timed() == 0 && distance.is_far() == is_far);
   }
 }
@@ -316,19 +311,18 @@ HCCL_TEST(an_assumed_distance_is_never_timed) {
 HCCL_TEST(a_part_of_the_long_writes_is_timed) {
   constexpr unsigned num_writes = 6600;
   std::vector<std::byte> from(65536), to(from.size());
-  auto num_timed = [&](size_t num_bytes, CopyMode mode) {
+  auto num_timed = [&](size_t num_bytes) {
     Distance distance;
     for (unsigned i = 0; i < num_writes; ++i) {
-      distance.copy_there(to.data(), std::span(from).first(num_bytes), mode);
+      distance.copy_there(to.data(), std::span(from).first(num_bytes));
     }
     return distance.num_timed();
   };
   for (size_t num_bytes : {Distance::min_bytes, from.size()}) {
-    unsigned num = num_timed(num_bytes, CopyMode::cached);
+    unsigned num = num_timed(num_bytes);
     CHECK(num >= num_writes / 66 && num <= num_writes / 4, "%u", num);
-    CHECK(num_timed(num_bytes, CopyMode::sender_streamed) == 0);
   }
-  CHECK(num_timed(Distance::min_bytes - 1, CopyMode::cached) == 0);
+  CHECK(num_timed(Distance::min_bytes - 1) == 0);
 }
 
 HCCL_TEST(malformed_shared_memory_is_refused) {

@@ -77,7 +77,7 @@ void Board::write(std::byte* to) {
   auto put = [this](std::byte* at, const Message& message) {
     const Header& header = message.header;
     if (header.length == 0) return;  // it may have no address
-    distance_->copy_there(at, {message.payload, header.length}, header.copy_mode);
+    distance_->copy_there(at, {message.payload, header.length});
   };
   if (messages_.size() == 1) return put(to, messages_[0]);
   auto* table = reinterpret_cast<PostedPart*>(to);

@@ -40,25 +40,22 @@ class Distance {
     is_assumed_ = true;
   }
 
-  // Copies a payload to where peers read it, past the caches depending on mode and distance.
-  void copy_there(std::byte* to, std::span<const std::byte> payload, CopyMode mode) {
+  // Copies a payload to where peers read it, past the caches if they are far.
+  void copy_there(std::byte* to, std::span<const std::byte> payload) {
     size_t num_bytes = payload.size();
-    bool may_time = num_bytes >= min_bytes && mode != CopyMode::sender_streamed && !is_assumed_;
-    if (may_time && --writes_to_timing_ == 0) {
+    if (num_bytes >= min_bytes && !is_assumed_ && --writes_to_timing_ == 0) {
       size_t num_timed = std::min(num_bytes, timed_bytes);
       note(time_copy(to, payload.first(num_timed)), num_timed);
       to += num_timed;
       payload = payload.subspan(num_timed);
     }
-    if (streams(num_bytes, mode)) {
+    if (streams(num_bytes)) {
       copy_past_caches(to, payload.data(), payload.size());
     } else {
       copy(to, payload.data(), payload.size());
     }
   }
-  bool streams(size_t num_bytes, CopyMode mode) const {
-    return num_bytes >= min_bytes && (mode == CopyMode::sender_streamed || is_far());
-  }
+  bool streams(size_t num_bytes) const { return num_bytes >= min_bytes && is_far(); }
   // Before a call. If cores are far, payloads may not travel through slots at all, and no write is
   // timed. So every review_period some calls copy as if the cores were near.
   void review(Clock::time_point now) {
@@ -83,7 +80,9 @@ class Distance {
   // Reads the source first, and a byte of each page of the destination, so that only writes are
   // timed, and waits for the last of them to leave the core.
   static Clock::duration time_copy(std::byte* to, std::span<const std::byte> from) {
-    auto read = [](const volatile std::byte& byte) { static_cast<void>(byte); };
+    auto read = [](const std::byte& byte) {
+      static_cast<void>(*static_cast<const volatile std::byte*>(&byte));
+    };
     for (size_t at = 0; at < from.size(); at += line_bytes) read(from[at]);
     for (size_t at = 0; at < from.size(); at += page_bytes) read(to[at]);
     read(to[from.size() - 1]);

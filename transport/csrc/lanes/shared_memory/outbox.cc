@@ -19,8 +19,7 @@ void Outbox::reclaim() {
   }
 }
 
-int Outbox::write(const Header& header, std::span<const std::byte> payload, int num_readers,
-                  bool lane_holds_none) {
+int Outbox::write(std::span<const std::byte> payload, int num_readers, bool lane_holds_none) {
   // The slot reserved for this very lane counts for it.
   if (num_freed_ - num_taken_ + lane_holds_none <= num_reserved_) return -1;
   int slot = free_[num_taken_++ % free_.size()];
@@ -30,7 +29,7 @@ int Outbox::write(const Header& header, std::span<const std::byte> payload, int 
   size_t part_bytes = segment_->shape().part_bytes();
   int num_parts = static_cast<int>((payload.size() + part_bytes - 1) / part_bytes);
   int part = slot * parts + slots_[slot].num_uses++ % (parts / num_parts) * num_parts;
-  distance_->copy_there(segment_->part(channel_, part, payload.size()), payload, header.copy_mode);
+  distance_->copy_there(segment_->part(channel_, part, payload.size()), payload);
   return part;
 }
 

@@ -25,8 +25,7 @@ class Outbox {
   void reclaim();
   // Writes into a slot for that many lanes, and returns its part (segment.h); -1 if none is free.
   // `lane_holds_none`: it is for a lane that holds no other slot.
-  int write(const Header& header, std::span<const std::byte> payload, int num_readers,
-            bool lane_holds_none);
+  int write(std::span<const std::byte> payload, int num_readers, bool lane_holds_none);
   // A reader of the payload at `part` is done.
   void done_reading(int part) {
     int slot = part / SegmentShape::parts_of_slot;

@@ -225,7 +225,7 @@ bool ShmLane::push_parts(const Header& header, const std::byte* payload) {
     size_t num_bytes = std::min(slot_bytes_, header.length - pushed_bytes_);
     outbox_->reclaim();  // may find that this lane holds none
     if (ring_is_full()) return false;
-    int slot = outbox_->write(header, {payload + pushed_bytes_, num_bytes}, 1, !holds_slot());
+    int slot = outbox_->write({payload + pushed_bytes_, num_bytes}, 1, !holds_slot());
     if (slot < 0) return false;
     ++own_slots_;
     publish(header, nullptr, slot, false);
@@ -245,8 +245,7 @@ Lane::Shared ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Heade
     if (one.stays_in_place(header)) return Shared::apart;
   }
   outbox_->reclaim();
-  int slot =
-      outbox_->write(header, {payload, header.length}, static_cast<int>(lanes.size()), false);
+  int slot = outbox_->write({payload, header.length}, static_cast<int>(lanes.size()), false);
   if (slot < 0) return Shared::later;
   for (Lane* lane : lanes) static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   return Shared::posted;
@@ -355,7 +354,7 @@ bool ShmLane::receive(std::byte* destination) {
   }
   const std::byte* payload = lend();
   if (payload == destination || header_.length == 0) return true;
-  copy_to(destination, payload, header_.length);
+  hccl::copy(destination, payload, header_.length);
   return true;
 }
 
@@ -372,19 +371,11 @@ bool ShmLane::receive_parts(std::byte* destination) {
       peeked_ = received_ + 1;
     }
     size_t num_bytes = std::min(slot_bytes_, header_.length - taken_bytes_);
-    copy_to(destination + taken_bytes_, payload_, num_bytes);
+    hccl::copy(destination + taken_bytes_, payload_, num_bytes);
     taken_bytes_ += num_bytes;
     if (taken_bytes_ < header_.length) free_entry();
   }
   return true;
-}
-
-void ShmLane::copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const {
-  if (header_.copy_mode == CopyMode::receiver_streamed) {
-    copy_past_caches(destination, payload, num_bytes);
-  } else {
-    copy(destination, payload, num_bytes);
-  }
 }
 
 void ShmLane::release() {

@@ -89,7 +89,6 @@ class ShmLane final : public QueuedLane {
   bool push_parts(const Header& header, const std::byte* payload);
   bool has_entry() const;
   bool receive_parts(std::byte* destination);
-  void copy_to(std::byte* destination, const std::byte* payload, size_t num_bytes) const;
   bool help_to_copy();
   bool receive_remote(std::byte* destination);
   void read_remote(std::byte* destination);

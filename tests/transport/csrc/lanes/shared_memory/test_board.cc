@@ -57,41 +57,33 @@ HCCL_TEST(one_payload_for_all_arrives_from_cell_and_area) {
   Node node(3);
   uint64_t number = 0;
   for (size_t size : {size_t{0}, size_t{1}, inline_bytes, inline_bytes + 1, post_buffer_bytes}) {
-    for (CopyMode mode : {CopyMode::cached, CopyMode::sender_streamed}) {
-      auto payload = payload_of(++number, size);
-      CHECK(node[1].peek(0) == nullptr);
-      Header its_header = header(size);
-      its_header.copy_mode = mode;
-      node[0].add({node.everyone, its_header, payload.data()});
-      CHECK(node[0].post() == Board::Posted::whole);
-      CHECK(holds(node[1], 0, payload) && holds(node[2], 0, payload));
-      CHECK(node[1].peek(2) == nullptr);
-      node.end_step();
-    }
+    auto payload = payload_of(++number, size);
+    CHECK(node[1].peek(0) == nullptr);
+    node[0].add({node.everyone, header(size), payload.data()});
+    CHECK(node[0].post() == Board::Posted::whole);
+    CHECK(holds(node[1], 0, payload) && holds(node[2], 0, payload));
+    CHECK(node[1].peek(2) == nullptr);
+    node.end_step();
   }
   CHECK(!node[0].has(3) && node[0].has(2));
-  CHECK(node.statistics.shm.messages.value() == 20);
+  CHECK(node.statistics.shm.messages.value() == 10);
 }
 
 HCCL_TEST(each_reader_gets_its_own) {
   Node node(4);
   uint64_t number = 0;
   for (size_t length : {size_t{0}, size_t{3}, size_t{1000}, size_t{2500}}) {
-    for (CopyMode mode : {CopyMode::cached, CopyMode::sender_streamed}) {
-      std::vector<std::vector<std::byte>> payloads;
-      for (size_t peer = 0; peer < 4; ++peer) {
-        payloads.push_back(payload_of(++number, length * peer));
-      }
-      for (int peer : {3, 1, 2}) {
-        const auto& payload = payloads[static_cast<size_t>(peer)];
-        Header its_header = header(payload.size());
-        its_header.copy_mode = mode;
-        node[0].add({node.just(peer), its_header, payload.data()});
-      }
-      CHECK(node[0].post() == Board::Posted::whole);
-      for (int peer : {1, 2, 3}) CHECK(holds(node[peer], 0, payloads[static_cast<size_t>(peer)]));
-      node.end_step();
+    std::vector<std::vector<std::byte>> payloads;
+    for (size_t peer = 0; peer < 4; ++peer) {
+      payloads.push_back(payload_of(++number, length * peer));
     }
+    for (int peer : {3, 1, 2}) {
+      const auto& payload = payloads[static_cast<size_t>(peer)];
+      node[0].add({node.just(peer), header(payload.size()), payload.data()});
+    }
+    CHECK(node[0].post() == Board::Posted::whole);
+    for (int peer : {1, 2, 3}) CHECK(holds(node[peer], 0, payloads[static_cast<size_t>(peer)]));
+    node.end_step();
   }
 }
 
