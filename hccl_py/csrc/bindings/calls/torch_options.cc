@@ -35,9 +35,7 @@ std::optional<TorchOptions> TorchOptions::find(const nb::object& type,
                                                bool has_root) {
   TorchOptions options;
   try {
-    if (nb::cast<nb::str>(type.type().attr("__name__")).equal(nb::str("pybind11_type")) == false) {
-      return {};
-    }
+    if (!type.type().attr("__name__").equal(nb::str("pybind11_type"))) return {};
     const nb::object two[2] = {type(), type()};
     if (!two[0].attr("timeout").equal(unset_timeout)) return {};
     nb::object timedelta = nb::module_::import_("datetime").attr("timedelta");
