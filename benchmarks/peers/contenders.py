@@ -125,16 +125,20 @@ class Contender:
 
 def at_home(group: str, num_hosts: int = 1) -> list[Contender]:
     """Return the contenders of this environment: hccl, the limit, and gloo."""
-    mine, plain = version("hccl-py"), f"of numpy {version('numpy')}"
-    limit = COPIES if num_hosts == 1 else SOCKETS
-    found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]] = [
-        ("hccl", mine, functools.partial(_measure_here, "torch hccl")),
-        ("gloo", f"of torch {version('torch')}", functools.partial(_measure_here, "torch gloo")),
-    ]
+    mine = version("hccl-py")
+    found: list[tuple[str, str, Callable[[Start], list[dict[str, Any]]]]]
     if group == COMMUNICATOR:
+        limit = COPIES if num_hosts == 1 else SOCKETS
+        plain = f"of numpy {version('numpy')}"
         found = [
             (OURS[group], mine, functools.partial(_measure_here, "communicator")),
             (limit, plain, functools.partial(_measure_limit, limit)),
+        ]
+    else:
+        of_torch = f"of torch {version('torch')}"
+        found = [
+            (OURS[group], mine, functools.partial(_measure_here, "torch hccl")),
+            ("gloo", of_torch, functools.partial(_measure_here, "torch gloo")),
         ]
     return [Contender(name, group, its_version, measure) for name, its_version, measure in found]
 

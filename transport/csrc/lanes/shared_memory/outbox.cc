@@ -6,9 +6,12 @@ namespace hccl {
 
 Outbox::Outbox(std::shared_ptr<Segment> segment, int channel, std::shared_ptr<Distance> distance)
     : segment_(std::move(segment)), channel_(channel), distance_(std::move(distance)) {
-  for (int i = 0; i < segment_->shape().num_slots; ++i) free_.push_back(i);
-  slots_.resize(free_.size());
-  num_freed_ = free_.size();
+  int num_slots = segment_->shape().num_slots;
+  for (int i = 0; i < num_slots; ++i) {
+    (i < SegmentShape::slots_in_turn ? in_turn_ : spare_).push_back(i);
+  }
+  slots_.resize(static_cast<size_t>(num_slots));
+  num_freed_ = in_turn_.size();
 }
 
 void Outbox::reclaim() {
@@ -21,8 +24,15 @@ void Outbox::reclaim() {
 
 int Outbox::write(std::span<const std::byte> payload, int num_readers, bool lane_holds_none) {
   // The slot reserved for this very lane counts for it.
-  if (num_freed_ - num_taken_ + lane_holds_none <= num_reserved_) return -1;
-  int slot = free_[num_taken_++ % free_.size()];
+  size_t num_in_turn = num_freed_ - num_taken_;
+  if (num_in_turn + spare_.size() + lane_holds_none <= num_reserved_) return -1;
+  int slot;
+  if (num_in_turn > 0) {
+    slot = in_turn_[num_taken_++ % in_turn_.size()];
+  } else {
+    slot = spare_.back();
+    spare_.pop_back();
+  }
   slots_[slot].num_readers = num_readers;
   // Each use of a slot takes the next part of it that is long enough.
   constexpr int parts = SegmentShape::parts_of_slot;

@@ -29,7 +29,12 @@ class Outbox {
   // A reader of the payload at `part` is done.
   void done_reading(int part) {
     int slot = part / SegmentShape::parts_of_slot;
-    if (--slots_[slot].num_readers == 0) free_[num_freed_++ % free_.size()] = slot;
+    if (--slots_[slot].num_readers > 0) return;
+    if (slot < SegmentShape::slots_in_turn) {
+      in_turn_[num_freed_++ % in_turn_.size()] = slot;
+    } else {
+      spare_.push_back(slot);
+    }
   }
 
  private:
@@ -41,8 +46,9 @@ class Outbox {
     unsigned num_uses = 0;
   };
   std::vector<Slot> slots_;
-  std::vector<int> free_;  // a ring: the slot freed first is used first
+  std::vector<int> in_turn_;  // a ring of free slots: the one freed first is used first
   size_t num_freed_, num_taken_ = 0;
+  std::vector<int> spare_;  // free ones, for when none is left in the ring
   std::vector<ShmLane*> lanes_;
   size_t num_reserved_ = 0;
 };

@@ -34,6 +34,9 @@ struct SegmentShape {
 
   // Touched when the segment is made, so fewer where many ranks map each other's.
   size_t num_post_buffers() const { return num_local_ranks <= 8 ? 128 : 8; }
+  // Of a channel. More slots than these are used only while payloads wait for slow readers: through
+  // 32 in turn, an all_reduce of 4 MiB of two ranks took 670 us instead of 330.
+  static constexpr int slots_in_turn = 8;
   // A short payload lies in a part of a slot.
   static constexpr int parts_of_slot = 8;
   size_t part_bytes() const { return slot_bytes / parts_of_slot; }
