@@ -241,12 +241,13 @@ void PointToPoint::handle(int peer, const Header& header) {
 
 Header PointToPoint::part_of(const Sending& sending, size_t num_bytes) const {
   const Request& request = *sending.request;
-  Header header{.id = sending.receiver_id,
-                .size = sending.posted,
-                .length = static_cast<uint32_t>(num_bytes),
-                .kind = fragment,
-                .sender_waits = receiving_.empty() && posted_receives_.empty(),
-                .copy_mode = CopyMode::single};
+  Header header{
+      .id = sending.receiver_id,
+      .size = sending.posted,
+      .length = static_cast<uint32_t>(num_bytes),
+      .kind = fragment,
+      .sender_waits = receiving_.empty() && posted_receives_.empty(),
+      .copy_mode = request.num_bytes >= least_single_bytes ? CopyMode::single : CopyMode::cached};
   if (is_one_sided(request)) {
     header.fingerprint = request.tag;
     header.size = request.offset + sending.posted;

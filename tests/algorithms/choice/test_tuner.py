@@ -36,8 +36,8 @@ def choose(
         (one_node(2), (1 << 16) + 1, "mesh"),
         (ONE_NODE, 0, "one_shot"),
         (ONE_NODE, 4, "one_shot"),
-        (ONE_NODE, 1 << 14, "one_shot"),
-        (ONE_NODE, (1 << 14) + 1, "mesh"),
+        (ONE_NODE, 1 << 11, "one_shot"),
+        (ONE_NODE, (1 << 11) + 1, "mesh"),
         (ONE_NODE, 1 << 26, "mesh"),
         (one_node(17), 4, "mesh"),
         (TWO_NODES, 4, "leader"),
@@ -49,6 +49,20 @@ def choose(
 )
 def test_all_reduce_default(nodes: Nodes, num_bytes: int, expected: str) -> None:
     assert choose("all_reduce", num_bytes, nodes, {}) == expected
+
+
+@pytest.mark.parametrize("num_ranks", [4, 8, 16])
+def test_ranks_that_share_cores_take_fewer_steps(num_ranks: int) -> None:
+    nodes, crowded = one_node(num_ranks), Cores(crowded=True)
+    assert choose("all_reduce", 1 << 12, nodes, {}, cores=crowded) == "one_shot"
+    assert choose("all_reduce", 1 << 13, nodes, {}) == "mesh"
+    assert choose("all_reduce", 1 << 16, nodes, {}, cores=crowded) == "mesh"
+
+
+def test_a_root_reduces_alone_up_to_a_size() -> None:
+    for num_ranks, most in ((8, 1 << 14), (16, 1 << 13)):
+        assert choose("reduce", most, one_node(num_ranks), {}) == "direct"
+        assert choose("reduce", most + 1, one_node(num_ranks), {}) == "mesh"
 
 
 @pytest.mark.parametrize(

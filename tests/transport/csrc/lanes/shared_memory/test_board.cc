@@ -97,8 +97,9 @@ HCCL_TEST(what_is_too_long_goes_by_lane) {
 }
 
 HCCL_TEST(who_is_ahead_waits_for_room) {
+  constexpr SegmentShape shape{.num_local_ranks = 3};
   for (size_t size : {size_t{1}, post_buffer_bytes}) {
-    Node node(3);
+    Node node(shape.num_local_ranks);
     auto payload = payload_of(1, size);
     auto post = [&] {
       node[0].add({node.everyone, header(size), payload.data()});
@@ -106,7 +107,7 @@ HCCL_TEST(who_is_ahead_waits_for_room) {
       if (posted == Board::Posted::whole) node[0].end_step(call);
       return posted;
     };
-    for (size_t i = 0; i < (size == 1 ? post_entries : SegmentShape{}.num_post_buffers()); ++i) {
+    for (size_t i = 0; i < (size == 1 ? post_entries : shape.num_post_buffers()); ++i) {
       CHECK(post() == Board::Posted::whole);
     }
     CHECK(post() == Board::Posted::no_room);
@@ -197,7 +198,7 @@ HCCL_TEST(malformed_posts_are_refused) {
   };
   CHECK(!refused(in_entry, 0, inline_bytes, 0) && refused(in_entry, 0, inline_bytes + 1, 0));
   CHECK(!refused(0, 0, post_buffer_bytes, 0) && refused(7, 0, post_buffer_bytes + 1, 0));
-  CHECK(refused(int(SegmentShape{}.num_post_buffers()), 0, 1, 0) && refused(announced, 0, 1, 0));
+  CHECK(refused(int(SegmentShape{.num_local_ranks = 2}.num_post_buffers()), 0, 1, 0) && refused(announced, 0, 1, 0));
   CHECK(!refused(0, 1, 1, post_buffer_bytes - 1) && refused(0, 1, 2, post_buffer_bytes - 1));
   CHECK(refused(0, 1, 1, ~0u) && refused(in_entry, 1, 80, 9));
 }
