@@ -50,7 +50,7 @@ HCCL_TEST(long_payloads_leave_the_slots_and_short_ones_do_not) {
 
 HCCL_TEST(a_rank_that_sends_one_block_sends_longer_ones_by_slots) {
   Node node({send_to_one, recv}), crowded({send_to_one, recv}, false, true, true);
-  CHECK(node.mode(4 * MiB, 2) == CopyMode::single && node.mode(4 * MiB, 1) == CopyMode::cached);
+  CHECK(node.mode(4 * MiB, 2) == CopyMode::single && node.mode(16 * MiB, 1) == CopyMode::cached);
   CHECK(node.mode(huge, 1) == CopyMode::single && crowded.mode(4 * MiB, 1) == CopyMode::single);
 }
 
