@@ -27,7 +27,6 @@ from hccl_py.algorithms.neighbours import (
 from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
-from hccl_py.plan.tiles import in_window
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -44,9 +43,6 @@ class Algorithm(NamedTuple):
     # Whether every message is a block, or all of `data`, that its receiver neither reduces nor
     # passes on: such messages need not be cut small inside a node.
     long_messages: Callable[[Nodes], bool] = lambda _nodes: False
-    # Whether it has two steps without scratch in which a rank receives once from every other:
-    # inside a node, several tiles of a large call can take one step before any takes the next.
-    by_step: bool = False
     equal_blocks: bool = False  # it requires blocks of one length on all ranks
     # It is correct with compressed edges between nodes: every value is compressed at most once.
     compressible: bool = False
@@ -58,7 +54,7 @@ class Algorithm(NamedTuple):
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "one_shot"): Algorithm(direct.all_reduce, in_rank_order=True),
     ("all_reduce", "mesh"): Algorithm(
-        mesh.all_reduce, count_ranks, by_step=True, compressible=True, in_rank_order=True
+        mesh.all_reduce, count_ranks, compressible=True, in_rank_order=True
     ),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
@@ -214,5 +210,3 @@ def verify_as_declared(
     # A collective on `data` is always in place.
     for in_place in (False,) if contract.blocks is None else (False, True):
         verify(plans, contract, in_place=in_place)
-    if entry.by_step and are_on_a_node(nodes):
-        verify([in_window(plan, 2) for plan in plans], contract)

@@ -229,7 +229,6 @@ class PlanCache(_core.PlanCache):
             max_chunk_span=entry.max_span(self._nodes),
             min_message_bytes=min_message_bytes(self._nodes),
             long_messages=entry.long_messages(self._nodes),
-            by_step=entry.by_step,
             reduces=header.collective in REDUCING,
             rank=header.rank,
             world_size=header.world_size,

@@ -64,7 +64,6 @@ class Statistics(TypedDict):
     collectives: int  # that this rank finished without error
     rendezvous: int  # of these, the ones with messages read or written in registered memory
     single_copies: int  # messages that the kernel copied once, between the memory of two ranks
-    replies: int  # of these, the results that a peer wrote to their destination
     slot_copies: int  # payloads that this rank copied into or out of slots of queue pairs
     remote_reads: int  # payloads that it read out of a peer's registered memory by RDMA
     sleeps: int  # times that a waiting thread went to sleep in the kernel

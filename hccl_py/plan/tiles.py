@@ -4,10 +4,9 @@ The engine computes it in C++ for every call. This file predicts the result, and
 that all ranks must agree on.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from hccl_py.plan.language import Buffer, Chunk, Op, OpKind, Plan
+from hccl_py.plan.language import Buffer, Chunk
 
 NUM_CHANNELS = 2
 _CACHE_LINE = 64
@@ -80,34 +79,3 @@ def _tiles(count: int, full: int, parts: int) -> Tiles:
 
 def _divide_up(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def in_window(plan: Plan, num_tiles: int) -> Plan:
-    """Return a rank's ops in a window of tiles, as one plan: tile i has chunks of its own.
-
-    `Channel` in csrc runs a plan with steps of its own (`by_step` in the table) so inside a node,
-    in large calls: tiles take a phase of the plan together. A phase receives what one step brings
-    and sends what the next one takes.
-    """
-    ends, begin = list[int](), 0
-    for end in plan.steps:
-        receives = (at for at in range(begin, end) if plan.ops[at].kind is not OpKind.SEND)
-        ends.append(next(receives, end))
-        begin = end
-    ops, begin = list[Op](), 0
-    for end in (*ends, len(plan.ops)):
-        for tile in range(num_tiles):
-            ops += [_moved(op, tile * plan.shape.data_chunks) for op in plan.ops[begin:end]]
-        begin = end
-    shape = plan.shape._replace(data_chunks=num_tiles * plan.shape.data_chunks)
-    return replace(plan, shape=shape, ops=tuple(ops), steps=())
-
-
-def _moved(op: Op, by: int) -> Op:
-    return op._replace(dst=_chunk(op.dst, by), src=_chunk(op.src, by))
-
-
-def _chunk(chunk: Chunk | None, by: int) -> Chunk | None:
-    if chunk is None or chunk.buffer is not Buffer.DATA:
-        return chunk
-    return chunk._replace(begin=chunk.begin + by, end=chunk.end + by)

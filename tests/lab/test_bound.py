@@ -22,8 +22,7 @@ def test_algorithm_holds_up_to_the_bound(collective: str, name: str, most_ranks:
     for n, every in bound.worlds(most_ranks):
         for nodes, root in product(every, bound.roots(n, rooted)):
             plans = plans_for(collective, name, nodes, root)
-            one_node = entry.by_step and len(nodes) == 1
-            if proved.is_new(plans, entry.max_span(nodes), one_node):
+            if proved.is_new(plans, entry.max_span(nodes)):
                 verify_as_declared(entry, plans, contract, nodes)
 
 

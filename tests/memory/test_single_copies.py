@@ -17,7 +17,7 @@ from ranks import run_ranks
 from tiers import by_night
 
 import hccl_py
-from hccl_py import Communicator, ReduceOp, engine
+from hccl_py import Communicator, engine
 from hccl_py.transport.errors import PeerLostError
 
 LARGE, LARGE_TURNS = (4 << 18) + 5, 2
@@ -109,46 +109,6 @@ def every_collective(rank: int, n: int, count: int, num_turns: int) -> int:
 def test_collectives_are_right_and_give_the_memory_back(n: int) -> None:
     counts = run_ranks(every_collective, n, LARGE, LARGE_TURNS)
     assert all(counts) or not _may_read_each_other(), counts
-
-
-MANY = 8
-"""Ranks of which sums leave the slots, if they share cores."""
-
-# float32: 34 tiles, of which each of two channels takes 16 at once, and one of one element.
-SEVERAL_WINDOWS = 34 * MANY * (1 << 15) + 1
-
-
-def reduce_in_windows(rank: int, n: int, memory: str) -> tuple[int, int]:
-    _share_cores()
-    if memory == "hidden" and rank == n - 1:
-        _hide()
-    with Communicator() as comm:
-        make = hccl_py.empty if memory == "registered" else np.empty
-        data = make(SEVERAL_WINDOWS, np.float32)
-        comm.barrier()  # a peer that connects late says late that it can read
-        for turn in range(2):
-            op = (ReduceOp.SUM, ReduceOp.AVG)[turn % 2]
-            data[:] = _numbers(rank, turn, SEVERAL_WINDOWS)
-            comm.all_reduce(data, op)
-            divisor = np.float32(n if op is ReduceOp.AVG else 1)
-            np.testing.assert_array_equal(data, _total(n, turn, SEVERAL_WINDOWS) / divisor)
-        statistics = comm.statistics()
-        return statistics["single_copies"], statistics["replies"]
-
-
-@pytest.mark.parametrize("memory", ["ordinary", *by_night("calls", "registered")])
-def test_steps_that_follow_each_other_in_windows(memory: str) -> None:
-    counts = run_ranks(reduce_in_windows, MANY, memory)
-    reads = memory == "ordinary" and _may_read_each_other()
-    assert all(bool(copies) == reads for copies, _ in counts), counts
-    # The kernel takes each tile to the rank that reduces it, and the result back as a reply.
-    assert all(2 * replies == copies for copies, replies in counts), counts
-
-
-def test_ranks_that_may_not_all_read_each_other_take_one_order() -> None:
-    *others, hidden = (each[0] for each in run_ranks(reduce_in_windows, MANY, "hidden"))
-    assert all(others) or not _may_read_each_other()
-    assert hidden == 0
 
 
 # float32: of 4 ranks, the first step goes by lane, and the second one by the board.

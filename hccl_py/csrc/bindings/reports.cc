@@ -66,7 +66,6 @@ AnyDict statistics(Communicator& engine) {
   result["collectives"] = s.collectives.value();
   result["rendezvous"] = s.rendezvous.value();
   result["single_copies"] = s.single_copies.value();
-  result["replies"] = s.replies.value();
   result["slot_copies"] = s.verbs.copies.value();
   result["remote_reads"] = s.verbs.reads.value();
   result["sleeps"] = s.sleeps.value();

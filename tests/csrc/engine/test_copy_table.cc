@@ -63,12 +63,6 @@ HCCL_TEST(what_is_reduced_or_for_several_goes_by_slots) {
   }
 }
 
-HCCL_TEST(many_ranks_that_share_cores_reduce_very_long_payloads_in_place) {
-  Node node({send_to_one, recv}, true, true, true);
-  for (int i = 0; i < 6; ++i) node.table.add_peer(true);
-  CHECK(node.mode(huge) == CopyMode::single && node.mode(4 * MiB) == CopyMode::cached);
-}
-
 HCCL_TEST(nothing_is_single_where_processes_may_not_read_each_other) {
   for (std::vector<Op> ops : {std::vector<Op>{send_to_one, recv}, std::vector<Op>{send_to_one}}) {
     for (bool is_crowded : {false, true}) {

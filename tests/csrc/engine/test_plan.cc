@@ -34,25 +34,9 @@ Plan moving_plan() {
   return plan;
 }
 
-// Rank 1 of 2 reduces its half and hands it out.
-Plan stepping_plan() {
-  Plan plan;
-  plan.by_step = true;
-  plan.data_chunks = 2;
-  plan.peers = {0};
-  ChunkRef mine{Buffer::data, 1, 2, -1}, theirs{Buffer::data, 0, 1, -1};
-  plan.ops = {{OpKind::send, 0, 1, {}, theirs},
-              {OpKind::recv_reduce, 0, 1, mine, {}},
-              {OpKind::send, 0, 1, {}, mine},
-              {OpKind::recv, 0, 1, theirs, {}}};
-  plan.steps = {2, 4};
-  return plan;
-}
-
 HCCL_TEST(every_malformed_plan_is_refused) {
   good_plan().validate(1, 4);
   moving_plan().validate(1, 4);
-  stepping_plan().validate(1, 2);
   const std::function<void(Plan&)> mistakes[] = {
       [](Plan& p) { p.data_chunks = -1; },
       [](Plan& p) { p.scratch_slots = -1; },
@@ -84,9 +68,6 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p = moving_plan(), p.scratch_slots = 1; },
       [](Plan& p) { p = moving_plan(), p.ops[0].rendezvous = 1; },
       [](Plan& p) { p.long_messages = true; },
-      [](Plan& p) { p.by_step = true; },
-      [](Plan& p) { p = stepping_plan(); },  // nobody hears from two of the ranks
-      [](Plan& p) { p = stepping_plan(), p.peers = {0, 2, 3}, p.steps = {4, 4}; },
   };
   for (const auto& mistake : mistakes) {
     Plan plan = good_plan();

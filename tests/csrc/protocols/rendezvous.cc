@@ -164,40 +164,6 @@ Case replies(const std::string& name, const Kind& kind, Way way) {
 
 // ---- failed calls
 
-// Rank 0 gives up; then its memory is its caller's. `has_begun`: what happened before.
-template <class Before, class Peer>
-Case gives_up(const std::string& name, const Kind& kind, Before has_begun, Peer peer) {
-  Program program;
-  program.begin = [=] {
-    connect();
-    has_begun();
-  };
-  program.threads = {
-      [=] {
-        segments[0]->withdraw();
-        while (!node->lane(0, 1).abandon()) wait();
-        fill(kind.memory(), kind.num_bytes, std::byte{0xff});
-      },
-      [=] {
-        try {
-          peer();
-        } catch (const LaneError&) {  // it sees that rank 0 has failed
-        }
-      },
-  };
-  return {name, program};
-}
-
-Case gives_up_a_reply() {
-  auto ask = [] {
-    fill(source, single_bytes, mark(0));
-    node->lane(0, 1).post_send(copies_once.header(1), source);
-    require(take(copies_once, 0), "no request");
-  };
-  return gives_up("a request for a reply is given up", copies_once, ask,
-                  [] { reply(copies_once); });
-}
-
 // The peer may write its answer into registered memory for ever: that memory is never used again.
 Case gives_up_registered_memory() {
   static std::byte* memory = nullptr;
@@ -318,9 +284,7 @@ std::vector<Case> rendezvous_cases(int depth) {
         stream("messages that the kernel copies" + how, copies_once, depth + spins, way));
     cases.push_back(stream("messages that both ends copy" + how, copies_jointly, depth, way));
     cases.push_back(replies("a reply in registered memory" + how, announces, way));
-    cases.push_back(replies("a reply in ordinary memory" + how, copies_once, way));
   }
-  cases.push_back(gives_up_a_reply());
   cases.push_back(gives_up_registered_memory());
   cases.push_back(maps_meanwhile(announces));
   cases.push_back(maps_meanwhile(copies_once));

@@ -79,7 +79,6 @@ struct Statistics {
   Counter rendezvous;     // of these, with messages that were read or written in registered memory
   Counter announced;      // these messages, sent and received
   Counter single_copies;  // messages that the kernel copied once, between the memory of two ranks
-  Counter replies;        // of these, results that the sender wrote to their destination
   Counter sleeps;         // a driver went to sleep in the kernel
   Counter doorbells;      // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];

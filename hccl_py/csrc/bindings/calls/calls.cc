@@ -208,7 +208,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
                                 std::vector<uint8_t> compressed, std::vector<int> steps,
                                 int data_chunks, int block_parts, int scratch_slots,
                                 int max_chunk_span, size_t min_message_bytes, bool long_messages,
-                                bool by_step, bool reduces, int rank, int world_size) {
+                                bool reduces, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   plan->ops.reserve(ops.size());
   for (const Row& row : ops) {
@@ -227,7 +227,6 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
   plan->max_chunk_span = max_chunk_span;
   plan->min_message_bytes = min_message_bytes;
   plan->long_messages = long_messages;
-  plan->by_step = by_step;
   plan->reduces = reduces;
   plan->validate(rank, world_size);
   return plan;
@@ -240,8 +239,7 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("compressed"),
              nb::arg("steps"), nb::arg("data_chunks"), nb::arg("block_parts"),
              nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("min_message_bytes"),
-             nb::arg("long_messages"), nb::arg("by_step"), nb::arg("reduces"), nb::arg("rank"),
-             nb::arg("world_size"));
+             nb::arg("long_messages"), nb::arg("reduces"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)

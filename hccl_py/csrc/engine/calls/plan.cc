@@ -14,26 +14,6 @@ constexpr int max_block_parts = 1 << 16;  // MOST_CHUNKS in Python; times 4096 r
 
 constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
-bool hears_once_in_each_step(const Plan& plan, int rank, int world_size) {
-  int begin = 0;
-  for (int end : plan.steps) {
-    std::vector<int> messages(static_cast<size_t>(world_size), 0);
-    messages.at(static_cast<size_t>(rank)) = 1;
-    for (int i = begin; i < end; ++i) {
-      const Op& op = plan.ops[static_cast<size_t>(i)];
-      if (op.kind != OpKind::recv && op.kind != OpKind::recv_reduce) continue;
-      for (int peer = op.peers_begin; peer < op.peers_begin + op.num_peers; ++peer) {
-        ++messages.at(static_cast<size_t>(plan.peers[static_cast<size_t>(peer)]));
-      }
-    }
-    if (std::any_of(messages.begin(), messages.end(), [](int number) { return number != 1; })) {
-      return false;
-    }
-    begin = end;
-  }
-  return true;
-}
-
 }  // namespace
 
 size_t Call::num_block_bytes() const {
@@ -70,8 +50,6 @@ void Plan::validate(int rank, int world_size) const {
   require(
       !long_messages || (data_chunks <= 1 && scratch_slots == 0 && max_chunk_span == 1 && !reduces),
       "long messages");
-  require(!by_step || (data_chunks > 0 && scratch_slots == 0 && steps.size() == 2),
-          "steps of their own");
   for (const Op& op : ops) {
     require(
         op.peers_begin >= 0 && op.num_peers >= 0 &&
@@ -101,7 +79,6 @@ void Plan::validate(int rank, int world_size) const {
     bool has_part = op.kind == OpKind::recv_reduce && op.source.is_given();
     if (op.kind == OpKind::send || op.kind == OpKind::copy || has_part) check_chunk(op.source);
   }
-  require(!by_step || hears_once_in_each_step(*this, rank, world_size), "messages of a step");
 }
 
 bool Plan::only_sends() const {

@@ -59,9 +59,6 @@ struct Plan {
   // Each message is a block, or all of `data`, that its receiver neither reduces nor passes on:
   // between lanes that take long messages it need not fit a slot.
   bool long_messages = false;
-  // Several tiles may run a phase before any begins the next: the plan has two steps without
-  // scratch, and in each a rank receives once from every other. Equal in all ranks' plans.
-  bool by_step = false;
   bool reduces = true;  // some rank reduces what it receives
 
   bool operator==(const Plan&) const = default;

@@ -9,18 +9,6 @@ namespace hccl {
 
 namespace {
 
-// A phase receives data in one step and sends it in the next one, while it is in the cache. The
-// first phase only sends, the last one only receives.
-void add_phases(const Plan& plan, std::vector<size_t>& ends) {
-  auto next = plan.ops.begin();
-  for (int end : plan.steps) {
-    next = std::find_if(next, plan.ops.begin() + end,
-                        [](const Op& op) { return op.kind != OpKind::send; });
-    ends.push_back(static_cast<size_t>(next - plan.ops.begin()));
-    next = plan.ops.begin() + end;
-  }
-}
-
 // Below, the copy of a tile is faster than the record of what is written.
 constexpr size_t min_unread_bytes = 16 << 10;
 
@@ -39,8 +27,7 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num
   sources_.reserve(static_cast<size_t>(world_size));  // never grows while a plan runs
 }
 
-void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
-  all_stay_in_place_ = true;
+void Channel::start(const Call& call, const Tiling& tiling) {
   const Plan& plan = *call.plan;
   bool is_empty = plan.ops.empty() && plan.steps.empty() && call.source == nullptr;
   if (index_ >= tiling.num_tiles() || is_empty) return;
@@ -49,17 +36,13 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t window) {
   scaled_.clear();
   call_ = &call;
   tiling_ = &tiling;
-  phase_ends_.clear();
-  if (window > 1) add_phases(plan, phase_ends_);
-  phase_ends_.push_back(plan.ops.size());
-  window_ = window;
   tile_ = index_;
   item_size_ = size_of(call.dtype);
   // An average and an encoding change what is sent.
   reads_input_ = call.source != nullptr && !call.divide && call.compression == Compression::none &&
                  call.data.count * item_size_ >= min_unread_bytes;
-  unwritten_.resize(reads_input_ ? static_cast<size_t>(window * plan.data_chunks) : 0);
-  open_window();
+  unwritten_.resize(reads_input_ ? static_cast<size_t>(plan.data_chunks) : 0);
+  begin_tile();
   ready_ = 0;
   sender_waits_ = call.copy_mode == CopyMode::single && plan.only_sends();
   size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
@@ -73,30 +56,11 @@ void Channel::begin_steps(const Call& call, bool on_board) {
   steps_ = on_board ? static_cast<Steps*>(&over_board_) : &over_lanes_;
 }
 
-// A last tile in which some chunks have no elements, and so no messages, has a window of its own,
-// like the first one.
-void Channel::open_window() {
-  int64_t num_tiles = 1;
-  if (window_ > 1 && tile_ != index_ && all_stay_in_place_) {
-    int64_t end = tiling_->num_tiles();
-    if (tiling_->tile_of(call_->data, end - 1).count <
-        static_cast<size_t>(call_->plan->data_chunks)) {
-      --end;
-    }
-    num_tiles = std::clamp((end - tile_ + num_channels_ - 1) / num_channels_, num_tiles, window_);
-  }
-  window_begin_ = tile_;
-  window_end_ = tile_ + num_tiles * num_channels_;
-  phase_ = 0;
-  next_op_ = 0;
-  begin_tile();
-}
-
 void Channel::begin_tile() {
+  next_op_ = 0;
   if (call_->source == nullptr) return;
   if (!reads_input_) return copy_input(tiling_->tile_of(call_->data, tile_));
-  ChunkRef whole{Buffer::data, 0, call_->plan->data_chunks};
-  std::fill_n(unwritten_in(whole), whole.end, uint8_t{1});
+  std::ranges::fill(unwritten_, uint8_t{1});
 }
 
 void Channel::copy_input(const Span& to) {
@@ -110,8 +74,8 @@ bool Channel::step() {
   while (call_ != nullptr) {
     const Plan& plan = *call_->plan;
     bool ends_step = is_on_board() && over_board_.ends_before(next_op_);
-    bool ended = !ends_step && next_op_ == phase_end();
-    if (!(ends_step ? end_step() : ended ? end_phase() : run(plan.ops[next_op_]))) break;
+    bool ended = !ends_step && next_op_ == plan.ops.size();
+    if (!(ends_step ? end_step() : ended ? end_tile() : run(plan.ops[next_op_]))) break;
     if (!ends_step && !ended) ++next_op_;
     moved = true;
   }
@@ -124,11 +88,10 @@ bool Channel::end_step() {
   return true;
 }
 
-// Ends a phase of the tile. False while a peer still reads data that an average divides.
-bool Channel::end_phase() {
-  bool is_last = phase_ + 1 == phase_ends_.size();
-  if (is_last && reads_input_) bring_input({Buffer::data, 0, call_->plan->data_chunks});
-  if (call_->divide && is_last) {
+// False while a peer still reads data that an average divides.
+bool Channel::end_tile() {
+  if (reads_input_) bring_input({Buffer::data, 0, call_->plan->data_chunks});
+  if (call_->divide) {
     bool has_data = call_->plan->data_chunks > 0;
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
@@ -136,21 +99,11 @@ bool Channel::end_phase() {
     divide(span);
   }
   tile_ += num_channels_;
-  bool is_in_window = tile_ < window_end_;
-  if (!is_in_window && is_last) {
-    if (tile_ < tiling_->num_tiles()) {
-      open_window();
-    } else {
-      call_ = nullptr;
-    }
-    return true;
+  if (tile_ < tiling_->num_tiles()) {
+    begin_tile();
+  } else {
+    call_ = nullptr;
   }
-  if (!is_in_window) {
-    tile_ = window_begin_;
-    ++phase_;
-  }
-  next_op_ = phase_begin();
-  if (phase_ == 0) begin_tile();
   return true;
 }
 
@@ -178,7 +131,9 @@ Stage Channel::stage() const {
 std::vector<int> Channel::waiting_for() const {
   std::vector<int> ranks = over_board_.behind();
   for (const Lane* lane : over_lanes_.unsettled()) ranks.push_back(lane->peer());
-  if (call_ == nullptr || over_board_.lacks_room() || next_op_ == phase_end()) return ranks;
+  if (call_ == nullptr || over_board_.lacks_room() || next_op_ == call_->plan->ops.size()) {
+    return ranks;
+  }
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::copy) return ranks;
   if (op.kind == OpKind::send) {  // it waits for room that slow readers occupy
@@ -203,16 +158,11 @@ std::vector<int> Channel::waiting_for() const {
 }
 
 double Channel::tiles_done(const Tiling& tiling) const {
-  int64_t end = call_ == nullptr ? std::max<int64_t>(tiling.num_tiles(), index_) : window_begin_;
-  int64_t num_tiles = (end - index_ + num_channels_ - 1) / num_channels_;
-  if (call_ == nullptr) return static_cast<double>(num_tiles);
-  auto count = [this](int64_t upto) {
-    return static_cast<size_t>((upto - window_begin_) / num_channels_);
-  };
-  size_t ops_done = count(window_end_) * phase_begin() +
-                    count(tile_) * (phase_end() - phase_begin()) + (next_op_ - phase_begin());
-  return static_cast<double>(num_tiles) +
-         static_cast<double>(ops_done) / static_cast<double>(phase_ends_.back());
+  int64_t end = call_ == nullptr ? std::max<int64_t>(tiling.num_tiles(), index_) : tile_;
+  auto num_tiles = static_cast<double>((end - index_ + num_channels_ - 1) / num_channels_);
+  if (call_ == nullptr) return num_tiles;
+  return num_tiles + static_cast<double>(next_op_) /
+                         std::max(1.0, static_cast<double>(call_->plan->ops.size()));
 }
 
 }  // namespace hccl

@@ -46,10 +46,7 @@ class Channel {
   void set_board(Board& board) { over_board_.set_board(board); }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
-  // `window` tiles run a phase of the plan before any begins the next, if all ranks agree: in the
-  // first tile, which has its own window, each learns whether the others' payloads stay in place
-  // too. Above 1 for a plan `by_step` only.
-  void start(const Call& call, const Tiling& tiling, int64_t window = 1);
+  void start(const Call& call, const Tiling& tiling);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -104,13 +101,9 @@ class Channel {
   void divide(const Span& span);
   bool run_copy(const Op& op);
   void begin_steps(const Call& call, bool on_board);
-  void open_window();
   void begin_tile();
   void copy_input(const Span& to);
-  size_t phase_begin() const { return phase_ == 0 ? 0 : phase_ends_[phase_ - 1]; }
-  size_t phase_end() const { return phase_ends_[phase_]; }
   bool is_on_board() const { return steps_ == &over_board_; }
-  uint16_t rendezvous_of(const Op& op) const;
   bool may_overwrite(const Span& span) {
     return over_lanes_.may_overwrite(span.address, span.count * item_size_);
   }
@@ -126,7 +119,7 @@ class Channel {
   const std::byte* encode_source(const Op& op, const Span& span);
   void decode_payload(const std::byte* payload, std::byte* to, size_t count);
   std::byte* free_encoding();
-  bool end_phase();
+  bool end_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank without data sends one empty message; otherwise a call without elements would not be
   // noticed.
@@ -149,13 +142,10 @@ class Channel {
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
-  bool all_stay_in_place_ = true;
-  // The tiles of a window take the ops of a phase before any takes those of the next one.
-  int64_t window_ = 1, window_begin_ = 0, window_end_ = 0, tile_ = 0;
-  std::vector<size_t> phase_ends_;
-  size_t phase_ = 0, next_op_ = 0;
-  // Out of place: whether ops read a chunk of `data` from the input until they write it. By tile of
-  // the window and chunk: not written yet.
+  int64_t tile_ = 0;
+  size_t next_op_ = 0;
+  // Out of place: whether ops read a chunk of `data` from the input until they write it. By chunk
+  // of the tile: not written yet.
   bool reads_input_ = false;
   std::vector<uint8_t> unwritten_;
   size_t item_size_ = 1;

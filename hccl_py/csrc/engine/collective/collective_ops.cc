@@ -39,12 +39,11 @@ Span Channel::resolve(const ChunkRef& chunk) {
   return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
 }
 
-// By chunk from its first one, in this tile: whether this rank has not written it yet. Null: of a
+// By chunk from its first one: whether this rank has not written it yet. Null: of a
 // call that does not read its input, and of other buffers.
 uint8_t* Channel::unwritten_in(const ChunkRef& chunk) {
   if (!reads_input_ || chunk.buffer != Buffer::data || chunk.scratch >= 0) return nullptr;
-  int64_t tile = (tile_ - window_begin_) / num_channels_;
-  return &unwritten_[static_cast<size_t>(tile * call_->plan->data_chunks + chunk.begin)];
+  return &unwritten_[static_cast<size_t>(chunk.begin)];
 }
 
 // Where the elements of a chunk are: out of place, in the input until this rank writes them.
@@ -73,23 +72,11 @@ void Channel::note_written(const ChunkRef& chunk) {
   if (unwritten != nullptr) std::fill_n(unwritten, chunk.end - chunk.begin, uint8_t{0});
 }
 
-// Which of the next messages of the peer is the reply: in a window, each step brings one for each
-// tile.
-uint16_t Channel::rendezvous_of(const Op& op) const {
-  if (op.rendezvous <= 0) return static_cast<uint16_t>(op.rendezvous);
-  int64_t num_tiles = (window_end_ - window_begin_) / num_channels_,
-          index = (tile_ - window_begin_) / num_channels_;
-  return static_cast<uint16_t>((op.rendezvous - 1) * num_tiles + index + 1);
-}
-
 bool Channel::run_send(const Op& op) {
   Span span = resolve(op.source);
   if (!is_told(span)) return true;
   uint16_t scaled = 0;
   if (!scaled_groups(op.source, span, scaled)) return false;
-  // Where the peer writes its reply, the result has to be.
-  bool takes_reply = op.rendezvous > 0 && call_->copy_mode == CopyMode::single;
-  if (takes_reply) bring_input(op.source);
   const std::byte* payload = readable(op.source, span);
   if (is_compressed(op, 0) && span.count > 0) {
     payload = encode_source(op, span);
@@ -101,7 +88,7 @@ bool Channel::run_send(const Op& op) {
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.scaled = scaled;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
-  header.kind = rendezvous_of(op);
+  header.kind = static_cast<uint16_t>(op.rendezvous);
   // Messages on the board have no numbers.
   header.wants_reply = op.rendezvous > 0 && !is_on_board() && payload == span.address;
   header.is_only_moved = !call_->plan->reduces;
@@ -178,7 +165,6 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
   if (header.length != message_bytes(op, peer_index, span)) {
     throw LaneError(peer, "a message that is no part of its call");
   }
-  all_stay_in_place_ &= header.copy_mode == CopyMode::single;
   stragglers_.arrive(peer, header.id);
 }
 

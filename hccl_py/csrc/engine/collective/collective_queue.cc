@@ -12,13 +12,6 @@ constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
 constexpr int kind_shift = 16;
 constexpr uint64_t kind_mask = 0xf;
 
-// A smaller call stays in the caches of its ranks in any order.
-constexpr size_t min_bytes_by_step = 4 << 20;
-
-// Tiles that run a phase together, so that ranks on one core switch less often. Their messages stay
-// in place: each takes an entry of a ring, but no slot.
-constexpr int64_t tiles_by_step = 16;
-
 }  // namespace
 
 CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
@@ -67,10 +60,7 @@ void CollectiveQueue::begin() {
   call.copy_mode = copy_table_.mode_of(call);
   bool is_timed = is_profiled_ || call.compression != Compression::none;
   for (Channel& channel : channels_) channel.set_profile(is_timed ? &statistics_.profile : nullptr);
-  bool by_step = is_one_node_ && call.plan->by_step && call.num_bytes() >= min_bytes_by_step &&
-                 call.copy_mode == CopyMode::single;
-  int64_t window = by_step ? tiles_by_step : 1;
-  for (Channel& channel : channels_) channel.start(call, active_->tiling, window);
+  for (Channel& channel : channels_) channel.start(call, active_->tiling);
 }
 
 // Adjacent blocks are one buffer.

@@ -18,14 +18,8 @@ size_t CopyTable::least_single(const Call& call) const {
   const Plan& plan = *call.plan;
   auto is_for_many = [](const Op& op) { return op.kind == OpKind::send && op.num_peers > 1; };
   // Ranks reduce out of slots: an all_reduce of 64 MiB took 9 ms and 11 singly, that of 4 ranks on
-  // two cores 19 and 23. In place, that of 8 ranks there took 66 ms and 55 singly, out of place 67
-  // and 74.
-  if (plan.reduces) {
-    bool is_single = is_crowded_ && num_peers_ > 6 && !plan.only_sends() && call.source == nullptr;
-    return is_single ? 32 * MiB : SIZE_MAX;
-  }
-  // One payload for several is written once.
-  if (std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many)) return SIZE_MAX;
+  // two cores 19 and 23. One payload for several is written once.
+  if (plan.reduces || std::any_of(plan.ops.begin(), plan.ops.end(), is_for_many)) return SIZE_MAX;
   // A rank that only sends helps to copy (joint_copy.h): bytes of a message. A broadcast of 2 MiB
   // to one rank took 70 us and 112 singly, 4 MiB 147 and 190, 8 MiB 350 to 600 and 310 to 490.
   if (plan.only_sends()) {

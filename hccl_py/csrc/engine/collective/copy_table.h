@@ -17,10 +17,7 @@ namespace hccl {
 class CopyTable {
  public:
   // Another rank of the node, and whether this process can read its memory. Before the first call.
-  void add_peer(bool may_read) {
-    ++num_peers_;
-    has_single_ |= may_read;
-  }
+  void add_peer(bool may_read) { has_single_ |= may_read; }
   // Ranks of the node share cores. Before the first call.
   void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
 
@@ -38,7 +35,6 @@ class CopyTable {
 
   size_t least_single(const Call& call) const;
 
-  int num_peers_ = 0;
   bool has_single_ = false, is_crowded_ = false;
 };
 

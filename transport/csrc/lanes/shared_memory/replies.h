@@ -1,6 +1,6 @@
 // Messages that are written directly to their destination.
 //
-// A message that stays in its sender's memory may request a reply: its receiver then writes one of
+// A message that stays in registered memory may request a reply: its receiver then writes one of
 // its later messages there. So a rank that reduces a chunk writes the result to the others' memory
 // while it is in the cache, and no rank reads it from another core.
 #pragma once
@@ -16,7 +16,6 @@ struct Reply {
   uint64_t fingerprint = 0;  // of the call that both messages belong to
   std::byte* address = nullptr;
   size_t num_bytes = 0;
-  bool is_remote = false;  // in ordinary memory of the requester, where only the kernel can write
 };
 
 // The replies that one end of a lane must write, or waits for, by message number.

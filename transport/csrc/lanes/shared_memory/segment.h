@@ -80,11 +80,6 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint32_t> maps_arena;
   // Whether the receiver can read the sender's whole memory.
   std::atomic<uint32_t> reads_process;
-  // Whether the receiver may be writing a reply into the sender's ordinary memory. Stored seq_cst
-  // before it looks at SegmentHeader::withdrawn, and after it has written. A sender whose call
-  // fails stores `withdrawn` and then loads this, seq_cst too: either the writer sees that and
-  // writes nothing, or the sender's call does not end yet.
-  std::atomic<uint32_t> writes_reply;
 };
 
 // A message that both ends copy (joint_copy.h). The receiver writes the first cache line, the
@@ -116,8 +111,8 @@ struct alignas(64) SegmentHeader {
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
   // Whether a call of the owner failed, so that its announced memory may have other contents.
-  // Stored seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of
-  // it, and with ConsumedCounter::writes_reply.
+  // Relaxed: the fences of withdraw() and of ShmLane::check_valid() order it before the changes and
+  // after the reads.
   std::atomic<uint32_t> withdrawn;
   // Address of this word in the owner, for peers that can read its memory. Stored before a peer
   // maps it.
@@ -146,10 +141,10 @@ class Segment final : public SleepFlag {
   uint32_t note_core();
   // The fence keeps later changes of announced memory after the store.
   void withdraw() {
-    header().withdrawn.store(1, std::memory_order_seq_cst);
+    header().withdrawn.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
-  bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
+  bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_relaxed) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
   JointEntry& joint_entry(int local_rank, int channel) const;
   RingEntry* ring(int local_rank, int channel) const;

@@ -102,14 +102,11 @@ void ShmLane::detach() {
 bool ShmLane::abandon() {
   asked_.forget(received_);
   for (const Reply& reply : asked_.pending()) {
-    is_written_ |= reply.is_remote;
-    auto offset =
-        reply.is_remote ? std::nullopt : arena_->offset_of(reply.address, reply.num_bytes);
+    auto offset = arena_->offset_of(reply.address, reply.num_bytes);
     if (offset) arena_->retire(*offset);
   }
   asked_.clear();
-  is_written_ = is_written_ && their_consumed_.writes_reply.load(std::memory_order_seq_cst) != 0;
-  return joint_reader_.abandon() && !is_written_;
+  return joint_reader_.abandon();
 }
 
 // Announced memory may have any contents once a call of its owner failed. The fence keeps what was
@@ -131,20 +128,19 @@ std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte
 }
 
 // The number of the peer's message that is to be written where this payload lies; 0: none.
-uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload, bool is_remote) {
+uint64_t ShmLane::ask_for_reply(const Header& header, const std::byte* payload) {
   uint64_t number = num_released_when_posted() + header.kind;
   if (!header.wants_reply || number <= received_) return 0;
   asked_.forget(received_);
   Reply reply{.number = number,
               .fingerprint = header.fingerprint,
               .address = const_cast<std::byte*>(payload),
-              .num_bytes = header.length,
-              .is_remote = is_remote};
+              .num_bytes = header.length};
   return asked_.add(reply) ? number : 0;
 }
 
 bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
-  Announcement announcement{offset, ask_for_reply(header, payload, false)};
+  Announcement announcement{offset, ask_for_reply(header, payload)};
   ++num_announced_;
   statistics_.announced.add(1);
   return publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
@@ -157,8 +153,7 @@ bool ShmLane::stays_in_place(const Header& header) const {
 }
 
 bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
-  Announcement announcement{reinterpret_cast<uint64_t>(payload),
-                            ask_for_reply(header, payload, true)};
+  Announcement announcement{reinterpret_cast<uint64_t>(payload), 0};
   ++num_announced_;
   publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
   Sent& sent = sent_slots_[(sent_ - 1) % ring_entries];
@@ -173,21 +168,11 @@ const Reply* ShmLane::reply_for(const Header& header) {
   return promised_.find(sent_ + 1, header.fingerprint, header.length);
 }
 
-// False: the kernel cannot write there, and the message must be sent as usual.
-bool ShmLane::write_reply(const Reply& reply, const std::byte* payload) {
-  if (!reply.is_remote) {
-    check_valid();
-    copy(reply.address, payload, reply.num_bytes);
-    statistics_.announced.add(1);
-    return true;
-  }
-  my_consumed_.writes_reply.store(1, std::memory_order_seq_cst);
-  bool is_written =
-      !ends_.theirs->is_withdrawn() &&
-      their_memory_->write(reinterpret_cast<uint64_t>(reply.address), payload, reply.num_bytes);
-  my_consumed_.writes_reply.store(0, std::memory_order_release);
-  if (!is_written) check_valid();
-  return is_written;
+bool ShmLane::write_reply(const Header& header, const Reply& reply, const std::byte* payload) {
+  check_valid();
+  copy(reply.address, payload, reply.num_bytes);
+  statistics_.announced.add(1);
+  return publish(header, nullptr, written, false);
 }
 
 bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
@@ -211,9 +196,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
   if (ring_is_full()) return false;
   if (pushed_bytes_ > 0) return push_parts(header, payload);
   const Reply* reply = reply_for(header);
-  if (reply != nullptr && write_reply(*reply, payload)) {
-    return publish(header, nullptr, written, false);
-  }
+  if (reply != nullptr) return write_reply(header, *reply, payload);
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   if (stays_in_place(header)) return leave_in_place(header, payload);
   return push_parts(header, payload);
@@ -274,14 +257,6 @@ const Header* ShmLane::peek() {
   return &header_;
 }
 
-void ShmLane::offer_reply(uint64_t number, std::byte* address) {
-  offered_ = {.number = number,
-              .fingerprint = header_.fingerprint,
-              .address = address,
-              .num_bytes = header_.length,
-              .is_remote = slot_ == remote};
-}
-
 // Returns the request that the peeked message replies to; null: it is not a reply.
 const Reply* ShmLane::asked_for() const {
   return asked_.find(received_ + 1, header_.fingerprint, header_.length);
@@ -297,13 +272,10 @@ std::byte* ShmLane::find_payload(const RingEntry& entry) {
   }
   Announcement announcement;
   std::memcpy(&announcement, entry.payload, sizeof announcement);
-  if (slot_ == remote && their_memory_) {
-    remote_address_ = announcement.offset;
-    offer_reply(announcement.reply, reinterpret_cast<std::byte*>(announcement.offset));
-  }
+  remote_address_ = announcement.offset;
   if (slot_ != announced || !their_arena_) return nullptr;
   std::byte* address = their_arena_->at(announcement.offset, header_.length);
-  if (address != nullptr) offer_reply(announcement.reply, address);
+  offered_ = {announcement.reply, header_.fingerprint, address, header_.length};
   return address;
 }
 
@@ -311,13 +283,13 @@ const std::byte* ShmLane::lend() {
   if (slot_ >= 0 && header_.length > slot_bytes_) {
     throw LaneError(peer(), "a message in several slots, where one is reduced");
   }
-  if (payload_ != nullptr) return payload_;
-  return slot_ == remote ? lend_remote() : in_[received_ % ring_entries].payload;
+  if (slot_ == remote) throw LaneError(peer(), "a message in its own memory, where one is reduced");
+  return payload_ != nullptr ? payload_ : in_[received_ % ring_entries].payload;
 }
 
 bool ShmLane::receive_remote(std::byte* destination) {
   if (!header_.sender_waits || header_.length < min_joint_bytes) {
-    read_remote(destination);
+    if (!their_memory_->read(remote_address_, destination, header_.length)) throw_unreadable();
     return true;
   }
   auto outcome =
@@ -326,25 +298,9 @@ bool ShmLane::receive_remote(std::byte* destination) {
   return outcome == JointReader::Outcome::copied;
 }
 
-void ShmLane::read_remote(std::byte* destination) {
-  if (!their_memory_->read(remote_address_, destination, header_.length)) throw_unreadable();
-}
-
 void ShmLane::throw_unreadable() const {
   check_valid();
   throw LaneError(peer(), "its memory cannot be read any more");
-}
-
-// A payload that is reduced is read into the lane's memory first, a slot's worth that stays in
-// cache.
-const std::byte* ShmLane::lend_remote() {
-  if (header_.length > slot_bytes_) {
-    throw LaneError(peer(), "a long message in its own memory, where one is reduced");
-  }
-  lent_.resize(slot_bytes_);
-  if (lent_number_ != peeked_) read_remote(lent_.data());
-  lent_number_ = peeked_;
-  return lent_.data();
 }
 
 bool ShmLane::receive(std::byte* destination) {
@@ -379,11 +335,8 @@ bool ShmLane::receive_parts(std::byte* destination) {
 }
 
 void ShmLane::release() {
-  const Reply* asked = slot_ == written ? asked_for() : nullptr;
-  bool is_reply = asked != nullptr && asked->is_remote;
-  if (slot_ == remote || is_reply) {
+  if (slot_ == remote) {
     statistics_.single_copies.add(1);
-    if (is_reply) statistics_.replies.add(1);
   } else if (slot_ < in_entry) {
     statistics_.announced.add(1);
   }

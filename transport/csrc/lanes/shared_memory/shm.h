@@ -8,8 +8,8 @@
 // the receiver reads it there, and the sender must not change it before the receiver has released
 // it. One whose call is in CopyMode::single stays in ordinary memory in the same way until the
 // receiver has had the kernel copy it (remote). A long one whose sender only waits is copied by
-// both (joint_copy.h). A payload that stays in place may request a reply: the receiver writes one
-// of its later messages there (replies.h).
+// both (joint_copy.h). An announced payload may request a reply: the receiver writes one of its
+// later messages there (replies.h).
 #pragma once
 
 #include <memory>
@@ -91,14 +91,10 @@ class ShmLane final : public QueuedLane {
   bool receive_parts(std::byte* destination);
   bool help_to_copy();
   bool receive_remote(std::byte* destination);
-  void read_remote(std::byte* destination);
   [[noreturn]] void throw_unreadable() const;
-  const std::byte* lend_remote();
   void free_entry();
-  uint64_t ask_for_reply(const Header& header, const std::byte* payload, bool is_remote);
+  uint64_t ask_for_reply(const Header& header, const std::byte* payload);
   const Reply* reply_for(const Header& header);
-  bool write_reply(const Reply& reply, const std::byte* payload);
-  void offer_reply(uint64_t number, std::byte* address);
   const Reply* asked_for() const;
   std::byte* find_payload(const RingEntry& entry);
   std::byte* find_part(size_t num_bytes) const {
@@ -108,6 +104,7 @@ class ShmLane final : public QueuedLane {
   // These push, and return true.
   bool announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool leave_in_place(const Header& header, const std::byte* payload);
+  bool write_reply(const Header& header, const Reply& reply, const std::byte* payload);
   bool publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;
@@ -138,10 +135,7 @@ class ShmLane final : public QueuedLane {
   JointReader joint_reader_;
   JointWriter joint_writer_;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
-  std::vector<std::byte> lent_;  // a remote payload that is reduced
-  uint64_t lent_number_ = 0;     // of its message
   Replies asked_;                // where the peer writes some of its messages
-  bool is_written_ = false;      // abandoned: the peer may be writing one into the memory of a call
   Reply offered_;                // destination that the peeked message offers for one of ours
   Replies promised_;             // the same, of messages that were released
 };

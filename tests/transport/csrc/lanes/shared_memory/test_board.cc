@@ -198,7 +198,8 @@ HCCL_TEST(malformed_posts_are_refused) {
   };
   CHECK(!refused(in_entry, 0, inline_bytes, 0) && refused(in_entry, 0, inline_bytes + 1, 0));
   CHECK(!refused(0, 0, post_buffer_bytes, 0) && refused(7, 0, post_buffer_bytes + 1, 0));
-  CHECK(refused(int(SegmentShape{.num_local_ranks = 2}.num_post_buffers()), 0, 1, 0) && refused(announced, 0, 1, 0));
+  CHECK(refused(int(SegmentShape{.num_local_ranks = 2}.num_post_buffers()), 0, 1, 0) &&
+        refused(announced, 0, 1, 0));
   CHECK(!refused(0, 1, 1, post_buffer_bytes - 1) && refused(0, 1, 2, post_buffer_bytes - 1));
   CHECK(refused(0, 1, 1, ~0u) && refused(in_entry, 1, 80, 9));
 }
