@@ -17,7 +17,7 @@ BUDGET = {
     "transport/wire": 1_040,
     "transport/bootstrap": 3_030,
     "transport/control": 1_810,
-    "transport/network transport/providers transport/verbs transport/*": 4_261,
+    "transport/network transport/providers transport/verbs transport/*": 4_262,
     "transport/csrc": 10_256,
     "hccl_py/communicator.py": 370,
     "hccl_py/calls hccl_py/memory hccl_py/membership hccl_py/graphs": 4_995,
@@ -33,7 +33,7 @@ BUDGET = {
     "hccl_py/horovod": 3_090,
     "hccl_py/capi": 3_182,
     "benchmarks": 4_282,
-    "tests": 66_669,
+    "tests": 66_732,
 }
 """Lines by room: folders and files, `/*` for the files of a folder that are in no other row."""
 

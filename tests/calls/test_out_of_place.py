@@ -15,7 +15,7 @@ WAYS = [
     *by_night("calls", ("near", "hierarchical"), ("far", "hierarchical"), ("near", "one_shot")),
 ]
 SIZES = (4_096, 70_001, 1_200_007)
-"""Elements: the least that is read where it lies, several tiles, tiles that run by step."""
+"""Elements: the least that is read where it lies, several tiles, many tiles."""
 
 
 @pytest.mark.parametrize("nodes", ["aa", "aaabb"])

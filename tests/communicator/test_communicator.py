@@ -152,12 +152,15 @@ def _private_bytes() -> int:
 
 def use_everything(rank: int, world_size: int) -> tuple[int, int]:
     """Return the sizes of this rank's segment and of everything else it took."""
-    # From 4 MiB on, payloads stay in place; less goes through slots.
+    # What an all_to_all sends stays in place from 4 MiB on; all else goes through slots.
     sizes = [(1 << 20, 1 << 18), (1 << 19, 1 << 16)]
     buffers = [
         tuple(np.ones(shape, np.float32) for shape in (count, count, *[(world_size, block)] * 2))
         for count, block in sizes
     ]
+    # A forked process copies what it touches of the modules, which is not what is measured.
+    with Communicator(None, 0, 1) as alone:
+        alone.all_reduce(buffers[0][0])
     before = _private_bytes()
     comm = Communicator()
     for data, received, blocks, gathered in buffers:
@@ -171,6 +174,7 @@ def use_everything(rank: int, world_size: int) -> tuple[int, int]:
         work = comm.nonblocking.send(data, right)
         comm.recv(received, left)
         work.wait()
+    assert comm.statistics()["devices"]["shm"]["bytes"] > 0, "the ranks did not talk through it"
     # A rank maps all segments of its node, but only its own is its doing.
     segment = Path(f"/proc/self/fd/{comm._state.core.segment_fd()}").stat().st_blocks * 512
     heap = _private_bytes() - before
@@ -187,7 +191,6 @@ def test_eight_ranks_take_at_most_16_mb_each(nodes: int) -> None:
         use_everything, 8, env=lambda rank: env | {"HCCL_NODE_ID": str(rank * nodes // 8)}
     )
     for segment, heap in used:
-        assert segment > 1 << 20, "the ranks did not talk through it"
         assert segment + heap < LIMIT_BYTES, used
 
 

@@ -292,8 +292,8 @@ class ControlSockets(Acceptor[ControlHandshake]):
             self._connections[key] = open_ones
 
     def _reject(self, pending: ControlHandshake, rejection: RejectedError) -> None:
-        # A member may be slow, end, or be cut off while it connects.
-        is_early = isinstance(rejection, ClosedError | ResetError) and not pending.is_named
+        # A member may be slow, end, or be cut off while it connects, also after its hello.
+        is_early = isinstance(rejection, ClosedError | ResetError)
         is_late = isinstance(rejection, FormerError)
         if not pending.dialled and (is_late or (is_early and self._is_of_member(pending))):
             self._give_up(pending)

@@ -15,8 +15,9 @@ from hccl_py.transport.arguments import text
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.system_calls import can_share_memory, usable_cores
 
-PROTOCOL_VERSION = 13
-"""Incremented with every change of the messages between ranks, call fingerprints included."""
+PROTOCOL_VERSION = 14
+"""Incremented with every change of the messages between ranks: call fingerprints and the layout of
+shared memory included."""
 
 _MAX_NODE_ID_BYTES = 256
 

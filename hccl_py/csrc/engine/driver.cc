@@ -378,7 +378,7 @@ void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
-  segment_->withdraw();  // first: peers must see it before lanes check for their writes
+  segment_->withdraw();  // before the callers have their memory back
   if (write_limit_ == Deadline::max()) write_limit_ = Clock::now() + longest_write;
   collectives_.abandon(held_);
   recorder_.fail_open();

@@ -130,33 +130,30 @@ Case stream(const std::string& name, const Kind& kind, int num_messages, Way way
 // ---- replies
 
 constexpr int answer = 8;
-std::byte answers[single_bytes];
+std::byte answers[announced_bytes];
 
-void reply(const Kind& kind) {
-  ShmLane& lane = node->lane(1, 0);
+void reply() {
   std::memset(answers, static_cast<int>(mark(answer)), sizeof answers);
-  Header header = kind.header();
-  header.copy_mode = CopyMode::cached;
-  lane.post_send(header, answers);
+  node->lane(1, 0).post_send(announces.header(), answers);
 }
 
 // The answer lies where the request was.
-Case replies(const std::string& name, const Kind& kind, Way way) {
+Case replies(const std::string& name, Way way) {
   Program program;
   program.begin = connect;
   program.threads = {
       [=] {
-        send_in_place(kind, 0, way, 1);
+        send_in_place(announces, 0, way, 1);
         ShmLane& lane = node->lane(0, 1);
         drive_lane(0, way, [&] { return lane.peek() ? Turned::done : Turned::waiting; });
-        require(lane.lend() == kind.memory(), "the answer is elsewhere");
-        require_all(kind.memory(), kind.num_bytes, mark(answer), "a torn answer");
+        require(lane.lend() == registered, "the answer is elsewhere");
+        require_all(registered, announced_bytes, mark(answer), "a torn answer");
         lane.release();
-        fill(kind.memory(), kind.num_bytes, std::byte{0xff});
+        fill(registered, announced_bytes, std::byte{0xff});
       },
       [=] {
-        receive(kind, 0, way);
-        reply(kind);
+        receive(announces, 0, way);
+        reply();
       },
   };
   return {name, program};
@@ -187,7 +184,7 @@ Case gives_up_registered_memory() {
       },
       [] {
         try {
-          reply(announces);
+          reply();
         } catch (const LaneError&) {  // it sees that rank 0 has failed
         }
       },
@@ -283,7 +280,7 @@ std::vector<Case> rendezvous_cases(int depth) {
     cases.push_back(
         stream("messages that the kernel copies" + how, copies_once, depth + spins, way));
     cases.push_back(stream("messages that both ends copy" + how, copies_jointly, depth, way));
-    cases.push_back(replies("a reply in registered memory" + how, announces, way));
+    cases.push_back(replies("a reply in registered memory" + how, way));
   }
   cases.push_back(gives_up_registered_memory());
   cases.push_back(maps_meanwhile(announces));

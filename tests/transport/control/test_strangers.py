@@ -208,3 +208,18 @@ def test_strangers_member_that_ends_while_it_connects_is_not_logged(
     for _ in range(20):
         coordinator.turn()
     assert not caplog.records
+
+
+def test_strangers_member_that_ends_after_its_hello_is_not_logged(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = coordinator.sockets()
+    coordinator.admit(member, b"it ends at once.")
+    member.send(coordinator.server.key, b"never")
+    pending = coordinator.server._unauthenticated
+    wait_until(
+        lambda: coordinator.turn() and any(one.is_named for one in pending), "it said who it is"
+    )
+    member.close()
+    wait_until(lambda: coordinator.turn() and not pending, "it is gone")
+    assert not caplog.records

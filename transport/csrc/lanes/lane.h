@@ -139,7 +139,7 @@ class Lane {
   // The oldest message that was not released, or nullptr. Its payload may still be arriving.
   virtual const Header* peek() = 0;
   // The whole payload of the peeked message in place, or nullptr while it is still arriving. Valid
-  // until release().
+  // until release(). Not of a message in CopyMode::single, which is received.
   virtual const std::byte* lend() = 0;
   // Moves the payload of the peeked message to `destination` (header.length bytes); true once
   // all of it is there. Call again with the same destination until then.

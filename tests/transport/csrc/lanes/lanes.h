@@ -49,9 +49,9 @@ struct Ends {
   std::unique_ptr<Lane> left, right;
 };
 
-inline std::unique_ptr<Ends> shm_lane_with_slots(size_t bytes_of_slot) {
+inline std::unique_ptr<Ends> shm_lane_with_slots(size_t bytes_of_slot, int num_slots = 3) {
   auto lane = std::make_unique<Ends>();
-  SegmentShape shape{2, 1, 3, bytes_of_slot};
+  SegmentShape shape{2, 1, num_slots, bytes_of_slot};
   for (int end : {0, 1}) {
     lane->segments[end] = Segment::create(shape);
     lane->distances[end] = std::make_shared<Distance>();

@@ -363,6 +363,42 @@ HCCL_TEST(payloads_in_shared_memory_take_turns_through_all_of_it) {
   CHECK(places.contains(place_of_next(slot_bytes)));
 }
 
+HCCL_TEST(slots_that_are_not_in_turn_serve_while_the_others_wait_for_readers) {
+  constexpr int num_slots = SegmentShape::slots_in_turn + 3;
+  auto lane = shm_lane_with_slots(slot_bytes, num_slots);
+  const std::byte* first = nullptr;  // where the reader maps the slots
+  auto send = [&](int i) {
+    auto payload = payload_of(static_cast<uint64_t>(i), slot_bytes);
+    lane->left->post_send(header_of(0, slot_bytes), payload.data());
+  };
+  auto take = [&](int i) {
+    CHECK(lane->right->peek() != nullptr);
+    const std::byte* place = lane->right->lend();
+    CHECK(std::memcmp(place, payload_of(static_cast<uint64_t>(i), slot_bytes).data(), slot_bytes) ==
+          0);
+    lane->right->release();
+    if (first == nullptr) first = place;
+    return static_cast<int>(place - first) / static_cast<int>(slot_bytes);
+  };
+  for (int round = 0; round < 3; ++round) {
+    std::set<int> slots;
+    for (int i = 0; i < num_slots; ++i) {
+      send(i);
+      CHECK(lane->left->flushed());
+    }
+    for (int i = 0; i < num_slots; ++i) {
+      int slot = take(i);
+      CHECK((slot < SegmentShape::slots_in_turn) == (i < SegmentShape::slots_in_turn));
+      slots.insert(slot);
+    }
+    CHECK(slots.size() == num_slots);
+  }
+  for (int i = 0; i < 2 * num_slots; ++i) {
+    send(i);
+    CHECK(take(i) < SegmentShape::slots_in_turn);
+  }
+}
+
 HCCL_TEST(a_peeked_message_in_shared_memory_stays_what_it_was) {
   auto lane = shm_lane();
   lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());

@@ -116,7 +116,8 @@ Segment::Segment(int memory, const SegmentShape& shape, int protection, Descript
   bool is_mine = (protection & PROT_WRITE) != 0;
   madvise(base_, slots_at(shape), is_mine ? populate_write : populate_read);
   size_t bytes_in_turn = shape.slot_bytes * std::min(shape.num_slots, SegmentShape::slots_in_turn);
-  for (int channel = 0; is_mine && channel < shape.num_channels; ++channel) {
+  bool has_readers = is_mine && shape.num_local_ranks > 1;
+  for (int channel = 0; has_readers && channel < shape.num_channels; ++channel) {
     madvise(part(channel, 0, 0), bytes_in_turn, populate_write);
   }
 }

@@ -98,7 +98,6 @@ void ShmLane::detach() {
   QueuedLane::detach();
 }
 
-// After the segment was withdrawn.
 bool ShmLane::abandon() {
   asked_.forget(received_);
   for (const Reply& reply : asked_.pending()) {

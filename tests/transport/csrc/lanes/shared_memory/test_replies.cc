@@ -111,6 +111,14 @@ HCCL_TEST(a_reply_that_was_asked_for_too_late_or_twice_is_none) {
   pair.take(pair.left);
 }
 
+HCCL_TEST(only_a_message_that_asks_gets_a_reply) {
+  Pair pair;
+  pair.left.post_send({.length = num_bytes, .kind = 1}, pair.source.data());
+  pair.take(pair.right);
+  pair.reply();
+  CHECK(pair.has(pair.before));
+}
+
 HCCL_TEST(a_peer_asks_for_no_more_replies_than_a_ring_has_cells) {
   Replies replies;
   auto add = [&](uint64_t number) { return replies.add({number, 7, nullptr, 1}); };
